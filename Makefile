@@ -1,0 +1,61 @@
+# Every target does its own set-up: the first one creates .venv from poetry.lock, later ones reuse it.
+# `make test PYTHON=python3.13` chooses the interpreter of a new environment.
+
+PYTHON ?= python3
+EXTRAS := dev,optuna,slurm,tensorboard
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Test processes; tests/conftest.py gives each of them one thread.
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow test-gpu lint format bench lock lock-check clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
+
+install: $(READY) ## Create .venv with the locked versions and the project itself
+
+$(READY): pyproject.toml poetry.lock .ci/lock.py
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "adadepth needs Python 3.11 to 3.13: make PYTHON=python3.12")'
+	@echo "Installing the locked versions into $(VENV): a few minutes the first time"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python .ci/lock.py constraints > $(VENV)/constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(READY) ## Train a small ACT-ALBERT for a few minutes and print its halting table and report
+	$(BIN)/python adadepth/run.py --config-name act_tiny model=albert_act_mini trainer=demo
+
+test: $(READY) ## Run the quick tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-slow: $(READY) ## Run the slow tests
+	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+
+test-gpu: $(READY) ## Run the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(READY) ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## Fix what the linter can fix, and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## Time a training step against the library's own ALBERT
+	$(BIN)/python benchmarks/training_step.py $(ARGS)
+
+lock: ## Resolve the dependencies anew (needs poetry 2)
+	poetry lock
+	@$(MAKE) --no-print-directory lock-check
+
+lock-check: ## Check that poetry.lock belongs to pyproject.toml (offline)
+	@$(PYTHON) .ci/lock.py check
+
+clean: ## Remove the environment and the caches; keep outputs/
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,41 @@
+"""The colours of figures and report: one blue ramp for depth and share, and lines that differ without colour vision."""
+
+from __future__ import annotations
+
+# Light to dark, even in lightness; the first is still visible on white.
+_RAMP_ENDS = ((226, 238, 250), (107, 160, 212), (8, 41, 92))
+
+# Okabe and Ito's palette, without yellow: told apart with any colour vision, and different in lightness.
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+INK, MUTED, GRID = "#1b1f24", "#57606a", "#e3e7eb"
+
+
+def ramp(position: float) -> str:
+    """The colour at `position` of the ramp, 0 (lightest) to 1 (darkest), as #rrggbb."""
+    scaled = min(max(position, 0.0), 1.0) * (len(_RAMP_ENDS) - 1)
+    left = min(int(scaled), len(_RAMP_ENDS) - 2)
+    share = scaled - left
+    mixed = (round(a + (b - a) * share) for a, b in zip(_RAMP_ENDS[left], _RAMP_ENDS[left + 1], strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def depth_color(depth: float, max_depth: int) -> str:
+    """The colour of a depth on the fixed scale 1..max_depth; 0 has the lightest."""
+    return ramp((depth - 1) / max(max_depth - 1, 1))
+
+
+def text_on(background: str) -> str:
+    """Black or white, whichever has the higher contrast on `background`."""
+    return "#000000" if contrast(background, "#000000") >= contrast(background, "#ffffff") else "#ffffff"
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two #rrggbb colours, 1 to 21 (WCAG 2.2, relative luminance of sRGB)."""
+    low, high = sorted(map(_luminance, (first, second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

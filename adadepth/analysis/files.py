@@ -1,0 +1,143 @@
+"""The files of a run directory that hold halting statistics: writing them, and reading a run back.
+
+halting.json, sentences.jsonl and depth_by_class.csv are the truth; figures and report are drawn from them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adadepth.atomic import write_atomic
+
+HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
+RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
+SPLITS = ("train", "eval")
+_CLASS_COLUMNS = (
+    "n", "mean", "std", "p10", "median", "p90", "at_cap", "entropy", "remainder", "ponder_cost", "loss", "loss_n",
+)  # fmt: skip
+
+
+def write_halting_files(
+    directory: Path, summary: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]], step: int
+) -> None:
+    """Write halting.json, depth_by_class.csv and sentences.jsonl of an evaluation after `step` optimiser steps."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / HALTING, json.dumps({"step": step, **summary}, indent=1, allow_nan=False) + "\n")
+    write_atomic(directory / DEPTH_BY_CLASS, _class_table(summary))
+    lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
+    write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
+
+
+def _class_table(summary: Mapping[str, Any]) -> str:
+    """One row per class; empty where a figure is missing."""
+    depths = range(summary["max_depth"] + 1)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["class", *_CLASS_COLUMNS, *(f"depth_{depth}" for depth in depths)])
+    for name, described in summary["classes"].items():
+        histogram = described.get("histogram", [""] * len(depths))
+        writer.writerow([name, *(described.get(column, "") for column in _CLASS_COLUMNS), *histogram])
+    return text.getvalue()
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What the files of a run directory say; what could not be read is empty, and `missing` says why."""
+
+    directory: Path
+    run: dict[str, Any]
+    config: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    halting: dict[str, Any]
+    sentences: list[dict[str, Any]]
+    missing: dict[str, str]
+
+
+def read_run(directory: Path) -> RunFiles:
+    """Read a run directory, whatever is missing or damaged in it.
+
+    Of several metric lines at the same step (a resumed run writes some again) the values of the last win.
+    """
+    missing: dict[str, str] = {}
+
+    def mapping(name: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+        try:
+            value = parse((directory / name).read_text(encoding="utf-8"))
+        except OSError:
+            missing[name] = f"there is no {name}"
+        except (ValueError, yaml.YAMLError):
+            missing[name] = f"{name} is damaged"
+        else:
+            if isinstance(value, dict):
+                return value
+            missing[name] = f"{name} is damaged"
+        return {}
+
+    def lines(name: str) -> list[dict[str, Any]]:
+        try:
+            return _json_lines((directory / name).read_text(encoding="utf-8"))
+        except OSError:
+            missing[name] = f"there is no {name}"
+        except ValueError:
+            missing[name] = f"{name} is damaged"
+        return []
+
+    return RunFiles(
+        directory=directory,
+        run=mapping(RUN, json.loads),
+        config=mapping(CONFIG, yaml.safe_load),
+        metrics=_by_step(lines(METRICS)),
+        halting=mapping(HALTING, json.loads),
+        sentences=lines(SENTENCES),
+        missing=missing,
+    )
+
+
+def _json_lines(text: str) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; a line cut short by a kill is left out."""
+    found = []
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Metric lines merged by step, in order."""
+    merged: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        if isinstance(step := line.get("step"), int):
+            merged.setdefault(step, {}).update(line)
+    return [merged[step] for step in sorted(merged)]
+
+
+def series(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+    """The curve of one metric: (step, value) where it is a number."""
+    return [(line["step"], float(line[name])) for line in metrics if isinstance(line.get(name), int | float)]
+
+
+def depth_histograms(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[int]]]:
+    """(step, counts of depths 0..L of all units) of every evaluation; all as long as the last one's."""
+    found = [(line["step"], line.get("halting/all/histogram")) for line in metrics]
+    valid = [(step, counts) for step, counts in found if isinstance(counts, list) and len(counts) > 1 and sum(counts)]
+    return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]
+
+
+def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
+    """By loss, the total first: its curve in training and in evaluation, as far as there are numbers."""
+    names = {rest for line in metrics for name in line for split, _, rest in [name.partition("/")] if split in SPLITS}
+    ordered = sorted((name for name in names if name.endswith("loss")), key=lambda name: (name != "loss", name))
+    curves = {name: [(split, series(metrics, f"{split}/{name}")) for split in SPLITS] for name in ordered}
+    return {name: lines for name, lines in curves.items() if any(points for _, points in lines)}

@@ -1,0 +1,218 @@
+"""Figures of a run as PNG files, drawn from the files of its directory. The only module that imports matplotlib."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from adadepth.analysis.charts import depth_ticks
+from adadepth.analysis.colors import GRID, INK, LINES, MUTED, ramp
+from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, read_run, series
+from adadepth.analysis.sections import cosine_curves, curve, loss_title, loss_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FIGURES = "figures"
+_STYLES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (8, 2)))
+_SETTINGS: Any = {
+    "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y", "grid.color": GRID,
+    "axes.axisbelow": True, "lines.linewidth": 1.8, "lines.markersize": 4, "legend.frameon": False,
+    "savefig.dpi": 150, "figure.constrained_layout.use": True, "figure.constrained_layout.w_pad": 0.1,
+    "figure.constrained_layout.h_pad": 0.08,
+}  # fmt: skip
+
+
+def draw_figures(run_directory: Path) -> list[Path]:
+    """Draw every figure that the run's files have numbers for into `figures/`.
+
+    Returns:
+        The files drawn: of depth_by_class, depth_over_training, halting, cosine and losses (.png).
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    files = read_run(run_directory)
+    drawn = []
+    with matplotlib.rc_context(_SETTINGS):
+        for name, draw in _DRAWINGS.items():
+            figure = Figure()
+            FigureCanvasAgg(figure)
+            if not draw(figure, files):
+                continue
+            path = run_directory / FIGURES / f"{name}.png"
+            path.parent.mkdir(exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            try:
+                figure.savefig(temporary, format="png")
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            drawn.append(path)
+    return drawn
+
+
+def _depth_by_class(figure: Figure, files: RunFiles) -> bool:
+    """Means with p10 to p90, and a histogram for each class."""
+    classes = {name: found for name, found in files.halting.get("classes", {}).items() if found.get("n")}
+    if not classes:
+        return False
+    max_depth, unit = files.halting["max_depth"], files.halting["unit"]
+    columns = 3
+    rows = -(-len(classes) // columns)
+    figure.set_size_inches(12.5, max(1.45 * rows, 3.4) + 0.6)
+    left, right = cast(Any, figure.subfigures(1, 2, width_ratios=(1, 1.25)))
+    _whiskers(left.subplots(), classes, max_depth)
+    panels = right.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    for axes, (name, described) in zip(panels, classes.items(), strict=False):
+        shares = [100 * count / described["n"] for count in described["histogram"][1:]]
+        axes.bar(range(1, max_depth + 1), shares, color=ramp(0.75), width=0.85)
+        axes.set_title(f"{name} (n {described['n']:,})", fontsize=8.5, fontweight="normal")
+        _depth_axis(axes, max_depth, sparse=True)
+    for axes in panels[len(classes) :]:
+        axes.remove()
+    right.suptitle("Distribution of each class", x=0.01, ha="left", fontsize=11, fontweight="bold")
+    right.supylabel(f"share of {unit}s (%)", fontsize=10)
+    right.supxlabel("depth (updates)", fontsize=10)
+    return True
+
+
+def _whiskers(axes: Axes, classes: Mapping[str, Mapping[str, Any]], max_depth: int) -> None:
+    for position, described in enumerate(classes.values()):
+        axes.plot(
+            [described["p10"], described["p90"]], [position] * 2, color=ramp(0.5), linewidth=7, solid_capstyle="round"
+        )
+        axes.plot(described["mean"], position, "o", color=ramp(1), markersize=7, markeredgecolor="white")
+        axes.annotate(
+            f"{described['mean']:.2f}", (described["mean"], position - 0.2), ha="center", va="bottom", fontsize=8.5
+        )
+    axes.set_yticks(range(len(classes)), classes)
+    axes.set_ylim(len(classes) - 0.5, -0.7)
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("depth (updates)")
+    axes.set_title("Depth by class: mean, p10 to p90")
+    _depth_axis(axes, max_depth)
+
+
+def _depth_over_training(figure: Figure, files: RunFiles) -> bool:
+    """Shares of depths at every evaluation, and the mean depth of the classes."""
+    histograms = depth_histograms(files.metrics)
+    if not histograms:
+        return False
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+    steps = [step for step, _ in histograms]
+    shares = [[100 * count / sum(counts) for count in counts[1:]] for _, counts in histograms]
+    max_depth = len(shares[0])
+    figure.set_size_inches(12, 4.2)
+    left, right = figure.subplots(1, 2)
+    blues = LinearSegmentedColormap.from_list("depth", ["#ffffff", *(ramp(step / 8) for step in range(9))])
+    mesh = left.pcolormesh(
+        _edges(steps),
+        _edges(range(1, max_depth + 1)),
+        list(zip(*shares, strict=True)),
+        cmap=blues,
+        norm=PowerNorm(0.5, 0, 100),
+    )
+    bar = figure.colorbar(mesh, ax=left, ticks=[0, 1, 5, 10, 25, 50, 100], label="share (%)", pad=0.02)
+    bar.outline.set_visible(False)
+    left.set(title="Share of each depth", xlabel="optimiser step", ylabel="depth (updates)")
+    left.grid(visible=False)
+    _depth_axis(left, max_depth, "y")
+    present = ("all", "mask", "plain", "cls", "sep")
+    _lines(right, [(name, series(files.metrics, f"halting/{name}/mean")) for name in present])
+    right.set(title="Mean depth by class", xlabel="optimiser step", ylabel="mean depth (updates)")
+    _depth_axis(right, max_depth, "y")
+    return True
+
+
+def _halting(figure: Figure, files: RunFiles) -> bool:
+    """Survival with halting probability, and loss, by depth."""
+    steps = files.halting.get("steps", [])
+    shares, losses = curve(steps, "depth", "share"), curve(steps, "depth", "loss")
+    if not shares:
+        return False
+    unit, max_depth = files.halting["unit"], files.halting["max_depth"]
+    figure.set_size_inches(12 if losses else 6, 3.9)
+    panels = figure.subplots(1, 2 if losses else 1, squeeze=False).flatten()
+    panels[0].bar(*zip(*shares, strict=True), color=ramp(0.3), label=f"{unit}s that halt at k")
+    survival, probability = curve(steps, "depth", "survival"), curve(steps, "depth", "probability")
+    _lines(panels[0], [(f"{unit}s that run iteration k", survival), ("mean halting probability of those", probability)])
+    panels[0].set(title="Halting by iteration", xlabel="iteration k", ylabel="share or probability", ylim=(0, 1.03))
+    if losses:
+        _lines(panels[1], [("", losses)])
+        panels[1].set(title="Mean loss by depth", xlabel="depth (updates)", ylabel="mean loss (nats)")
+    for axes in panels:
+        _depth_axis(axes, max_depth)
+    return True
+
+
+def _cosine(figure: Figure, files: RunFiles) -> bool:
+    """Similarity of the state before and after each iteration, in both versions."""
+    versions = cosine_curves(files.halting)
+    if not any(points for curves in versions.values() for _, points in curves):
+        return False
+    figure.set_size_inches(12, 4.1)
+    figure.suptitle("Cosine similarity of the state before and after each iteration", x=0.01, ha="left", weight="bold")
+    for axes, (title, curves) in zip(figure.subplots(1, 2, sharey=True), versions.items(), strict=True):
+        _lines(axes, curves)
+        axes.set(title=title, xlabel="iteration k", ylabel="mean cosine similarity")
+        axes.title.set_fontweight("normal")
+        _depth_axis(axes, files.halting["max_depth"])
+    return True
+
+
+def _losses(figure: Figure, files: RunFiles) -> bool:
+    """Every loss over training, training and evaluation in one panel."""
+    curves = loss_curves(files.metrics)
+    if not curves:
+        return False
+    figure.set_size_inches(min(4.2 * len(curves), 16), 3.6)
+    for axes, (name, lines) in zip(
+        figure.subplots(1, len(curves), squeeze=False).flatten(), curves.items(), strict=True
+    ):
+        _lines(axes, lines)
+        axes.set(title=loss_title(name), xlabel="optimiser step", ylabel=loss_unit(name))
+    return True
+
+
+_DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
+    "depth_by_class": _depth_by_class,
+    "depth_over_training": _depth_over_training,
+    "halting": _halting,
+    "cosine": _cosine,
+    "losses": _losses,
+}
+
+
+def _lines(axes: Axes, curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
+    """Curves told apart by colour and dashes; markers where there are few points."""
+    for index, (name, points) in enumerate(curves):
+        if points:
+            marker = "o" if len(points) <= 30 else ""
+            style, color = _STYLES[index % len(_STYLES)], LINES[index % len(LINES)]
+            axes.plot(*zip(*points, strict=True), linestyle=style, color=color, marker=marker, label=name)
+    if any(name for name, points in curves if points):
+        axes.legend(fontsize=9)
+
+
+def _depth_axis(axes: Axes, max_depth: int, which: str = "x", sparse: bool = False) -> None:
+    """The fixed axis 1..L, so that two runs compare."""
+    getattr(axes, f"set_{which}lim")(0.4, max_depth + 0.6)
+    getattr(axes, f"set_{which}ticks")(depth_ticks(max_depth, 4 if sparse else 12))
+
+
+def _edges(centres: Sequence[int] | range) -> list[float]:
+    """Borders of cells around increasing centres."""
+    if len(centres) == 1:
+        return [centres[0] - 0.5, centres[0] + 0.5]
+    middles = [(a + b) / 2 for a, b in pairwise(centres)]
+    return [2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]]

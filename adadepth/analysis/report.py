@@ -1,0 +1,199 @@
+"""report.html: one self-contained page drawn from the files of a run directory, and from nothing else.
+
+What is missing becomes a sentence. The sections with drawings are made in `sections`; here are header and sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from adadepth.analysis import sections
+from adadepth.analysis.colors import depth_color, text_on
+from adadepth.analysis.files import CONFIG, RunFiles, read_run
+from adadepth.atomic import write_atomic
+
+REPORT = "report.html"
+_MAX_TOKENS, _MAX_SENTENCES = 128, 12
+
+
+def write_report(run_directory: Path) -> Path:
+    """Write report.html into a run directory from run.json, config.yaml, metrics.jsonl, halting.json, sentences.jsonl.
+
+    Any of them may be missing or damaged: the section it feeds then says so.
+
+    Returns:
+        The path of the report.
+    """
+    files = read_run(run_directory)
+    environment = Environment(
+        loader=PackageLoader("adadepth.analysis"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"number": number, "clock": clock, "percent": lambda share: f"{100 * share:.1f}%"}
+    page = environment.get_template("report.html.j2").render(
+        title=title(files),
+        missing=files.missing,
+        run=files.run,
+        halting=files.halting,
+        facts=facts(files),
+        final_metrics=final_metrics(files),
+        config=config_text(files),
+        class_rows=sections.class_rows(files.halting),
+        training=sections.depth_over_training(files),
+        halting_charts=sections.halting_charts(files.halting),
+        cosine_charts=sections.cosine_charts(files.halting),
+        loss_charts=sections.loss_charts(files.metrics),
+        sentences=sentences(files),
+        depth_styles=depth_styles(max_depth(files)),
+    )
+    path = run_directory / REPORT
+    write_atomic(path, page)
+    return path
+
+
+# ---- header
+
+
+def title(files: RunFiles) -> str:
+    """Name of the run's configuration, or of its folder."""
+    return str(files.run.get("config_name") or files.config.get("name") or files.directory.resolve().name)
+
+
+def facts(files: RunFiles) -> list[tuple[str, str]]:
+    """What ran, on what, where: (name, value) for every fact that the files hold."""
+    run, config = files.run, files.config
+    model, data = config.get("model") or {}, config.get("dataset") or {}
+    found = {
+        "Model": _listed(model, ("name", "hidden_size", "num_hidden_layers", "num_attention_heads", "pretrained")),
+        "Halting": _listed(
+            model, ("act_epsilon", "act_penalty", "penalty_reduction", "cap_remainder", "state_rule", "halt_bias_init")
+        ),
+        "Data": _listed(data, ("name", "source", "sequence_length")),
+        "Step": number(files.halting["step"]) if "step" in files.halting else "",
+        "Seed": _text(run.get("seed", config.get("seed"))) and f"{run.get('seed', config.get('seed'))} (1 seed)",
+        "Hardware": _text(run.get("hardware")),
+        "Status": _text(run.get("status")),
+        "Started": _text(run.get("started")),
+        "Wall time": clock(run["wall_time_s"]) if _is_number(run.get("wall_time_s")) else "",
+        "Command": _text(run.get("command")),
+        "Git commit": _text(run.get("git_commit")),
+        "Versions": _text(run.get("versions")),
+        "Best checkpoint": _text(run.get("best_checkpoint")),
+        "Error": _text(run.get("error")),
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _listed(section: Mapping[str, Any], keys: Sequence[str]) -> str:
+    found = ((key, section[key]) for key in keys if section.get(key) is not None)
+    return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in found)
+
+
+def _text(value: Any) -> str:
+    """A value of run.json on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items() if item is not None)
+    return "" if value is None else str(value)
+
+
+def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
+    """Numbers of the run's last evaluation and training log; halting statistics have their own sections."""
+    metrics = files.run.get("final_metrics") or {}
+    return [(name, value) for name, value in metrics.items() if name.split("/")[0] in ("eval", "train")]
+
+
+def config_text(files: RunFiles) -> str:
+    """config.yaml as written."""
+    return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
+
+
+# ---- depth
+
+
+def max_depth(files: RunFiles) -> int:
+    """L of the run: from the statistics, else the deepest token of the sentences."""
+    deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
+    return int(files.halting.get("max_depth", deepest))
+
+
+# ---- sentences
+
+
+def sentences(files: RunFiles) -> list[dict[str, Any]]:
+    """The example sentences, cut to what a page can show."""
+    return [
+        {
+            "rule": sentence.get("rule", ""),
+            "index": sentence.get("index"),
+            "mean": sum(sentence["updates"]) / len(sentence["updates"]),
+            "tokens": [_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
+            "left_out": max(len(sentence["tokens"]) - _MAX_TOKENS, 0),
+        }
+        for sentence in files.sentences[:_MAX_SENTENCES]
+        if sentence.get("tokens") and len(sentence.get("updates") or []) == len(sentence["tokens"])
+    ]
+
+
+def _token(sentence: Mapping[str, Any], position: int) -> dict[str, Any]:
+    """One token: its text without the word-start mark, and whether a word starts there."""
+
+    def entry(key: str) -> Any:
+        values = sentence.get(key) or []
+        return values[position] if position < len(values) else None
+
+    text = str(sentence["tokens"][position])
+    marked = any(str(token).startswith("▁") for token in sentence["tokens"])
+    starts = not text.startswith("##") and (not marked or text.startswith(("▁", "[", "<")))
+    return {
+        "text": _plain(text),
+        "depth": round(sentence["updates"][position]),
+        "starts": starts,
+        "kind": entry("mask_kind") or "",
+        "original": None if entry("original") is None else _plain(str(entry("original"))),
+        "predicted": None if entry("predicted") is None else _plain(str(entry("predicted"))),
+        "remainder": entry("remainders"),
+        "loss": entry("loss"),
+    }
+
+
+def _plain(token: str) -> str:
+    return token.removeprefix("▁").removeprefix("##") or "▁"
+
+
+def depth_styles(depth: int) -> list[tuple[int, str, str]]:
+    """(depth, background, text colour) for depths 0..L."""
+    colors = [(value, depth_color(value, depth)) for value in range(depth + 1)]
+    return [(value, color, text_on(color)) for value, color in colors]
+
+
+# ---- formats
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A number for people: thousands separated, `digits` decimals, powers of ten where it is very large or small."""
+    if not _is_number(value):
+        return "not available" if value is None else str(value)
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):
+        return f"{value:,.0f}" if abs(value) < 1e12 else f"{value:.3e}"
+    return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 1 h 02 min 03 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours} h {minutes:02d} min {rest:02d} s"
+        if hours
+        else f"{minutes} min {rest:02d} s"
+        if minutes
+        else f"{rest} s"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

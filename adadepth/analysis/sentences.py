@@ -1,0 +1,117 @@
+"""Example sentences of an evaluation: the first ones, the deepest and the shallowest, with the depth of every token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth.halting.trace import DepthTrace
+
+Sentence = dict[str, Any]
+MASK_KINDS = ("", "mask", "random", "original")
+
+
+class SentenceSampler:
+    """Keeps `3 * per_rule` examples while a set is evaluated.
+
+    Args:
+        decode: Token id to text.
+        per_rule: How many examples each rule keeps: `first` of the set, `deepest` and `shallowest` by mean updates
+            over real tokens. Ties go to the earlier example.
+    """
+
+    def __init__(self, decode: Callable[[int], str], per_rule: int = 3) -> None:
+        self.decode = decode
+        self.per_rule = per_rule
+        self._seen = 0
+        self._kept: dict[str, list[tuple[float, int, list[list[float]]]]] = {
+            "first": [],
+            "deepest": [],
+            "shallowest": [],
+        }
+
+    @torch.no_grad()
+    def update(self, batch: Mapping[str, Tensor], trace: DepthTrace, losses: Tensor, predictions: Tensor) -> None:
+        """Offer a batch; at most `3 * per_rule` of its rows are copied to the host, at once.
+
+        Args:
+            batch: `input_ids`, `attention_mask` and `labels` (B, T); `mask_kind` (B, T) where tokens were selected.
+            trace: Token- or sequence-level depths.
+            losses: Loss of each token in nats, NaN where none, (B, T).
+            predictions: Predicted ids; read where `losses` is a number, (B, T).
+        """
+        ids, real = batch["input_ids"], batch["attention_mask"].bool()
+        updates = _per_token(trace.updates, real)
+        unknown = torch.full_like(updates, math.nan)
+        remainders = unknown if trace.remainders is None else _per_token(trace.remainders, real)
+        kinds = batch.get("mask_kind", torch.zeros_like(ids))
+        mean_depth = (updates * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+        order = mean_depth.argsort(stable=True)
+        wanted = max(self.per_rule - self._seen, 0)
+        rows = torch.cat([torch.arange(len(ids), device=ids.device)[:wanted], order[: self.per_rule]])
+        rows = torch.cat([rows, (-mean_depth).argsort(stable=True)[: self.per_rule]])
+        fields = torch.stack([real, ids, updates, remainders, kinds, batch["labels"], predictions, losses]).double()
+        header = torch.stack([rows.double(), mean_depth[rows].double()])
+        copied = torch.cat([header.flatten(), fields[:, rows].flatten()]).cpu()
+        (positions, depths), table = (
+            copied[: header.numel()].view(2, -1),
+            copied[header.numel() :].view(8, len(rows), -1),
+        )
+        for row, (position, depth) in enumerate(zip(positions.int().tolist(), depths.tolist(), strict=True)):
+            self._offer(self._seen + position, depth, table[:, row].tolist())
+        self._seen += len(ids)
+
+    def _offer(self, index: int, depth: float, fields: list[list[float]]) -> None:
+        """Let every rule keep the example if it is among its best."""
+        for rule, rank in (("first", 0.0), ("deepest", -depth), ("shallowest", depth)):
+            kept = self._kept[rule]
+            if all(index != known for _, known, _ in kept):
+                kept.append((rank, index, fields))
+                kept.sort(key=lambda entry: entry[:2])
+                del kept[self.per_rule :]
+
+    def sentences(self) -> list[Sentence]:
+        """The examples kept, padding removed.
+
+        Each has `rule`, `index` (position in what this process evaluated), `mean_depth`, and lists with an entry per
+        token: `tokens` (text as fed), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
+        `original` (text before masking), `predicted` (text) and `loss` (nats); the last three null where nothing was
+        predicted, `remainders` where the trace has none.
+        """
+        return [self._render(rule, index, fields) for rule, kept in self._kept.items() for _, index, fields in kept]
+
+    def _render(self, rule: str, index: int, fields: list[list[float]]) -> Sentence:
+        real_tokens = [token for token in zip(*fields, strict=True) if token[0]]
+        columns = [list(column) for column in zip(*real_tokens, strict=True)]
+        _, ids, updates, remainders, kinds, labels, predictions, losses = columns
+        predicted = [math.isfinite(loss) for loss in losses]
+
+        def texts(values: list[float]) -> list[str | None]:
+            return [self.decode(int(value)) if here else None for value, here in zip(values, predicted, strict=True)]
+
+        return {
+            "rule": rule,
+            "index": index,
+            "mean_depth": sum(updates) / len(updates),
+            "tokens": [self.decode(int(value)) for value in ids],
+            "updates": [round(value) for value in updates],
+            "remainders": [_rounded(value) for value in remainders],
+            "mask_kind": [MASK_KINDS[int(kind)] for kind in kinds],
+            "original": texts(labels),
+            "predicted": texts(predictions),
+            "loss": [_rounded(value) for value in losses],
+        }
+
+
+def _per_token(values: Tensor, like: Tensor) -> Tensor:
+    """Depths of tokens, also where whole sequences halt."""
+    return values if values.dim() == like.dim() else values[:, None].expand(like.shape)
+
+
+def _rounded(value: float) -> float | None:
+    """Four decimals; None for what is not a number."""
+    return round(value, 4) if math.isfinite(value) else None

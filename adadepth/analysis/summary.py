@@ -1,0 +1,190 @@
+"""From accumulated sums to the figures of halting.json, and from those to flat names for trackers.
+
+A figure that could not be computed is absent, with the reason under `missing`: never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adadepth.analysis.correlation import spearman_from_table
+
+Sums = Mapping[str, NDArray[Any]]
+
+
+def summarise(
+    sums: Sums, classes: Sequence[str], cosine_groups: Sequence[str], correlated: Sequence[str], unit: str
+) -> dict[str, Any]:
+    """Turn the sums of `HaltingStatistics` into JSON values.
+
+    Returns:
+        `unit`, `max_depth` and `n`; `classes`: figures of each class by name; `steps`: for every depth k = 1..L its
+        share, survival, halting probability and loss; `cosine`: for every group a row a step; `spearman`; `cost`; and
+        `missing`: why a figure is absent, by its name.
+    """
+    missing: dict[str, str] = {}
+    described = {
+        name: _describe_class({key: sums[key][row] for key in _CLASS_SUMS}, f"halting/{name}", missing)
+        for row, name in enumerate(classes)
+    }
+    everyone = classes.index("all")
+    return {
+        "unit": unit,
+        "max_depth": sums["depth"].shape[1] - 1,
+        "n": described["all"]["n"],
+        "classes": described,
+        "steps": _describe_steps(sums, sums["depth"][everyone], missing),
+        "cosine": _describe_cosines(sums, cosine_groups, missing),
+        "spearman": _describe_correlations(sums["depth_by_loss"], correlated, missing),
+        "cost": _describe_cost(sums, described["all"], missing),
+        "missing": missing,
+    }
+
+
+_CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n")
+
+
+def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str, Any]:
+    """Figures of one class from its histogram and sums."""
+    histogram = sums["depth"]
+    n = int(histogram.sum())
+    if n == 0:
+        missing[name] = "no unit of this class in the evaluated set"
+        return {"n": 0}
+    shares, depths = histogram / n, np.arange(len(histogram))
+    mean = float((shares * depths).sum())
+    described: dict[str, Any] = {
+        "n": n,
+        "mean": mean,
+        "std": math.sqrt((shares * (depths - mean) ** 2).sum()),
+        "p10": _quantile(histogram, 0.1),
+        "median": _quantile(histogram, 0.5),
+        "p90": _quantile(histogram, 0.9),
+        "at_cap": float(shares[-1]),
+        "entropy": float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()),
+        "histogram": histogram.tolist(),
+    }
+    if _put_mean(described, "remainder", sums["remainder"], sums["remainder_n"], name, missing):
+        described["ponder_cost"] = mean + described["remainder"]
+    described["loss_n"] = int(sums["loss_n"])
+    # A class in which nothing is predicted has no loss: `loss_n` says so. Only for all units is that worth a remark.
+    _put_mean(described, "loss", sums["loss"], sums["loss_n"], name, missing if name == "halting/all" else None)
+    return described
+
+
+def _quantile(histogram: NDArray[np.int64], level: float) -> int:
+    """The smallest depth that at least a share `level` of the units do not exceed."""
+    cumulated = np.cumsum(histogram)
+    return int(np.searchsorted(cumulated, level * cumulated[-1] * (1 - 1e-12)))
+
+
+def _put_mean(
+    target: dict[str, Any], key: str, total: Any, count: Any, owner: str, missing: dict[str, str] | None = None
+) -> bool:
+    """Set `target[key]` to total / count, or say why there is none."""
+    value = float(total) / int(count) if count else math.nan
+    if math.isfinite(value):
+        target[key] = value
+    elif missing is not None:
+        missing[f"{owner}/{key}"] = "not finite" if count else "not measured for any unit"
+    return key in target
+
+
+def _describe_steps(sums: Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
+    """A row for every depth k = 1..L, over all units; a value that has no unit behind it is absent from its row."""
+    n = int(histogram.sum())
+    loss_counts = sums["depth_by_loss"][0].sum(axis=1)
+    if not sums["probability_n"].any():
+        missing["halting/probability"] = "the trace carries no halting probabilities"
+    rows = []
+    for depth in range(1, len(histogram)):
+        row: dict[str, Any] = {"depth": depth, "n": int(histogram[depth]), "reached": int(histogram[depth:].sum())}
+        if n:
+            row |= {"share": row["n"] / n, "survival": row["reached"] / n}
+        row["loss_n"] = int(loss_counts[depth])
+        _put_mean(row, "loss", sums["loss_by_depth"][depth], loss_counts[depth], "")
+        _put_mean(row, "probability", sums["probability"][depth - 1], sums["probability_n"][depth - 1], "")
+        rows.append(row)
+    return rows
+
+
+def _describe_cosines(sums: Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """For every group a row a step k: similarity of the states before and after iteration k, in both versions."""
+    if not sums["cosine_all_n"].any():
+        missing["halting/cosine"] = "no hidden states were given"
+        return {}
+    described: dict[str, list[dict[str, Any]]] = {}
+    for group, name in enumerate(groups):
+        described[name] = []
+        for step in range(sums["cosine_all"].shape[1]):
+            row: dict[str, Any] = {"step": step + 1}
+            for version in ("running", "all"):
+                total, count = sums[f"cosine_{version}"][group, step], sums[f"cosine_{version}_n"][group, step]
+                _put_mean(row, version, total, count, "")
+                row[f"{version}_n"] = int(count)
+            described[name].append(row)
+    return described
+
+
+def _describe_correlations(
+    tables: NDArray[np.int64], classes: Sequence[str], missing: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Spearman's correlation of depth with loss, within each class."""
+    described = {}
+    for table, name in zip(tables, classes, strict=True):
+        if (correlation := spearman_from_table(table)) is not None:
+            described[name] = correlation._asdict()
+            continue
+        n = int(table.sum())
+        reason = "depth or loss is constant" if n >= 3 else f"{n} units with a loss, 3 are needed"
+        missing[f"halting/spearman_depth_loss/{name}"] = reason
+    return described
+
+
+def _describe_cost(sums: Sums, everyone: Mapping[str, Any], missing: dict[str, str]) -> dict[str, Any]:
+    """Multiply-accumulates, their ratios, and the ratio of layers."""
+    cost: dict[str, Any] = {}
+    if everyone["n"] and everyone["mean"] > 0:
+        cost["layer_ratio"] = (len(everyone["histogram"]) - 1) / everyone["mean"]
+    if not sums["work_n"].any():
+        missing["cost/executed_macs"] = "the model did not price its traces"
+        return cost
+    executed, adaptive, full = (float(value) for value in sums["work"])
+    cost |= {"executed_macs": executed, "adaptive_macs": adaptive, "full_macs": full}
+    if full > 0:
+        cost |= {"executed_over_full": executed / full, "adaptive_over_full": adaptive / full}
+    return cost
+
+
+_CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss")
+
+
+def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[int]]:
+    """The figures worth a curve, by flat name; what the summary does not have is not there.
+
+    Names: `halting/<class>/mean` and so on, `halting/remainder`, `halting/ponder_cost`, `halting/entropy`,
+    `halting/probability/<k>`, `halting/cosine/<k>` (of class all, running units),
+    `halting/spearman_depth_loss`, `cost/executed_macs` and so on.
+    """
+    flat: dict[str, float | list[int]] = {}
+    for name, described in summary["classes"].items():
+        flat |= {f"halting/{name}/{key}": described[key] for key in _CLASS_SCALARS if key in described}
+    everyone = summary["classes"]["all"]
+    flat |= {f"halting/{key}": everyone[key] for key in ("remainder", "ponder_cost", "entropy") if key in everyone}
+    flat |= {
+        f"halting/probability/{row['depth']}": row["probability"] for row in _with(summary["steps"], "probability")
+    }
+    cosines = summary["cosine"].get("all", [])
+    flat |= {f"halting/cosine/{row['step']}": row["running"] for row in _with(cosines, "running")}
+    if correlation := summary["spearman"].get("all"):
+        flat["halting/spearman_depth_loss"] = correlation["value"]
+    return flat | {f"cost/{key}": value for key, value in summary["cost"].items()}
+
+
+def _with(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
+    return [row for row in rows if key in row]

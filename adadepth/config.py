@@ -1,0 +1,270 @@
+"""Typed schema of every public key. YAML files and the command line fill it; a wrong key or type fails at composition.
+
+Five groups say what may change a RESULT (``model``, ``dataset``, ``tokenizer``, ``trainer`` and ``seed``); ``runtime``,
+``logger`` and the paths may only change speed and where things are written (see ``result_hash``). This module imports
+neither torch nor transformers, so composing and checking a configuration takes a fraction of a second.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+# Enumerations: the member's name is what a YAML file or the command line says, and equals its value.
+Task = StrEnum("Task", ["pretrain"])
+Mode = StrEnum("Mode", ["train", "evaluate", "report"])
+PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
+CapRemainder = StrEnum("CapRemainder", ["reference", "penalty", "forced"])
+StateRule = StrEnum("StateRule", ["single", "graves", "accumulated", "basic"])
+HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
+HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
+Activation = StrEnum("Activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
+Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_attention"])
+Source = StrEnum("Source", ["embedded", "local", "hub"])
+Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
+Optimizer = StrEnum("Optimizer", ["adamw", "lamb"])
+Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine"])
+Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
+EvalStrategy = StrEnum("EvalStrategy", ["no", "steps", "epoch"])
+SaveStrategy = StrEnum("SaveStrategy", ["no", "steps", "epoch", "best"])
+Sink = StrEnum("Sink", ["none", "wandb", "tensorboard"])
+WandbMode = StrEnum("WandbMode", ["offline", "online", "disabled"])
+
+
+@dataclass
+class ModelConfig:
+    """What every family has: a name from the registry of families, and where to start from."""
+
+    name: str = MISSING  # family, e.g. albert_act
+    pretrained: str | None = None  # folder or hub id whose weights are loaded before training
+
+
+@dataclass
+class AlbertActModelConfig(ModelConfig):
+    """ACT-ALBERT: one shared ALBERT block applied until every token has halted (Simoulin & Crabbé 2021)."""
+
+    name: str = "albert_act"  # the family
+    vocab_size: int | None = None  # None: as many as the tokenizer has
+    embedding_size: int = 128  # E, width of the factorised embeddings
+    hidden_size: int = 768  # H, width of the block
+    num_hidden_layers: int = 6  # L, most iterations of the shared block
+    num_attention_heads: int = 12  # must divide hidden_size
+    intermediate_size: int = 3072  # F, inner width of the feed-forward part
+    hidden_act: Activation = Activation.gelu_new  # the tanh form: what "gelu" meant in the published training
+    hidden_dropout_prob: float = 0.0  # after the embeddings, the attention and the feed-forward part
+    attention_probs_dropout_prob: float = 0.0  # on the attention weights
+    classifier_dropout_prob: float = 0.1  # before a classification head
+    max_position_embeddings: int = 512  # longest sequence the model can read, in tokens
+    initializer_range: float = 0.02  # standard deviation of the initial weights
+    layer_norm_eps: float = 1e-12  # added to the variance
+    act_epsilon: float = 0.01  # a token halts when its summed probability exceeds 1 - act_epsilon
+    act_penalty: float = 1e-3  # tau, weight of the ponder cost N + R in the loss
+    penalty_reduction: PenaltyReduction = PenaltyReduction.sum_tokens  # over tokens; always a mean over sequences
+    cap_remainder: CapRemainder = CapRemainder.reference  # what a token that reaches L without halting pays and weighs
+    state_rule: StateRule = StateRule.single  # how the iterations' states are mixed
+    halting_input: HaltingInput = HaltingInput.block_output  # what the halting unit reads
+    halting_scope: HaltingScope = HaltingScope.token  # one decision a token, or one a sequence
+    halt_bias_init: float = 0.0  # initial halting bias; negative starts deep, positive starts shallow
+    attn_implementation: Attention | None = None  # None: the best that torch offers here
+
+
+@dataclass
+class MaskingConfig:
+    """Masked-language-model corruption (ALBERT: n-grams of whole words, favouring short ones)."""
+
+    probability: float = 0.15  # share of the tokens selected for prediction
+    max_predictions: int | None = 20  # most selected tokens a sequence; None: no limit
+    max_ngram: int = 3  # longest masked n-gram, in words; length n is drawn with weight 1/n
+    mask_share: float = 0.8  # of the selected: replaced by [MASK]
+    random_share: float = 0.1  # of the selected: replaced by a random token; the rest is kept
+    whole_word: bool = True  # select all pieces of a word together
+
+
+@dataclass
+class DatasetConfig:
+    """A pretraining corpus and how examples are cut from it."""
+
+    name: str = MISSING  # shown in reports
+    source: Source = Source.embedded  # Python's own documentation, local files, or data sets of the hub
+    path: Any = None  # local: a file, a folder, a glob, or a list of these (text, jsonl, parquet)
+    hub: list[dict[str, Any]] = field(default_factory=list)  # hub: entries {path, name, split, rows_per_document}
+    text_column: str = "text"  # for jsonl, parquet and hub data
+    document_separator: Separator = Separator.auto  # what ends a document in plain text
+    evaluation_path: Any = None  # local held-out text; None: documents are set aside from the corpus
+    evaluation_fraction: float = 0.05  # share of the documents set aside
+    max_evaluation_examples: int | None = 2000  # None: all
+    streaming: bool = False  # read hub or local data while training instead of preparing it
+    shuffle_buffer: int = 10000  # examples, streaming only
+    max_documents: int | None = None  # use only the first documents
+    sequence_length: int = 128  # tokens, including [CLS] and [SEP]
+    short_sequence_probability: float = 0.1  # share of examples cut to a random shorter length
+    sentence_order: bool = True  # build segment pairs, half of them swapped
+    masking: MaskingConfig = field(default_factory=MaskingConfig)  # which tokens are predicted
+    pad_to_length: bool = False  # pad every batch to sequence_length: fixed shapes for compiled runs
+    cache_dir: str | None = None  # prepared data; None: the user's cache folder
+
+
+@dataclass
+class TokenizerConfig:
+    """An existing tokenizer, or one trained on the corpus."""
+
+    path: str | None = None  # folder or hub id; None: train one
+    vocab_size: int = 8000  # of a trained tokenizer
+    lowercase: bool = True  # of a trained tokenizer
+    train_documents: int | None = None  # train on the first documents only
+
+
+@dataclass
+class TrainerConfig:
+    """Fields of ``transformers.TrainingArguments`` under their own names, then adadepth's own."""
+
+    max_steps: int = 300  # optimizer updates; -1: num_train_epochs decides
+    num_train_epochs: float = 3.0  # with max_steps=-1
+    per_device_train_batch_size: int = 16  # sequences a device and micro-batch
+    per_device_eval_batch_size: int = 32  # sequences a device
+    gradient_accumulation_steps: int = 1  # micro-batches an update
+    learning_rate: float = 1e-3  # peak
+    weight_decay: float = 0.01  # not on biases and layer norms
+    adam_beta1: float = 0.9  # decay of the first moment, of either optimizer
+    adam_beta2: float = 0.999  # decay of the second moment
+    adam_epsilon: float = 1e-6  # added to the root of the second moment
+    max_grad_norm: float = 1.0  # global norm, clipped once per update; 0: no clipping
+    warmup_steps: float = 0  # updates; below 1: share of all updates
+    logging_steps: int = 10  # updates between two lines of training metrics
+    eval_strategy: EvalStrategy = EvalStrategy.steps  # evaluate every eval_steps updates, every epoch, or never
+    eval_steps: int | None = 100  # updates
+    eval_on_start: bool = True  # also evaluates the untrained model: its depth explains collapsed runs
+    save_strategy: SaveStrategy = SaveStrategy.steps  # best: whenever the best metric improves
+    save_steps: int = 100  # updates; a multiple of eval_steps if the best model is loaded at the end
+    save_total_limit: int | None = 2  # the best checkpoint is always among those kept
+    load_best_model_at_end: bool = True  # report and keep the best evaluated weights, not the last
+    metric_for_best_model: str | None = "eval_loss"  # under the name transformers knows
+    greater_is_better: bool | None = False  # of metric_for_best_model
+    tf32: bool | None = None  # Ampere and later; None: torch's default
+    gradient_checkpointing: bool = False  # recompute the block in the backward pass
+    torch_compile_backend: str | None = None  # with runtime.compile
+    torch_compile_mode: str | None = None  # with runtime.compile
+    ddp_backend: str | None = None  # None: nccl on GPUs, gloo on CPUs
+    ddp_find_unused_parameters: bool | None = False  # True hides parameters that never train
+    ddp_bucket_cap_mb: int | None = None  # size of a gradient bucket
+    ddp_broadcast_buffers: bool | None = None  # None: unless gradients are checkpointed
+    ddp_timeout: int = 1800  # seconds
+    fsdp: bool = False  # shard parameters over processes
+    fsdp_config: Any = None  # FSDP's own settings: a JSON file or a mapping
+    deepspeed: Any = None  # a DeepSpeed configuration: a JSON file or a mapping
+    dataloader_drop_last: bool = False  # leave out an incomplete last batch
+    dataloader_pin_memory: bool = True  # faster copies to a GPU
+    dataloader_persistent_workers: bool = False  # keep workers from one epoch to the next
+    dataloader_prefetch_factor: int | None = None  # batches a worker, with runtime.num_workers > 0
+    full_determinism: bool = False  # slower kernels, the same bits
+    use_cpu: bool = False  # ignore GPUs
+    disable_tqdm: bool | None = None  # None: a bar where there is a terminal
+    # adadepth's own
+    optimizer: Optimizer = Optimizer.adamw  # lamb: the published recipe's
+    schedule: Schedule = Schedule.linear  # reference_linear counts the decay from step 0, not from the end of warm-up
+    precision: Precision = Precision.auto  # auto: bf16 where supported, else fp16 on a GPU, else fp32
+    time_budget_minutes: float | None = None  # stop, save and evaluate when it is spent
+    early_stopping_patience: int | None = None  # evaluations without improvement before stopping
+    halting_statistics: bool = True  # depth per token class at every evaluation
+
+
+@dataclass
+class LoggerConfig:
+    """Where metrics go besides ``metrics.jsonl``, which is always written."""
+
+    name: Sink = Sink.none  # the second place
+    project: str = "adadepth"  # W&B
+    entity: str | None = None  # W&B team or user
+    group: str | None = None  # W&B; None: the experiment's name
+    tags: list[str] = field(default_factory=list)  # W&B
+    mode: WandbMode = WandbMode.offline  # W&B; offline runs are uploaded later with `wandb sync`
+
+
+@dataclass
+class RuntimeConfig:
+    """Settings that may change the speed but never the result."""
+
+    num_workers: int = 0  # data loading processes
+    compile: bool = False  # torch.compile
+    threads: int | None = None  # CPU threads of torch; None: torch's default
+    offline: bool = False  # never look at the hub: a missing name fails at once
+
+
+@dataclass
+class ExperimentConfig:
+    """One experiment: the root of every configuration."""
+
+    name: str = MISSING  # folder under output_dir
+    task: Task = Task.pretrain  # what is trained or evaluated
+    mode: Mode = Mode.train  # train, evaluate a checkpoint, or write a run's report again
+    seed: int = 0  # of everything random: weights, data order, masking, dropout
+    model: ModelConfig = MISSING  # group model/
+    dataset: DatasetConfig = MISSING  # group dataset/
+    tokenizer: TokenizerConfig = MISSING  # group tokenizer/
+    trainer: TrainerConfig = MISSING  # group trainer/
+    logger: LoggerConfig = MISSING  # group logger/
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # speed only
+    optimise: str = "eval/loss"  # metric a sweep minimises; what the run returns
+    checkpoint: str | None = None  # mode=evaluate: a run directory, one of its checkpoints, `latest`, or a hub id
+    run: str | None = None  # mode=report: a run directory, or `latest`
+    resume: str | None = None  # continue a run: its directory, or `latest`
+    output_dir: str = "outputs"  # relative to where the command runs
+
+
+MODEL_SCHEMAS: dict[str, type[ModelConfig]] = {"albert_act": AlbertActModelConfig}
+
+# Trainer settings that transformers does not have; adadepth.training translates them.
+OWN_TRAINER_FIELDS = frozenset({
+    "optimizer", "schedule", "precision", "time_budget_minutes", "early_stopping_patience",
+    "halting_statistics",
+})  # fmt: skip
+
+# Trainer settings that change speed, memory or what is written, not the weights a run arrives at.
+_NEUTRAL_TRAINER_FIELDS = frozenset({
+    "logging_steps", "save_total_limit", "disable_tqdm", "per_device_eval_batch_size", "halting_statistics",
+    "ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "gradient_checkpointing",
+    "torch_compile_backend", "torch_compile_mode", "dataloader_pin_memory", "dataloader_persistent_workers",
+    "dataloader_prefetch_factor",
+})  # fmt: skip
+
+
+def register_schema() -> None:
+    """Store the schema under the names YAML files extend: ``schema`` at the root, the family's name under ``model``."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=ExperimentConfig)
+    for family, schema in MODEL_SCHEMAS.items():
+        store.store(group="model", name=family, node=schema)
+
+
+def to_config(composed: DictConfig) -> ExperimentConfig:
+    """Resolve a composed configuration into plain typed objects; raises OmegaConf's errors for missing values."""
+    config = OmegaConf.to_object(composed)
+    assert isinstance(config, ExperimentConfig), "the root configuration must extend the schema"
+    return config
+
+
+def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
+    """Return the settings that are ``transformers.TrainingArguments`` fields, by name."""
+    values = dataclasses.asdict(trainer)
+    return {name: value for name, value in values.items() if name not in OWN_TRAINER_FIELDS}
+
+
+def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Select from a configuration, as nested dictionaries, what may change a result."""
+    relevant = {key: settings[key] for key in ("task", "mode", "seed", "model", "dataset", "tokenizer", "trainer")}
+    neutral = {"dataset": {"cache_dir"}, "trainer": _NEUTRAL_TRAINER_FIELDS}
+    for section, names in neutral.items():
+        relevant[section] = {name: value for name, value in relevant[section].items() if name not in names}
+    return relevant
+
+
+def result_hash(config: ExperimentConfig) -> str:
+    """Hash (8 hexadecimal digits) of the settings that may change a result; equal for equal experiments."""
+    relevant = result_settings(dataclasses.asdict(config))
+    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:8]

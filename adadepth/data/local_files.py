@@ -1,0 +1,108 @@
+"""Local corpora: finding the files, reading UTF-8 text, and cutting it into documents."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+from adadepth.errors import DataError, nearest
+
+TEXT_SUFFIXES = (".txt", ".tokens", ".md", ".text", ".raw")
+JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+PARQUET_SUFFIXES = (".parquet",)
+_SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + PARQUET_SUFFIXES
+_TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
+
+
+def find_files(key: str, path: Any) -> list[Path]:
+    """Return the files meant by a path, a folder (searched recursively), a glob, or a list of these.
+
+    Raises:
+        DataError: something does not exist, is empty, or a folder has no file of a known format; ``key`` names it.
+    """
+    if isinstance(path, list | tuple):
+        return [file for entry in path for file in find_files(key, entry)]
+    place = Path(path).expanduser()
+    if place.is_file():
+        if not os.access(place, os.R_OK):
+            raise DataError(f"{key}={path}: no permission to read the file")
+        if place.stat().st_size == 0:
+            raise DataError(f"{key}={path}: the file is empty")
+        return [place]
+    if place.is_dir():
+        found: Iterable[Path] = (file for file in place.rglob("*") if file.name.endswith(_SUFFIXES))
+    elif glob.has_magic(str(place)):
+        found = (Path(match) for match in glob.glob(str(place), recursive=True))
+    else:
+        siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
+        raise DataError(f"{key}={path}: no such file or folder{nearest(place.name, siblings)}")
+    files = sorted(file for file in found if file.is_file() and file.stat().st_size > 0)
+    if not files:
+        raise DataError(f"{key}={path}: no non-empty file there (in a folder: {', '.join(_SUFFIXES)})")
+    return files
+
+
+def files_digest(files: Iterable[Path]) -> list[str]:
+    """Return suffix and digest of the bytes of each file: moved or touched files are the same corpus."""
+    digests = []
+    for file in files:
+        with file.open("rb") as stream:
+            digests.append(f"{file.suffix} {hashlib.file_digest(stream, 'blake2b').hexdigest()}")
+    return digests
+
+
+def text_lines(key: str, file: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file without their line ends; a byte-order mark is dropped.
+
+    Raises:
+        DataError: a byte is not UTF-8; the message names the file and the byte's offset.
+    """
+    offset = 0
+    with file.open("rb") as stream:
+        for raw in stream:
+            try:
+                line = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{key}={file}: not UTF-8 at byte {offset + error.start} (0x{raw[error.start]:02x}); "
+                    "convert the file to UTF-8"
+                ) from error
+            yield (line.removeprefix("\ufeff") if offset == 0 else line).rstrip("\r\n")
+            offset += len(raw)
+
+
+def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
+    """Cut lines into documents at ``separator``: ``blank_line``, ``line``, ``heading``, ``file`` or ``auto``.
+
+    ``auto`` means ``heading`` when the first line with text is a WikiText title, else ``blank_line``.
+    """
+    if separator == "auto":
+        lines, separator = _guess_separator(iter(lines))
+    if separator == "line":
+        yield from (line for line in lines if line.strip())
+        return
+    document: list[str] = []
+    blank_before = True
+    for line, following in pairwise(chain(lines, [""])):
+        blank = not line.strip()
+        # Titles stand alone between blank lines; lines of WikiText tables can look like titles but do not.
+        title = separator == "heading" and blank_before and not following.strip() and _TITLE.match(line)
+        if document and (title or (separator == "blank_line" and blank)):
+            yield "\n".join(document)
+            document = []
+        if not blank:
+            document.append(line)
+        blank_before = blank
+    if document:
+        yield "\n".join(document)
+
+
+def _guess_separator(lines: Iterator[str]) -> tuple[Iterator[str], str]:
+    first = next((line for line in lines if line.strip()), "")
+    return chain(["", first], lines), "heading" if _TITLE.match(first) else "blank_line"

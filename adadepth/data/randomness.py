@@ -1,0 +1,25 @@
+"""Counter-based randomness: every draw is a pure function of what it is for, never of what was drawn before."""
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What random numbers are for. Two purposes never share a stream."""
+
+    PACKING = 0
+    EXAMPLE = 1
+    ORDER = 2
+    BUFFER = 3
+
+
+def random_generator(seed: int, purpose: Purpose, epoch: int, index: int) -> np.random.Generator:
+    """Return the generator of one (seed, purpose, epoch, index), e.g. of one example in one epoch.
+
+    Philox is a block cipher over a 256-bit counter (Salmon et al. 2011): index and epoch fill its upper words and the
+    draws count up the lowest, so streams never overlap. Negative epochs are allowed.
+    """
+    counter = np.array([word % 2**64 for word in (0, index, epoch, 0)], dtype=np.uint64)
+    key = np.array([seed % 2**64, purpose], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(counter=counter, key=key))

@@ -1,0 +1,175 @@
+"""Tokenizers: any fast one of the hub or a folder, or a unigram model trained on the corpus."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from adadepth.data.hub import require_hub
+from adadepth.errors import DataError, nearest
+
+logger = logging.getLogger(__name__)
+
+# ALBERT's special tokens; the position is the id, as in the published vocabularies.
+SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS]", "sep_token": "[SEP]",
+                  "mask_token": "[MASK]"}  # fmt: skip
+TOKENIZER_FILE = "tokenizer.json"
+_TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a folder or a hub id.
+
+    Raises:
+        DataError: it does not exist, the hub cannot be reached, it is not a fast tokenizer, or it lacks a special token
+            that pretraining needs.
+    """
+    tokenizer: PreTrainedTokenizerFast = _load(path)
+    if not getattr(tokenizer, "is_fast", False):
+        raise DataError(f"tokenizer.path={path}: not a fast tokenizer (it has no {TOKENIZER_FILE})")
+    missing = [name for name in SPECIAL_TOKENS if name != "unk_token" and getattr(tokenizer, name) is None]
+    if missing:
+        raise DataError(f"tokenizer.path={path}: pretraining needs {', '.join(missing)}, which this tokenizer lacks")
+    return tokenizer
+
+
+def _load(path: str) -> Any:
+    place = Path(path).expanduser()
+    alternative = "give a local folder with tokenizer.path=... or tokenizer.path=null to train one"
+    if place.exists() or path.startswith((".", "/", "~")):
+        siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
+        if not place.is_dir():
+            raise DataError(f"tokenizer.path={path}: no such folder{nearest(place.name, siblings)}")
+        attempts: list[dict[str, Any]] = [{"local_files_only": True}]
+    else:
+        attempts = [{"local_files_only": True}, {}]  # what was downloaded before needs no network
+    for number, options in enumerate(attempts):
+        if not options:
+            require_hub(f"tokenizer.path={path}", alternative)
+        try:
+            return AutoTokenizer.from_pretrained(str(place) if place.exists() else path, **options)
+        except (OSError, ValueError) as error:
+            if number == len(attempts) - 1:
+                reason = str(error).strip().splitlines()[0]
+                raise DataError(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
+    raise AssertionError("unreachable")
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    """Train ALBERT's kind of vocabulary: a SentencePiece unigram model of at most ``vocab_size`` pieces.
+
+    The SentencePiece library trains, because its result is the same every time; that of ``tokenizers`` is not.
+    Text with fewer distinct pieces gives a smaller vocabulary, which is logged.
+
+    Args:
+        texts: sentences.
+        vocab_size: most pieces, special tokens included.
+        lowercase: lower-case and strip accents, as ALBERT does.
+
+    Raises:
+        DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
+    """
+    from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+    normalizer = _normalizer(lowercase)
+    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
+    unreadable: list[DataError] = []
+
+    def sentences() -> Iterator[str]:
+        try:
+            for text in texts:
+                yield normalizer.normalize_str(special.sub(" ", text))
+        except DataError as error:  # the trainer would bury it
+            unreadable.append(error)
+            raise
+
+    proto = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=sentences(), model_writer=proto, model_type="unigram", vocab_size=vocab_size,
+            hard_vocab_limit=False, num_threads=_TRAINING_THREADS, normalization_rule_name="identity",
+            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="<pad>", unk_piece="<unk>",
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"], max_sentence_length=10**9, minloglevel=2,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise unreadable[0] if unreadable else DataError(_training_problem(vocab_size, str(error))) from error
+    trained = SentencePieceProcessor(model_proto=proto.getvalue())
+    pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(trained.vocab_size())]
+    if len(pieces) < vocab_size:
+        logger.warning("tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
+                       vocab_size, len(pieces))  # fmt: skip
+    return _unigram_tokenizer(pieces, normalizer)
+
+
+def _training_problem(vocab_size: int, message: str) -> str:
+    """Put the trainer's message into the words of the configuration."""
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return "tokenizer: the training documents hold no text to train on"
+    needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
+    reason = f"the characters of the text alone need {needed[1]}" if needed else " ".join(message.split())
+    return f"tokenizer.vocab_size={vocab_size}: {reason}"
+
+
+def wrap_tokenizer(file: Path) -> PreTrainedTokenizerFast:
+    """Return a trained tokenizer as the transformers class that ``AutoTokenizer`` loads back from a saved folder."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        bos_token=SPECIAL_TOKENS["cls_token"], eos_token=SPECIAL_TOKENS["sep_token"], **SPECIAL_TOKENS,
+    )  # fmt: skip
+
+
+def _normalizer(lowercase: bool) -> normalizers.Normalizer:
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not lowercase:
+        return normalizers.Sequence([*quotes, normalizers.NFKC()])
+    return normalizers.Sequence(
+        [*quotes, normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), normalizers.NFC()]
+    )
+
+
+def _unigram_tokenizer(pieces: list[tuple[str, float]], normalizer: normalizers.Normalizer) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=list(SPECIAL_TOKENS).index("unk_token")))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )  # fmt: skip
+    return tokenizer
+
+
+def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[list[int]]:
+    """Return the token ids of each sentence, without special tokens and without truncation."""
+    encoded = tokenizer(
+        sentences, add_special_tokens=False, truncation=False, verbose=False,
+        return_attention_mask=False, return_token_type_ids=False,
+    )  # fmt: skip
+    ids: list[list[int]] = encoded["input_ids"]
+    return ids
+
+
+_PARALLELISM_OF_THE_USER = os.environ.get("TOKENIZERS_PARALLELISM")
+
+
+@contextmanager
+def parallel_encoding() -> Iterator[None]:
+    """Let the tokenizer use all cores inside, and none of its threads afterwards: loader workers fork after it."""
+    if _PARALLELISM_OF_THE_USER is None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    try:
+        yield
+    finally:
+        if _PARALLELISM_OF_THE_USER is None:
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -1,0 +1,26 @@
+"""Errors a person can act on, and the nearest-match hint used in their messages."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """A mistake in what the user gave: the entry point prints the message on one line and exits with status 2."""
+
+
+class ConfigError(UserError):
+    """A key, value or combination of settings that is not allowed."""
+
+
+class DataError(UserError):
+    """A corpus, file or tokenizer that is missing, empty or unreadable."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint or run directory that is missing, damaged, in use, or of another family."""
+
+
+def nearest(value: object, allowed: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the allowed name closest to ``value``, or an empty string."""
+    matches = get_close_matches(str(value), sorted(allowed), n=1, cutoff=0.6)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

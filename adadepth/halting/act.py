@@ -1,0 +1,121 @@
+"""Adaptive computation time: the arithmetic of one halting step.
+
+A unit accumulates a halting probability at every iteration and stops when the sum exceeds `1 - epsilon`:
+
+    R_n = 1 - h_{n-1}                   if h_{n-1} + p_n > 1 - epsilon      (the unit halts now)
+    w_n = p_n  while it runs,  R_n  at its last update,  0 afterwards
+
+Graves 2016 (arXiv 1603.08983), equations 5 to 8, in the form that Universal Transformers (arXiv 1807.03819) and
+Simoulin & Crabbé 2021 use. Everything here is float32: in bfloat16 a sum of probabilities misses its threshold.
+
+Shape legend: B batch, T tokens. All tensors are (B, T); sequence-level halting repeats one value along T.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+CapRemainder = Literal["reference", "penalty", "forced"]
+StateRule = Literal["single", "graves", "accumulated", "basic"]
+
+CAP_REMAINDERS: tuple[str, ...] = get_args(CapRemainder)
+STATE_RULES: tuple[str, ...] = get_args(StateRule)
+
+
+class ActState(NamedTuple):
+    """Halting sums of every unit, float32: the accumulated probability `h`, the remainders `R`, the updates `N`."""
+
+    accumulated: Tensor
+    remainders: Tensor
+    updates: Tensor
+
+    @property
+    def running(self) -> Tensor:
+        """Units that have not halted; 1 - h is exact in float32, so a halted unit has `h` equal to 1."""
+        return self.accumulated < 1.0
+
+
+def init_act(valid: Tensor) -> ActState:
+    """The state before the first iteration; invalid units (padding) start halted, so they never hold the loop."""
+    zeros = torch.zeros(valid.shape, dtype=torch.float32, device=valid.device)
+    return ActState((~valid).float(), zeros, zeros)
+
+
+def act_step(
+    state: ActState,
+    probability: Tensor,
+    *,
+    threshold: float,
+    is_last: bool,
+    cap_remainder: CapRemainder,
+) -> tuple[ActState, Tensor]:
+    """Advance the halting sums by one iteration.
+
+    Args:
+        state: Sums so far.
+        probability: Halting probability p_n of this iteration, float32.
+        threshold: 1 - epsilon.
+        is_last: Whether this is iteration L, the cap.
+        cap_remainder: What a unit that reaches the cap without crossing the threshold gets.
+            `reference`: no remainder, as in the code of Simoulin & Crabbé, so its ponder cost has no gradient;
+            `penalty`: the missing mass 1 - h_L counts as its remainder in the cost, and only there;
+            `forced`: it halts at the cap with weight R = 1 - h_{L-1}, as in Graves' definition.
+
+    Returns:
+        The new state and the weights w_n of this iteration's output, 0 for units that had halted before.
+    """
+    running = state.running
+    crosses = state.accumulated + probability > threshold
+    if is_last and cap_remainder == "forced":
+        crosses = torch.ones_like(crosses)
+    halts, continues = running & crosses, running & ~crosses
+
+    remaining = 1.0 - state.accumulated
+    weight = torch.where(halts, remaining, probability * continues)
+    remainders = torch.where(halts, remaining, state.remainders)
+    accumulated = torch.where(halts, 1.0, state.accumulated + probability * continues)
+    if is_last and cap_remainder == "penalty":
+        remainders = torch.where(continues, 1.0 - accumulated, remainders)
+    return ActState(accumulated, remainders, state.updates + running), weight
+
+
+def update_stream(rule: StateRule, state: Tensor, output: Tensor, weight: Tensor, running: Tensor) -> Tensor:
+    """The states that the next iteration reads.
+
+    Args:
+        rule: `single`: x <- w y + (1 - w) x (Simoulin & Crabbé 2021; a halted unit is frozen bit for bit);
+            `graves`: x <- y while running, then frozen ("copied", Universal Transformers section 2.2);
+            `accumulated`, `basic`: x <- y for everybody, halted or not, as the tensor2tensor code does.
+        state: x_{n-1}, (B, T, H).
+        output: y_n, the block's output, (B, T, H).
+        weight: w_n, (B, T).
+        running: Units that ran in this iteration, (B, T).
+    """
+    if rule == "single":
+        return interpolate(state, output, weight)
+    if rule == "graves":
+        return torch.where(running.unsqueeze(-1), output, state)
+    return output
+
+
+def update_result(rule: StateRule, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:
+    """The model's result under a rule that keeps it apart from the stream.
+
+    `graves` and `accumulated` sum w_n y_n (Graves 2016, equation 9); `basic` interpolates w y + (1 - w) result, which
+    is what tensor2tensor's rule of that name intends (its code loses the parentheses).
+    """
+    if rule == "basic":
+        return interpolate(result, output, weight)
+    return result + _as_factor(weight, output) * output
+
+
+def interpolate(state: Tensor, output: Tensor, weight: Tensor) -> Tensor:
+    """W y + (1 - w) x; exactly x where the weight is 0."""
+    return torch.lerp(state.to(output.dtype), output, _as_factor(weight, output))
+
+
+def _as_factor(weight: Tensor, like: Tensor) -> Tensor:
+    return weight.unsqueeze(-1).to(like.dtype)

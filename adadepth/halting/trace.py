@@ -1,0 +1,51 @@
+"""The depth trace: what every model reports about the depth it allocated.
+
+Statistics, reports and benchmarks read traces and nothing else, so a new family that fills a trace gets all of them.
+
+Shape legend: B batch, T tokens, N iterations that ran.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DepthTrace:
+    """The depth that a batch of units was given.
+
+    Halting quantities are float32 whatever precision the model computes in.
+
+    Attributes:
+        unit: What halts: a token, a sequence, a task or a whole architecture.
+        updates: Block applications each unit received, its last one included; 0 where `valid` is false.
+            Shape (B, T) for tokens, (B,) for sequences.
+        valid: Boolean, shape of `updates`; false at padding.
+        max_depth: The largest number of updates a unit can receive.
+        remainders: What was left to reach a halting sum of one, shape of `updates`.
+        step_probabilities: Halting probability of each iteration, 0 once a unit has halted; (*updates.shape, N).
+        executed_steps: Iterations the batch really ran, N. At least the deepest unit's updates.
+    """
+
+    unit: Literal["token", "sequence", "task", "architecture"]
+    updates: Tensor
+    valid: Tensor
+    max_depth: int
+    remainders: Tensor | None = None
+    step_probabilities: Tensor | None = None
+    executed_steps: int | None = None
+
+
+class Work(NamedTuple):
+    """Multiply-accumulates of one forward pass, float64 scalars on the model's device.
+
+    `executed` really ran, padding included; `adaptive` is what the traced depths need; `full` is what the same units
+    would need at the maximum depth. `adaptive` and `full` count no padding.
+    """
+
+    executed: Tensor
+    adaptive: Tensor
+    full: Tensor

@@ -1,0 +1,121 @@
+"""One line for each way a composition can fail, with what is allowed and the nearest match.
+
+The hints are worked out after Hydra has failed, from what its exceptions carry: a check beforehand would refuse keys
+of a group that the same command line is about to switch.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
+
+from adadepth.config import MODEL_SCHEMAS, ExperimentConfig, ModelConfig
+from adadepth.errors import UserError, nearest
+
+
+def explain(error: Exception, configs: Path) -> str:
+    """Say in one line (a collected error: one line each) what a person gave wrongly."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, MissingConfigException):
+        return _missing_config(error, configs)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read the override {error.override!r}: {_first_line(error)}"
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}"
+    cause = _omegaconf_cause(error)
+    if cause is None:
+        return _unknown_override(error, configs) or _first_line(error)
+    place = _place(error)
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return place + _unknown_key(cause.full_key or _quoted(str(error)))
+    if isinstance(cause, MissingMandatoryValue):
+        return f"{place}{cause.full_key}: a value is missing"
+    return place + _wrong_value(cause)
+
+
+def known_configs(configs: Path) -> list[str]:
+    """Return the names ``--config-name`` takes."""
+    return sorted(path.stem for path in configs.glob("*.yaml"))
+
+
+def known_keys(schema: type = ExperimentConfig, prefix: str = "") -> Iterator[str]:
+    """Yield every public key, e.g. ``trainer.learning_rate``, of all families of models."""
+    for field in dataclasses.fields(schema):
+        key = prefix + field.name
+        yield key
+        nested = MODEL_SCHEMAS.values() if field.type is ModelConfig else [field.type]
+        for node in nested:
+            if isinstance(node, type) and dataclasses.is_dataclass(node):
+                yield from known_keys(node, f"{key}.")
+
+
+def _missing_config(error: MissingConfigException, configs: Path) -> str:
+    missing = error.missing_cfg_file or ""
+    if error.options is None and "/" not in missing:
+        names = known_configs(configs)
+        return f"unknown configuration {missing!r}{nearest(missing, names)}; known: {', '.join(names)}"
+    group, _, option = missing.rpartition("/")
+    names = sorted(set(error.options or ()) - {"schema"})
+    return f"{group}={option}: unknown option{nearest(option, names)}; known: {', '.join(names)}"
+
+
+def _unknown_override(error: Exception, configs: Path) -> str | None:
+    """Hydra's own complaint about a key that is neither in the configuration nor a group."""
+    match = re.search(r"Could not (?:override|append|delete)[^']*'([^']+)'", str(error))
+    return _unknown_key(match[1]) if match else None
+
+
+def _unknown_key(key: str) -> str:
+    keys = sorted(set(known_keys()))
+    parent, _, leaf = key.rpartition(".")
+    siblings = [name for name in keys if name.rpartition(".")[0] == parent]
+    leaves = [name for name in keys if name.rpartition(".")[2] == leaf]
+    matches = get_close_matches(key, siblings, 2, 0.75) or leaves[:2] or get_close_matches(key, keys, 1)
+    hint = f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""
+    if not siblings:
+        return f"{key}: unknown key{hint}"
+    allowed = ", ".join(name.rpartition(".")[2] for name in siblings)
+    return f"{key}: unknown key{hint}; known{f' in {parent}' if parent else ''}: {allowed}"
+
+
+def _wrong_value(error: OmegaConfBaseException) -> str:
+    message = _first_line(error.msg or str(error))
+    message = message[:1].lower() + message[1:]
+    choice = re.fullmatch(r"invalid value '(.*)', expected one of \[(.*)\]", message)
+    hint = nearest(choice[1], choice[2].split(", ")) if choice else ""
+    return f"{error.full_key}: {message}{hint}" if error.full_key else message
+
+
+def _omegaconf_cause(error: BaseException | None) -> OmegaConfBaseException | None:
+    while error is not None:
+        if isinstance(error, OmegaConfBaseException):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _place(error: Exception) -> str:
+    """The YAML file a composition failed in, where Hydra names one."""
+    match = re.match(r"In '([^']+)'", str(error))
+    return f"in {match[1]}.yaml: " if match else ""
+
+
+def _quoted(text: str) -> str:
+    match = re.search(r"'([^']+)'", text)
+    return match[1] if match else text
+
+
+def _first_line(error: Any) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

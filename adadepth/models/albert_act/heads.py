@@ -1,0 +1,231 @@
+"""ACT-ALBERT with task heads: sequences, tokens, answer spans, multiple choice.
+
+Every head trains with loss = task + tau (N + R); `act_penalty=0` in the configuration turns the second part off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.albert_act.modeling import (
+    IGNORED_LABEL,
+    AlbertActModel,
+    AlbertActPreTrainedModel,
+    sum_cross_entropy,
+)
+from adadepth.models.albert_act.outputs import AlbertActOutput, HaltingOutput, SpanOutput, TaskOutput
+from adadepth.models.losses import LossTerm, combine_terms
+
+
+class AlbertActTaskModel(AlbertActPreTrainedModel):
+    """An encoder, dropout, and the arithmetic that all task heads share."""
+
+    needs_pooler = True
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.albert = AlbertActModel(config, add_pooling_layer=self.needs_pooler)
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        mask = batch["attention_mask"].flatten(0, -2)
+        by_token = self.config.penalty_reduction == "mean_tokens"
+        return {"ponder": mask.sum() if by_token else mask.any(dim=1).sum(), "task": self.count_labels(batch)}
+
+    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Targets of the task itself: those that are not ignored."""
+        return (batch["labels"] >= 0).sum()
+
+    def add_loss(
+        self,
+        result: HaltingOutput,
+        outputs: AlbertActOutput,
+        task: LossTerm | None,
+        num_targets: Mapping[str, Tensor] | None,
+    ) -> None:
+        """Set `loss` and `loss_parts` when the task has a loss."""
+        if task is not None:
+            terms = {"task": task, "ponder": self.ponder_term(outputs)}
+            result.loss, result.loss_parts = combine_terms(terms, num_targets)
+
+
+class AlbertActForSequenceClassification(AlbertActTaskModel):
+    """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences."""
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.post_init()
+
+    def sequence_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
+        """The loss that `problem_type` names; inferred from the labels where it is unset, and never stored."""
+        kind = self.config.problem_type
+        if kind is None:
+            kind = "regression" if label_count(self.config) == 1 else "single_label_classification"
+            if labels.is_floating_point() and label_count(self.config) > 1:
+                kind = "multi_label_classification"
+        if kind == "single_label_classification":
+            return sum_cross_entropy(logits, labels)
+        count = torch.tensor(labels.shape[0], device=labels.device)
+        if kind == "regression":
+            squares = (logits.float() - labels.float().view_as(logits)) ** 2
+            return LossTerm(squares.mean(dim=-1).sum(), count)
+        losses = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
+        return LossTerm(losses.mean(dim=-1).sum(), count)
+
+    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Sequences, less those whose class is ignored."""
+        labels = batch["labels"]
+        if labels.is_floating_point() or self.config.num_labels == 1:
+            return torch.tensor(labels.shape[0], device=labels.device)
+        return super().count_labels(batch)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> TaskOutput:
+        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C)."""
+        outputs = self.albert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
+        )
+        logits = self.classifier(self.dropout(outputs.pooler_output))
+        result = TaskOutput(logits=logits, **self.halting_fields(outputs))
+        self.add_loss(result, outputs, None if labels is None else self.sequence_loss(logits, labels), num_targets)
+        return result
+
+
+class AlbertActForTokenClassification(AlbertActTaskModel):
+    """A class for every token."""
+
+    needs_pooler = False
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> TaskOutput:
+        """Tag; labels are classes (B, T), -100 where there is none. Logits are (B, T, C)."""
+        outputs = self.albert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        result = TaskOutput(logits=logits, **self.halting_fields(outputs))
+        self.add_loss(result, outputs, None if labels is None else sum_cross_entropy(logits, labels), num_targets)
+        return result
+
+
+class AlbertActForQuestionAnswering(AlbertActTaskModel):
+    """Start and end of an answer in the text; the loss is the mean of both cross-entropies."""
+
+    needs_pooler = False
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Answer boundaries inside the text, counted in spans: a start and an end are half a target each."""
+        length = batch["input_ids"].shape[-1]
+        return (_inside(batch["start_positions"], length).sum() + _inside(batch["end_positions"], length).sum()) / 2
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> SpanOutput:
+        """Find the span; positions are token indices (B,), ignored where they lie outside the text."""
+        outputs = self.albert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
+        )
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        result = SpanOutput(start_logits=start_logits, end_logits=end_logits, **self.halting_fields(outputs))
+        task = None
+        if start_positions is not None and end_positions is not None:
+            length = start_logits.shape[1]
+            start = sum_cross_entropy(start_logits, _ignore_outside(start_positions, length))
+            end = sum_cross_entropy(end_logits, _ignore_outside(end_positions, length))
+            task = LossTerm((start.total + end.total) / 2, (start.count + end.count) / 2)
+        self.add_loss(result, outputs, task, num_targets)
+        return result
+
+
+class AlbertActForMultipleChoice(AlbertActTaskModel):
+    """One of several texts; each choice is a sequence of its own with its own depth."""
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> TaskOutput:
+        """Choose; inputs are (B, choices, T), labels (B,). Logits are (B, choices), halting fields (B*choices, T)."""
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        choices = next((x.shape[1] for x in (input_ids, inputs_embeds) if x is not None), None)
+        if choices is None:
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        flat = [None if x is None else x.flatten(0, 1) for x in inputs]
+        outputs = self.albert(*flat, **(kwargs | {"return_dict": True}))
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)
+        result = TaskOutput(logits=logits, **self.halting_fields(outputs))
+        self.add_loss(result, outputs, None if labels is None else sum_cross_entropy(logits, labels), num_targets)
+        return result
+
+
+def label_count(config: AlbertActConfig) -> int:
+    """Classes of a head; transformers' own default is two."""
+    return config.num_labels or 2
+
+
+def _inside(positions: Tensor, length: int) -> Tensor:
+    return (positions >= 0) & (positions < length)
+
+
+def _ignore_outside(positions: Tensor, length: int) -> Tensor:
+    return positions.masked_fill(~_inside(positions, length), IGNORED_LABEL)

@@ -1,0 +1,317 @@
+"""ACT-ALBERT: the base model and its pretraining heads. Task heads are in `heads.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from adadepth.halting.trace import DepthTrace, Work
+from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.albert_act.encoder import (
+    AlbertActAttention,
+    AlbertActEmbeddings,
+    AlbertActTransformer,
+    HaltingProjection,
+    StateUpdate,
+)
+from adadepth.models.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
+from adadepth.models.losses import LossTerm, combine_terms
+
+IGNORED_LABEL = -100
+
+
+class AlbertActPreTrainedModel(PreTrainedModel):
+    """Loading, initialisation and accounting shared by all ACT-ALBERT models."""
+
+    config: AlbertActConfig
+    config_class = AlbertActConfig
+    base_model_prefix = "albert"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(StateUpdate),
+        "attentions": OutputRecorder(AlbertActAttention, index=1),
+    }
+    # Checkpoints of old transformers releases carry this buffer.
+    _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HaltingProjection):
+            init.constant_(module.bias, self.config.halt_bias_init)
+        elif isinstance(module, AlbertActMLMHead):
+            init.zeros_(module.bias)
+
+    def ponder_term(self, outputs: AlbertActOutput) -> LossTerm:
+        """The penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or in tokens."""
+        trace = outputs.trace
+        assert trace is not None
+        assert trace.remainders is not None
+        count = trace.valid.sum() if self.config.penalty_reduction == "mean_tokens" else trace.valid.any(dim=1).sum()
+        return LossTerm((trace.updates + trace.remainders).sum(), count, self.config.act_penalty)
+
+    def halting_fields(self, outputs: AlbertActOutput) -> dict[str, Any]:
+        """The fields of a base output that every head passes on."""
+        names = [
+            "updates",
+            "remainders",
+            "ponder_cost",
+            "halting_probabilities",
+            "hidden_states",
+            "attentions",
+            "trace",
+        ]
+        return {name: outputs[name] for name in names if outputs.get(name) is not None}
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Multiply-accumulates of the encoder for one traced batch; heads and embeddings' lookups are not counted.
+
+        Per update of a token among S keys: 4 H^2 for the projections, 2 S H for attention, 2 H F, and H to halt. The
+        adaptive count refreshes a token's keys and values once more after its last update if others still run.
+        """
+        assert trace.executed_steps is not None
+        hidden, inner = self.config.hidden_size, self.config.intermediate_size
+        updates, valid = trace.updates.double(), trace.valid.double()
+        tokens = valid.sum(dim=1, keepdim=True)
+        deepest = updates.amax(dim=1, keepdim=True)
+        query_side = 2 * hidden**2 + 2 * tokens * hidden + 2 * hidden * inner + hidden
+        key_side = 2 * hidden**2
+        entry = self.config.embedding_size * hidden
+
+        adaptive = updates * query_side + torch.minimum(updates + 1, deepest) * key_side + entry
+        full = trace.max_depth * (query_side + key_side) + entry
+        rows, length = updates.shape
+        dense = 4 * hidden**2 + 2 * length * hidden + 2 * hidden * inner + hidden
+        executed = rows * length * (trace.executed_steps * dense + entry)
+        return Work(updates.new_tensor(executed), (adaptive * valid).sum(), (full * valid).sum())
+
+
+class AlbertActModel(AlbertActPreTrainedModel):
+    """ALBERT whose shared layer updates every token until the token halts.
+
+    The recurrence of Simoulin & Crabbé 2021 (ACL SRW, pp. 221-228); see `adadepth.halting.act`.
+    """
+
+    def __init__(self, config: AlbertActConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.embeddings = AlbertActEmbeddings(config)
+        self.encoder = AlbertActTransformer(config)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the word embeddings."""
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @capture_outputs(tie_last_hidden_states=False)
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> AlbertActOutput:
+        """Encode a batch.
+
+        Args:
+            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E).
+            attention_mask: 1 at real tokens, 0 at padding, (B, T). Padding starts halted and is never a key.
+            token_type_ids: Segment of each token, (B, T).
+            position_ids: (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids.
+            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
+
+        Raises:
+            ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if the
+                sequence is longer than the positions.
+        """
+        words = input_ids if inputs_embeds is None else inputs_embeds
+        if words is None or (input_ids is not None and inputs_embeds is not None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if attention_mask is not None and attention_mask.shape != words.shape[:2]:
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}; halting needs (batch, sequence) = "
+                f"{tuple(words.shape[:2])} to know which tokens exist"
+            )
+        embedded = self.embeddings(words, token_type_ids, position_ids)
+        valid = (
+            torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
+            if attention_mask is None
+            else attention_mask.bool()
+        )
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embedded, attention_mask=attention_mask)
+        state, halting, probabilities = self.encoder(embedded, mask, valid, **kwargs)
+        trace = DepthTrace(
+            unit="token",
+            updates=halting.updates,
+            valid=valid,
+            max_depth=self.config.num_hidden_layers,
+            remainders=halting.remainders,
+            step_probabilities=probabilities.detach(),
+            executed_steps=probabilities.shape[-1],
+        )
+        outputs = AlbertActOutput(
+            last_hidden_state=state,
+            pooler_output=None if self.pooler is None else torch.tanh(self.pooler(state[:, 0])),
+            updates=halting.updates,
+            remainders=halting.remainders,
+            halting_probabilities=probabilities,
+            trace=trace,
+        )
+        cost = self.ponder_term(outputs)
+        outputs.ponder_cost = cost.total / cost.count.clamp(min=1)
+        return outputs
+
+
+class AlbertActMLMHead(nn.Module):
+    """Vocabulary scores: LN(act(W h)) times the word embeddings, (..., H) to (..., V)."""
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(config.embedding_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Score."""
+        return self.decoder(self.LayerNorm(self.activation(self.dense(state))))
+
+
+class AlbertActSOPHead(nn.Module):
+    """Sentence order from the pooled first token: two classes, and no dropout, as the published model was trained."""
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(B, H) to (B, 2)."""
+        return self.classifier(pooled)
+
+
+def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
+    """Cross-entropy summed over the targets, in float32; negative labels are not targets."""
+    labels = labels.masked_fill(labels < 0, IGNORED_LABEL)
+    total = nn.functional.cross_entropy(
+        logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+    )
+    return LossTerm(total, (labels != IGNORED_LABEL).sum())
+
+
+class AlbertActForPreTraining(AlbertActPreTrainedModel):
+    """Masked language model and sentence order, with the ponder cost: L = MLM + SOP + tau (N + R)."""
+
+    _tied_weights_keys = {
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    }
+    has_sentence_order = True
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__(config)
+        self.albert = AlbertActModel(config, add_pooling_layer=self.has_sentence_order)
+        self.predictions = AlbertActMLMHead(config)
+        if self.has_sentence_order:
+            self.sop_classifier = AlbertActSOPHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The decoder, tied to the word embeddings."""
+        return self.predictions.decoder
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        """Replace the decoder; its bias is the head's."""
+        self.predictions.decoder = value
+        self.predictions.bias = value.bias
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        mask = batch["attention_mask"]
+        counts = {"ponder": mask.sum() if self.config.penalty_reduction == "mean_tokens" else mask.any(dim=1).sum()}
+        if "labels" in batch:
+            counts["mlm"] = (batch["labels"] >= 0).sum()
+        if self.has_sentence_order and "sentence_order_label" in batch:
+            counts["sop"] = (batch["sentence_order_label"] >= 0).sum()
+        return counts
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        sentence_order_label: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> MaskedPredictionOutput:
+        """Predict, and with labels compute the loss.
+
+        Args:
+            input_ids: This and the next four as in `AlbertActModel`.
+            attention_mask: See there.
+            token_type_ids: See there.
+            position_ids: See there.
+            inputs_embeds: See there.
+            labels: Original ids at the positions to predict, -100 elsewhere, (B, T). With labels the vocabulary is
+                scored at those positions only.
+            sentence_order_label: 0 original order, 1 swapped, negative for none, (B,).
+            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
+            **kwargs: As in `AlbertActModel`.
+        """
+        outputs = self.albert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
+        )
+        result = MaskedPredictionOutput(**self.halting_fields(outputs))
+        terms: dict[str, LossTerm] = {}
+        state = outputs.last_hidden_state
+        if labels is not None:
+            chosen = labels >= 0
+            state, targets = state[chosen], labels[chosen]
+        result.prediction_logits = self.predictions(state)
+        if labels is not None:
+            losses = nn.functional.cross_entropy(result.prediction_logits.float(), targets, reduction="none")
+            result.token_losses = losses.detach()
+            terms["mlm"] = LossTerm(losses.sum(), chosen.sum())
+        if not self.has_sentence_order:
+            result.logits = result.prediction_logits
+        else:
+            result.sop_logits = self.sop_classifier(outputs.pooler_output)
+            if sentence_order_label is not None:
+                terms["sop"] = sum_cross_entropy(result.sop_logits, sentence_order_label)
+        if terms:
+            terms["ponder"] = self.ponder_term(outputs)
+            result.loss, result.loss_parts = combine_terms(terms, num_targets)
+        return result
+
+
+class AlbertActForMaskedLM(AlbertActForPreTraining):
+    """Masked language model alone: L = MLM + tau (N + R)."""
+
+    has_sentence_order = False

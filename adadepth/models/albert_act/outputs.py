@@ -1,0 +1,93 @@
+"""What the ACT-ALBERT models return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+from adadepth.halting.trace import DepthTrace
+
+
+@dataclass
+class AlbertActOutput(ModelOutput):
+    """States and halting of one pass. Shape legend: B batch, T tokens, H width, N iterations that ran, A heads.
+
+    Attributes:
+        last_hidden_state: (B, T, H).
+        pooler_output: tanh of the pooled first token, (B, H); None without a pooler.
+        updates: Updates every token received, float32, 0 at padding, (B, T).
+        remainders: (B, T), float32, 0 at padding.
+        ponder_cost: The cost N + R reduced as `penalty_reduction` says, before its weight; a scalar.
+        halting_probabilities: Probability of every iteration, 0 once a token has halted, float32, (B, T, N).
+        hidden_states: The states x_0 to x_N, N + 1 tensors (B, T, H), on request.
+        attentions: Attention weights per iteration, N tensors (B, A, T, T), on request (eager attention).
+        trace: The same halting facts in the form that statistics read.
+    """
+
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    updates: Tensor | None = None
+    remainders: Tensor | None = None
+    ponder_cost: Tensor | None = None
+    halting_probabilities: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    trace: DepthTrace | None = None
+
+
+@dataclass
+class HaltingOutput(ModelOutput):
+    """What every head adds to its logits.
+
+    Attributes:
+        loss: Sum of `loss_parts`, when labels are given.
+        loss_parts: Weighted and normalised parts by name, `ponder` among them.
+
+    The other fields are those of `AlbertActOutput`.
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    updates: Tensor | None = None
+    remainders: Tensor | None = None
+    ponder_cost: Tensor | None = None
+    halting_probabilities: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    trace: DepthTrace | None = None
+
+
+@dataclass
+class MaskedPredictionOutput(HaltingOutput):
+    """Masked-language-model and sentence-order predictions.
+
+    Attributes:
+        prediction_logits: Vocabulary logits: (B, T, V) without labels; with labels only at the P positions that have
+            one, (P, V), in row-major order of `labels != -100`.
+        token_losses: Cross-entropy of each of those P positions in nats, float32, detached.
+        sop_logits: Sentence-order logits, (B, 2): original order, swapped. None without that head.
+        logits: The vocabulary logits again where the masked language model is the only head, under the name that
+            pipelines read.
+    """
+
+    prediction_logits: Tensor | None = None
+    token_losses: Tensor | None = None
+    sop_logits: Tensor | None = None
+    logits: Tensor | None = None
+
+
+@dataclass
+class TaskOutput(HaltingOutput):
+    """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices."""
+
+    logits: Tensor | None = None
+
+
+@dataclass
+class SpanOutput(HaltingOutput):
+    """Predictions of the question-answering head: start and end logits, each (B, T)."""
+
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None

@@ -1,0 +1,67 @@
+"""Reading the originals' checkpoints: from their parameter names and configurations to this project's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from adadepth.errors import CheckpointError, nearest
+from adadepth.models.albert_act.configuration import AlbertActConfig
+
+_ALBERT_LAYER = re.compile(r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.(attention\.(?=LayerNorm))?")
+_LEGACY_BUFFER = "embeddings.position_ids"
+
+
+def convert_reference_state_dict(
+    model_type: str, state_dict: Mapping[str, Tensor], *, pooler_transpose: bool = False
+) -> dict[str, Tensor]:
+    """Rename an original's parameters to this project's layout.
+
+    `albert_act` takes two layouts: that of the published ACT-ALBERT checkpoints, which is this project's own but for a
+    legacy buffer, and that of any single-group ALBERT of transformers, which has no halting unit: load the result
+    with `strict=False` and the unit keeps its initialisation.
+
+    Args:
+        model_type: The family, `albert_act`.
+        state_dict: Parameters by their original names.
+        pooler_transpose: Transpose the pooler's weight. The conversion that produced the published checkpoints left
+            this square matrix as TensorFlow stores it, and nothing fails when it is used the wrong way round.
+
+    Raises:
+        CheckpointError: For an unknown family, or a checkpoint with more than one layer group.
+    """
+    if model_type not in _CONVERTERS:
+        raise CheckpointError(
+            f"model_type={model_type!r} has no reference layout; known are {', '.join(_CONVERTERS)}"
+            f"{nearest(model_type, list(_CONVERTERS))}"
+        )
+    return _CONVERTERS[model_type](state_dict, pooler_transpose)
+
+
+def convert_reference_config(model_type: str, config: Mapping[str, Any]) -> AlbertActConfig:
+    """Read an original's configuration; its activation `gelu` is the tanh form that TensorFlow trained with."""
+    if model_type != "albert_act":
+        raise CheckpointError(f"model_type={model_type!r} has no reference configuration; known is albert_act")
+    fields = {name: value for name, value in config.items() if name not in ("model_type", "num_hidden_groups")}
+    if fields.get("hidden_act") == "gelu":
+        fields["hidden_act"] = "gelu_new"
+    return AlbertActConfig(**fields)
+
+
+def _convert_albert_act(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
+    converted = {}
+    for name, weight in state_dict.items():
+        if name.endswith(_LEGACY_BUFFER):
+            continue
+        renamed = _ALBERT_LAYER.sub("encoder.albert_layer.", name)
+        if "albert_layer_groups" in renamed or "albert_layers" in renamed:
+            raise CheckpointError(f"{name}: only checkpoints with one layer group of one layer can be converted")
+        is_pooler = pooler_transpose and name.endswith("pooler.weight")
+        converted[renamed] = weight.T.contiguous() if is_pooler else weight
+    return converted
+
+
+_CONVERTERS = {"albert_act": _convert_albert_act}

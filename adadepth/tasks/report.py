@@ -1,0 +1,33 @@
+"""What is common to all tasks at their end: the report, and the metric that a sweep optimises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from adadepth.analysis.plots import draw_figures
+from adadepth.analysis.report import write_report
+from adadepth.config import ExperimentConfig
+from adadepth.errors import ConfigError, nearest
+from adadepth.training.run_directory import resolve_run
+
+
+def rewrite(config: ExperimentConfig) -> None:
+    """`mode=report`: draw figures and report of an earlier run again, from its files."""
+    assert config.run is not None, "validated"
+    directory = resolve_run(config.run, config)
+    draw_figures(directory)
+    print(f"report: {write_report(directory)}", flush=True)
+
+
+def optimised(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:
+    """The metric named by `optimise`.
+
+    Raises:
+        ConfigError: If the run has no such metric, naming those it has.
+    """
+    if config.optimise not in metrics:
+        raise ConfigError(
+            f"optimise={config.optimise}: not a metric of this run{nearest(config.optimise, metrics)}; "
+            f"it has {', '.join(sorted(metrics))}"
+        )
+    return float(metrics[config.optimise])

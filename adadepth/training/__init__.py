@@ -1,0 +1,1 @@
+"""Training: a thin subclass of transformers' Trainer, its optimizers, metrics, callbacks and sinks."""

@@ -1,0 +1,77 @@
+"""The one place where an experiment's settings become `transformers.TrainingArguments`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from adadepth.config import ExperimentConfig, Precision, TrainerConfig, borrowed_arguments
+from adadepth.errors import ConfigError
+
+
+def training_arguments(config: ExperimentConfig, checkpoints: Path | str) -> TrainingArguments:
+    """Translate the `trainer`, `runtime` and `seed` settings.
+
+    Args:
+        config: The validated experiment.
+        checkpoints: Where the trainer writes its checkpoints.
+
+    Raises:
+        ConfigError: If transformers refuses a combination of settings, in its own words.
+    """
+    values = borrowed_arguments(config.trainer) | {
+        "output_dir": str(checkpoints),
+        "seed": config.seed,
+        "dataloader_num_workers": config.runtime.num_workers,
+        "torch_compile": config.runtime.compile,
+        "report_to": "none",
+        # The collator decides what a batch carries, and statistics read more of it than the model does.
+        "remove_unused_columns": False,
+        # Replacing a non-finite loss by a running mean would hide it, at one host synchronisation a step.
+        "logging_nan_inf_filter": False,
+        **_precision_flags(config.trainer),
+    }
+    if not torch.cuda.is_available():
+        values["dataloader_pin_memory"] = False  # there is no device to pin for
+    if not torch.accelerator.is_available():
+        values["use_cpu"] = True  # several processes find each other only where the CPU is said to be meant
+    if config.trainer.disable_tqdm is None:
+        values["disable_tqdm"] = not sys.stderr.isatty()
+    if not config.runtime.compile:
+        # Naming a backend or a mode would switch compilation on.
+        values |= {"torch_compile_backend": None, "torch_compile_mode": None}
+    if config.runtime.num_workers == 0:
+        values |= {"dataloader_prefetch_factor": None, "dataloader_persistent_workers": False}
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    if "activation_checkpointing" in known:
+        values["activation_checkpointing"] = values.pop("gradient_checkpointing")
+    try:
+        arguments = TrainingArguments(**{name: value for name, value in values.items() if not _is_unset(value)})
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(f"trainer: {error}") from error
+    # One process drives one device; several devices are torchrun's business. DataParallel would copy every trace.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or value == {}
+
+
+def _precision_flags(trainer: TrainerConfig) -> dict[str, bool]:
+    precision = choose_precision(trainer)
+    return {"bf16": precision == "bf16", "fp16": precision == "fp16"}
+
+
+def choose_precision(trainer: TrainerConfig) -> str:
+    """`bf16` where the GPU supports it, else `fp16` on a GPU, else `fp32`; or what the user asked for."""
+    if trainer.precision != Precision.auto:
+        return str(trainer.precision)
+    if trainer.use_cpu or not torch.cuda.is_available():
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"

@@ -1,0 +1,193 @@
+"""What happens around training steps: epochs reach the sampler, runs stop when asked, results are written."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from adadepth.analysis.console import halting_table
+from adadepth.analysis.files import write_halting_files
+from adadepth.analysis.statistics import flatten
+from adadepth.training.tracking import Tracker
+from adadepth.training.trainer import DepthTrainer
+
+# Of transformers' own log entries these are not measurements of this run's progress.
+_UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
+
+
+class EpochCallback(TrainerCallback):
+    """Tells the sampler which epoch begins; after a resume accelerate's wrappers hide the sampler from the loop."""
+
+    def __init__(self) -> None:
+        self.trainer: DepthTrainer | None = None
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the epoch."""
+        sampler = None if self.trainer is None else self.trainer.train_sampler
+        if sampler is not None:
+            sampler.set_epoch(int(state.epoch or 0))
+
+
+class StopCallback(TrainerCallback):
+    """Ends a run cleanly, with a checkpoint, on Ctrl-C, SIGTERM, or when its time is spent.
+
+    Several processes must stop at the same step; they agree on it when they log, where they wait for each other anyway.
+    """
+
+    def __init__(self, time_budget_minutes: float | None = None) -> None:
+        self.time_budget = None if time_budget_minutes is None else 60.0 * time_budget_minutes
+        self.started = time.monotonic()
+        self.signal: int | None = None
+        self.reason: str | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take over SIGINT and SIGTERM; a second one ends the program at once."""
+        previous = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise SystemExit(128 + number)
+        self.signal = number
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start the clock."""
+        self.started = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop, saving first, if somebody asked for it."""
+        spent = self.time_budget is not None and time.monotonic() - self.started >= self.time_budget
+        stop, interrupted = spent, self.signal or 0
+        if args.world_size > 1:
+            if state.global_step % args.logging_steps:
+                return
+            votes = torch.tensor([float(stop), float(interrupted)], device=args.device)
+            dist.all_reduce(votes, op=dist.ReduceOp.MAX)
+            stop, interrupted = bool(votes[0]), int(votes[1])
+        if interrupted:
+            self.signal, self.reason = interrupted, f"interrupted by {signal.Signals(interrupted).name}"
+        elif stop:
+            self.reason = "time budget spent"
+            control.should_evaluate = True
+        if self.reason:
+            control.should_log = control.should_save = control.should_training_stop = True
+
+
+class TrackingCallback(TrainerCallback):
+    """Writes what is logged: scalars to the tracker, halting statistics to files, tracker and console."""
+
+    def __init__(self, tracker: Tracker, directory: Path) -> None:
+        self.tracker = tracker
+        self.directory = directory
+        self.trainer: DepthTrainer | None = None
+        self.last_metrics: dict[str, float] = {}
+        self.evaluated_step = -1
+        self._is_muted = False
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Keep metrics and files of an evaluation, but track none: it repeats an earlier step's."""
+        self._is_muted = True
+        try:
+            yield
+        finally:
+            self._is_muted = False
+
+    def needs_final_evaluation(self, state: TrainerState) -> bool:
+        """Whether the model at the end of training is not the one of the last evaluation."""
+        return self.evaluated_step != (state.best_global_step or state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Track scalars under `train/` and `eval/`."""
+        metrics = rename_metrics(logs or {})
+        self.last_metrics |= metrics
+        if metrics and not self._is_muted:
+            self.tracker.log(metrics, state.global_step)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write and show the halting statistics of the evaluation that just ended."""
+        self.evaluated_step = state.global_step
+        report = None if self.trainer is None else self.trainer.last_report
+        if report is None:
+            return
+        figures = flatten(report.statistics)
+        scalars = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+        self.last_metrics |= scalars
+        if not state.is_world_process_zero:
+            return
+        write_halting_files(self.directory, report.statistics, report.sentences, state.global_step)
+        print(halting_table(report.statistics, state.global_step), flush=True)
+        if not self._is_muted:
+            self.tracker.log(scalars, state.global_step)
+            for name, value in figures.items():
+                if isinstance(value, list):
+                    self.tracker.histogram(name, value, 0, state.global_step)
+
+
+class ProgressBarCallback(ProgressCallback):
+    """The bar alone; what is logged goes to the console in the project's own words."""
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Say nothing."""
+
+
+class ConsoleCallback(TrainerCallback):
+    """One line a log: the losses, the learning rate, the speed."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Print the line, above the progress bar where there is one."""
+        if not state.is_world_process_zero or not logs:
+            return
+        prefix = "eval_" if "eval_loss" in logs else ""
+        if f"{prefix}loss" not in logs:
+            return
+        names = ("loss", "mlm_loss", "sop_loss", "ponder_loss", "mlm_accuracy", "sop_accuracy")
+        values = [f"{name} {logs[prefix + name]:.4f}" for name in names if prefix + name in logs]
+        if "learning_rate" in logs:
+            values += [f"lr {logs['learning_rate']:.2e}", f"{logs['tokens_per_second']:,.0f} tokens/s"]
+        label = "eval" if prefix else "train"
+        tqdm.write(f"{label} step {state.global_step}/{state.max_steps}: " + ", ".join(values))
+
+
+def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
+    """Flat names of transformers under this project's: `eval_x` to `eval/x`, everything else to `train/x`."""
+    renamed = {}
+    for name, value in logs.items():
+        if name in _UNLOGGED:
+            continue
+        prefix, _, rest = name.partition("_")
+        renamed[f"{prefix}/{rest}" if prefix in ("eval", "train") and rest else f"train/{name}"] = value
+    return renamed

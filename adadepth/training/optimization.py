@@ -1,0 +1,86 @@
+"""Optimizers and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from adadepth.config import Optimizer, Schedule, TrainerConfig
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: matrices, which decay, and vectors (biases, norms, bare parameters), which do not."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay, "decays": True},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0, "decays": False},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(model: nn.Module, trainer: TrainerConfig) -> torch.optim.Optimizer:
+    """AdamW, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
+
+    The published recipe, which `lamb` follows: decay enters the update before the trust ratio; vectors get neither
+    decay nor layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp.
+    """
+    groups = parameter_groups(model, trainer.weight_decay)
+    common: dict[str, Any] = {
+        "lr": trainer.learning_rate,
+        "betas": (trainer.adam_beta1, trainer.adam_beta2),
+        "eps": trainer.adam_epsilon,
+    }
+    if trainer.optimizer == Optimizer.adamw:
+        fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
+        return torch.optim.AdamW(groups, **common, fused=fused)
+
+    from pytorch_optimizer import Lamb
+
+    for group in groups:
+        group["adam"] = not group["decays"]
+    # `adam_debias` is the library's name for leaving the step size as it is, without the first moment's correction.
+    optimizer = Lamb(groups, **common, weight_decouple=False, adam_debias=True)
+    optimizer.clamp = math.inf  # the library bounds ||w|| at 10
+    return optimizer
+
+
+def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, total_steps: int) -> LambdaLR:
+    """The learning rate as a fraction of its peak, over `total_steps` updates."""
+    warmup = trainer.warmup_steps if trainer.warmup_steps >= 1 else trainer.warmup_steps * total_steps
+    factor = partial(_FACTORS[trainer.schedule], warmup=math.ceil(warmup), total=max(total_steps, 1))
+    return LambdaLR(optimizer, partial(_with_warmup, factor=factor, warmup=math.ceil(warmup)))
+
+
+def _with_warmup(step: int, factor: Callable[[int], float], warmup: int) -> float:
+    return step / warmup if step < warmup else factor(step)
+
+
+def _linear(step: int, warmup: int, total: int) -> float:
+    return max(0.0, (total - step) / max(total - warmup, 1))
+
+
+def _reference_linear(step: int, warmup: int, total: int) -> float:
+    """Decay counted from step 0, hence a small fall at the end of the warm-up (the code of Simoulin & Crabbé)."""
+    return max(0.0, 1.0 - step / total)
+
+
+def _cosine(step: int, warmup: int, total: int) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, (step - warmup) / max(total - warmup, 1))))
+
+
+def _constant(step: int, warmup: int, total: int) -> float:
+    return 1.0
+
+
+_FACTORS = {
+    Schedule.linear: _linear,
+    Schedule.reference_linear: _reference_linear,
+    Schedule.cosine: _cosine,
+    Schedule.constant: _constant,
+}

@@ -1,0 +1,219 @@
+"""Range and cross-field checks of a configuration: all mistakes are collected, each a line a person can act on."""
+
+import copy
+import dataclasses
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from adadepth.config import AlbertActModelConfig, ExperimentConfig, Mode, Precision, Sink, Source, to_config
+from adadepth.errors import ConfigError, nearest
+
+_HUB_KEYS = ("path", "name", "split", "rows_per_document")
+METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/")
+
+
+def checked(composed: DictConfig) -> ExperimentConfig:
+    """Turn a composed configuration into typed objects and validate it; Hydra's own node is left out."""
+    if "hydra" in composed:
+        composed = copy.deepcopy(composed)
+        with open_dict(composed):
+            del composed["hydra"]
+    if unknown := list(_unknown_keys(composed)):
+        raise ConfigError("\n".join(f"{key}: unknown key; leave out the + that forces it in" for key in unknown))
+    config = to_config(composed)
+    validate(config)
+    return config
+
+
+def validate(config: ExperimentConfig) -> None:
+    """Raise one ``ConfigError`` with a line for every mistake."""
+    checks = (_ranges, _model, _dataset, _trainer, _mode, _names, _extras)
+    if problems := [problem for check in checks for problem in check(config)]:
+        raise ConfigError("\n".join(problems))
+
+
+def _unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Yield the keys that ``+key=value`` forced past the schema."""
+    schema = OmegaConf.get_type(node)
+    known = {field.name for field in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
+    for key in map(str, node):
+        if known is not None and key not in known:
+            yield f"{prefix}{key}"
+        elif not OmegaConf.is_missing(node, key) and OmegaConf.is_dict(node[key]):
+            yield from _unknown_keys(node[key], f"{prefix}{key}.")
+
+
+def _at_least(low: float) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: low <= value < math.inf, f"at least {low}"
+
+
+_POSITIVE = (lambda value: 0 < value < math.inf, "above 0")
+_SHARE = (lambda value: 0 <= value <= 1, "from 0 to 1")
+_OPEN_SHARE = (lambda value: 0 < value < 1, "above 0 and below 1")
+_DROPOUT = (lambda value: 0 <= value < 1, "at least 0 and below 1")
+
+# key -> (test, what is allowed). A key the configuration lacks (another family's) and None are skipped.
+_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "seed": (lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1"),
+    "model.vocab_size": _at_least(5),
+    **{
+        f"model.{name}": _at_least(1)
+        for name in (
+            "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+            "max_position_embeddings",
+        )
+    },
+    "model.hidden_dropout_prob": _DROPOUT,
+    "model.attention_probs_dropout_prob": _DROPOUT,
+    "model.classifier_dropout_prob": _DROPOUT,
+    "model.initializer_range": _POSITIVE,
+    "model.layer_norm_eps": _POSITIVE,
+    "model.act_epsilon": _OPEN_SHARE,
+    "model.act_penalty": _at_least(0),
+    "model.halt_bias_init": (math.isfinite, "a finite number"),
+    "dataset.evaluation_fraction": _OPEN_SHARE,
+    "dataset.max_evaluation_examples": _at_least(1),
+    "dataset.shuffle_buffer": _at_least(1),
+    "dataset.max_documents": _at_least(2),
+    "dataset.sequence_length": _at_least(8),
+    "dataset.short_sequence_probability": _SHARE,
+    "dataset.masking.probability": _OPEN_SHARE,
+    "dataset.masking.max_predictions": _at_least(1),
+    "dataset.masking.max_ngram": _at_least(1),
+    "dataset.masking.mask_share": _SHARE,
+    "dataset.masking.random_share": _SHARE,
+    "tokenizer.vocab_size": _at_least(32),
+    "tokenizer.train_documents": _at_least(1),
+    "trainer.max_steps": (lambda value: value == -1 or value >= 1, "at least 1, or -1 for num_train_epochs"),
+    **{
+        f"trainer.{name}": _at_least(1)
+        for name in (
+            "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "logging_steps",
+            "eval_steps", "save_steps", "save_total_limit", "ddp_timeout", "dataloader_prefetch_factor",
+            "early_stopping_patience",
+        )
+    },
+    **{
+        f"trainer.{name}": _POSITIVE
+        for name in ("num_train_epochs", "learning_rate", "adam_epsilon", "time_budget_minutes")
+    },
+    **{f"trainer.{name}": _at_least(0) for name in ("weight_decay", "max_grad_norm", "warmup_steps")},
+    "trainer.adam_beta1": _DROPOUT,
+    "trainer.adam_beta2": _DROPOUT,
+    "runtime.num_workers": _at_least(0),
+    "runtime.threads": _at_least(1),
+}  # fmt: skip
+
+
+def _ranges(config: ExperimentConfig) -> Iterator[str]:
+    for key, (test, allowed) in _ALLOWED.items():
+        value: Any = config
+        for name in key.split("."):
+            value = getattr(value, name, None)
+        if value is not None and not test(value):
+            yield f"{key}={value}: must be {allowed}"
+
+
+def _model(config: ExperimentConfig) -> Iterator[str]:
+    model = config.model
+    if not isinstance(model, AlbertActModelConfig):
+        return
+    if model.num_attention_heads >= 1 and model.hidden_size % model.num_attention_heads:
+        yield (
+            f"model.num_attention_heads={model.num_attention_heads}: must divide model.hidden_size={model.hidden_size}"
+        )
+    if config.dataset.sequence_length > model.max_position_embeddings:
+        yield (
+            f"dataset.sequence_length={config.dataset.sequence_length}: the model has only "
+            f"model.max_position_embeddings={model.max_position_embeddings} positions"
+        )
+
+
+def _dataset(config: ExperimentConfig) -> Iterator[str]:
+    dataset = config.dataset
+    if dataset.source is Source.local and not dataset.path:
+        yield "dataset.path: dataset.source=local needs a file, a folder or a list of them"
+    if dataset.source is Source.hub and not dataset.hub:
+        yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
+    for number, entry in enumerate(dataset.hub):
+        for key in sorted(entry.keys() - set(_HUB_KEYS)):
+            yield f"dataset.hub[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
+        if not entry.get("path"):
+            yield f"dataset.hub[{number}].path: missing, the data set's name on the hub"
+    shares = dataset.masking.mask_share + dataset.masking.random_share
+    if shares > 1 + 1e-9:
+        yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
+    if dataset.streaming and dataset.source is Source.embedded:
+        yield "dataset.streaming=true: the embedded corpus is not streamed"
+    if dataset.streaming and config.trainer.max_steps == -1:
+        yield "trainer.max_steps=-1: dataset.streaming=true has no known length, give a number of steps"
+
+
+def _trainer(config: ExperimentConfig) -> Iterator[str]:
+    trainer = config.trainer
+    if trainer.eval_strategy == "steps" and trainer.eval_steps is None:
+        yield "trainer.eval_steps: trainer.eval_strategy=steps needs it"
+    if trainer.load_best_model_at_end:
+        yield from _best_model(config)
+    if trainer.early_stopping_patience is not None and not trainer.load_best_model_at_end:
+        yield "trainer.early_stopping_patience: needs trainer.load_best_model_at_end=true"
+    if trainer.precision is Precision.fp16 and trainer.use_cpu:
+        yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
+    if trainer.fsdp and trainer.deepspeed:
+        yield "trainer.fsdp and trainer.deepspeed: choose one"
+    for name in ("deepspeed", "fsdp_config"):
+        if not isinstance(value := getattr(trainer, name), str | dict | None):
+            yield f"trainer.{name}={value}: must be a JSON file or a mapping"
+    if trainer.dataloader_prefetch_factor is not None and config.runtime.num_workers == 0:
+        yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"
+
+
+def _best_model(config: ExperimentConfig) -> Iterator[str]:
+    trainer = config.trainer
+    because = "because trainer.load_best_model_at_end=true"
+    if trainer.eval_strategy == "no":
+        yield f"trainer.eval_strategy=no: must be steps or epoch, {because}"
+    elif trainer.save_strategy == "best":
+        return
+    elif trainer.save_strategy.value != trainer.eval_strategy.value:
+        yield (
+            f"trainer.save_strategy={trainer.save_strategy}: must equal trainer.eval_strategy={trainer.eval_strategy}, "
+            f"{because}"
+        )
+    elif trainer.eval_strategy == "steps" and trainer.eval_steps and trainer.save_steps % trainer.eval_steps:
+        yield (
+            f"trainer.save_steps={trainer.save_steps}: must be a multiple of trainer.eval_steps={trainer.eval_steps}, "
+            f"{because}"
+        )
+
+
+def _mode(config: ExperimentConfig) -> Iterator[str]:
+    needs = {"resume": Mode.train, "checkpoint": Mode.evaluate, "run": Mode.report}
+    for key, mode in needs.items():
+        value = getattr(config, key)
+        if value is not None and config.mode is not mode:
+            hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
+            yield f"{key}={value}: read only with mode={mode}, but mode={config.mode}{hint}"
+    if config.mode is Mode.evaluate and config.checkpoint is None:
+        yield "checkpoint: mode=evaluate needs it (a run directory, one of its checkpoints, `latest`, or a hub id)"
+    if config.mode is Mode.report and config.run is None:
+        yield "run: mode=report needs it (a run directory, or `latest`)"
+
+
+def _names(config: ExperimentConfig) -> Iterator[str]:
+    if not config.name or config.name in (".", "..") or any(mark in config.name for mark in "/\\"):
+        yield f"name={config.name}: must be a plain folder name"
+    if not config.optimise.startswith(METRIC_PREFIXES):
+        yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
+    if config.dataset.evaluation_path is not None and config.dataset.source is not Source.local:
+        yield f"dataset.evaluation_path={config.dataset.evaluation_path}: read only with dataset.source=local"
+
+
+def _extras(config: ExperimentConfig) -> Iterator[str]:
+    sink = config.logger.name
+    if sink is not Sink.none and importlib.util.find_spec(sink.value) is None:
+        yield f"logger={sink}: the package is missing, install it with pip install {sink}"

@@ -1,0 +1,146 @@
+"""The entry point: what runs, what it returns, how it ends, and that it can be started from anywhere."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import adadepth.tasks
+from adadepth.config import ExperimentConfig
+from adadepth.errors import DataError
+from tests.cli.conftest import Result
+
+SCRIPT = Path(__file__).resolve().parents[2] / "adadepth" / "run.py"
+TINY = ["--config-name", "act_tiny"]
+
+
+def run_by_path(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "HYDRA_FULL_ERROR")}
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_from_another_directory_imports_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = [{str(SCRIPT)!r}, '--help']\n"
+        "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert not {'torch', 'transformers', 'datasets', 'wandb'} & set(sys.modules)\n"
+    )
+    path = [str(SCRIPT.parent)]  # what Python itself puts first when a script is run by its path
+    command = [sys.executable, "-c", f"import sys; sys.path[0:1] = {path!r}\n{code}"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    for text in ("--config-name act_tiny", "model: albert_act", "learning_rate: ", "optuna_penalty"):
+        assert text in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_by_path_from_another_directory(tmp_path: Path) -> None:
+    result = run_by_path(*TINY, "model=albert_act_mimi", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: model=albert_act_mimi: unknown option (did you mean 'albert_act_mini'?)")
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cfg_shows_the_composed_settings(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+    result = command(*TINY, "seed=7", "--cfg", "job")
+    assert result.status == 0
+    assert "seed: 7\n" in result.out
+    assert jobs == []
+
+
+def test_shell_completion_is_hydras(command: Callable[..., Result]) -> None:
+    result = command("--shell-completion", "install=bash")
+    assert result.status == 0
+    assert "complete" in result.out
+
+
+def test_one_run_gets_typed_settings_and_leaves_nothing_itself(
+    command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    assert command(*TINY, "model=albert_act_mini", "seed=3").status == 0
+    assert [(job.name, job.seed, job.model.hidden_size) for job in jobs] == [("act_tiny", 3, 192)]  # type: ignore[attr-defined]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_multirun_runs_every_combination_in_this_process(
+    command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    result = command(*TINY, "model.act_penalty=1e-3,5e-4", "-m", "seed=0,1")  # flags and overrides in any order
+    assert result.status == 0, result.err
+    settings = [(job.model.act_penalty, job.seed) for job in jobs]  # type: ignore[attr-defined]
+    assert settings == [(1e-3, 0), (1e-3, 1), (5e-4, 0), (5e-4, 1)]
+    assert "model.act_penalty=0.0005 seed=1 -> 1.0000" in result.out  # the metric of each job
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_file_needs_no_flag(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+    assert command(*TINY, "sweep=penalty", "seed=0").status == 0
+    assert [job.model.act_penalty for job in jobs] == [0.0, 2.5e-4, 5e-4, 1e-3]  # type: ignore[attr-defined]
+    assert {job.seed for job in jobs} == {0}
+
+
+def failing(error: BaseException) -> Callable[[ExperimentConfig], float]:
+    def task(config: ExperimentConfig) -> float:
+        if config.seed == 1:
+            raise error
+        return 0.0
+
+    return task
+
+
+@pytest.mark.parametrize(("error", "status", "message"), [
+    (DataError("corpus.txt: no such file"), 2, "error: corpus.txt: no such file\n"),
+    (OSError(errno.ENOSPC, "No space left on device"), 2, "error: no space left on the device"),
+    (RuntimeError("writer: No space left on device (os error 28)"), 2, "error: no space left on the device"),
+    (KeyboardInterrupt(), 130, "error: interrupted\n"),
+])  # fmt: skip
+def test_how_a_failing_task_ends(
+    error: BaseException, status: int, message: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adadepth.tasks, "run", failing(error), raising=False)
+    result = command(*TINY, "seed=1")
+    assert result.status == status
+    assert result.err.endswith(message) or message in result.err.splitlines()[-1]
+
+
+def test_an_unexpected_failure_keeps_its_traceback(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adadepth.tasks, "run", failing(ValueError("a defect")), raising=False)
+    with pytest.raises(ValueError, match="a defect"):
+        command(*TINY, "seed=1")
+
+
+def test_sigterm_ends_with_its_own_status(command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adadepth.tasks, "run", lambda config: os.kill(os.getpid(), signal.SIGTERM), raising=False)
+    handler = signal.getsignal(signal.SIGTERM)
+    assert command(*TINY).status == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_failing_job_of_a_grid_does_not_stop_the_others(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+
+    def task(config: ExperimentConfig) -> float:
+        done.append(config.seed)
+        return failing(DataError("no such corpus"))(config)
+
+    monkeypatch.setattr(adadepth.tasks, "run", task, raising=False)
+    result = command(*TINY, "-m", "seed=0,1,2")
+    assert (done, result.status) == ([0, 1, 2], 2)
+    assert "seed=1" in result.err
+    assert result.err.endswith("error: no such corpus\n")

@@ -1,0 +1,198 @@
+"""A run's folder: unique, locked, whole files only, an honest record, and found again by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from adadepth.atomic import write_atomic
+from adadepth.config import ExperimentConfig, result_hash
+from adadepth.errors import CheckpointError
+from adadepth.training.run_directory import (
+    jsonable,
+    open_run,
+    read_record,
+    resolve_run,
+    run_directory,
+    write_json,
+)
+from tests.configs.support import configured
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ExperimentConfig:
+    return configured("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini")
+
+
+def finished(config: ExperimentConfig, checkpoint: bool = True) -> Path:
+    directory = run_directory(config)
+    with open_run(config, directory) as run:
+        run.update(final_metrics={"eval/loss": 2.5})
+    if checkpoint:
+        (directory / "checkpoints").mkdir()
+    return directory
+
+
+def test_the_name_tells_time_and_settings_and_is_never_taken_twice(config: ExperimentConfig, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        directories = list(pool.map(lambda _: run_directory(config), range(32)))
+    assert len(set(directories)) == 32
+    for directory in directories:
+        assert directory.parent == tmp_path / "act_tiny"
+        pattern = rf"\d{{4}}-\d\d-\d\d_\d\d-\d\d-\d\d_{result_hash(config)}-[0-9a-f]{{4}}"
+        assert re.fullmatch(pattern, directory.name)
+
+
+def test_a_finished_run_is_recorded(config: ExperimentConfig) -> None:
+    directory = run_directory(config)
+    with open_run(config, directory) as run:
+        assert read_record(directory)["status"] == "running"
+        run.update(final_metrics={"eval/loss": 2.5, "eval/x": float("nan")}, best_checkpoint="checkpoints/checkpoint-4")
+    record = read_record(directory)
+    assert (record["status"], record["error"], record["seed"], record["config_name"]) == (
+        "finished",
+        None,
+        0,
+        "act_tiny",
+    )
+    assert record["final_metrics"] == {"eval/loss": 2.5, "eval/x": "nan"}
+    assert record["best_checkpoint"] == "checkpoints/checkpoint-4"
+    assert record["wall_time_s"] >= 0
+    assert record["versions"]["torch"]
+    assert record["hardware"]["cpus"] == os.cpu_count()
+    assert yaml.safe_load((directory / "config.yaml").read_text())["model"]["hidden_size"] == 192
+    assert not (directory / ".lock").exists()
+
+
+@pytest.mark.parametrize(("error", "status"), [
+    (RuntimeError("diverged"), "failed"), (KeyboardInterrupt(), "interrupted"), (SystemExit(143), "interrupted"),
+])  # fmt: skip
+def test_a_run_that_does_not_finish_says_so(config: ExperimentConfig, error: BaseException, status: str) -> None:
+    directory = run_directory(config)
+    with pytest.raises(type(error)), open_run(config, directory):
+        raise error
+    record = read_record(directory)
+    assert (record["status"], record["error"]) == (status, f"{type(error).__name__}: {error}")
+    assert not (directory / ".lock").exists()
+
+
+def test_a_status_set_by_the_task_is_kept(config: ExperimentConfig) -> None:
+    directory = run_directory(config)
+    with open_run(config, directory) as run:
+        run.update(status="interrupted")
+    assert read_record(directory)["status"] == "interrupted"
+
+
+def test_other_processes_write_nothing(config: ExperimentConfig, tmp_path: Path) -> None:
+    with open_run(config, tmp_path, is_main=False) as run:
+        run.update(final_metrics={})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_use_is_refused_and_a_dead_owner_is_not(config: ExperimentConfig) -> None:
+    directory = finished(config)
+    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lock = {"pid": owner.pid, "host": socket.gethostname()}
+    try:
+        (directory / ".lock").write_text(json.dumps(lock))
+        with pytest.raises(CheckpointError, match=f"in use by process {owner.pid} on"), open_run(config, directory):
+            pytest.fail("the lock was ignored")
+        assert read_record(directory)["status"] == "finished"
+    finally:
+        owner.communicate(b"\n")
+    with open_run(config, directory):
+        assert json.loads((directory / ".lock").read_text())["pid"] == os.getpid()
+    (directory / ".lock").write_text(json.dumps(lock | {"host": "elsewhere"}))
+    with pytest.raises(CheckpointError, match="on elsewhere; if that run is dead, delete"), open_run(config, directory):
+        pytest.fail("the lock was ignored")
+
+
+def test_latest_is_the_newest_run_that_has_what_is_needed(config: ExperimentConfig, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"latest: no run with checkpoints in .*act_tiny"):
+        resolve_run("latest", config, needs="checkpoints")
+    names = ["2026-01-01_00-00-00_aa-1", "2026-01-02_00-00-00_aa-1", "2026-01-03_00-00-00_aa-1"]
+    for name in names:
+        write_json_record(tmp_path / "act_tiny" / name)
+    (tmp_path / "act_tiny" / names[1] / "checkpoints").mkdir()
+    (tmp_path / "act_tiny" / "2027-not-a-run").mkdir()
+    assert resolve_run("latest", config).name == names[2]
+    assert resolve_run("latest", config, needs="checkpoints").name == names[1]
+
+
+def write_json_record(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    write_json(directory / "run.json", {"status": "finished"})
+
+
+def test_a_wrong_run_names_the_candidates(config: ExperimentConfig) -> None:
+    directory = finished(config, checkpoint=False)
+    with pytest.raises(CheckpointError, match="not a run directory") as caught:
+        resolve_run(f"{directory}x", config)
+    assert f"did you mean '{directory}'?" in str(caught.value)
+    assert resolve_run(str(directory), config) == directory
+    with pytest.raises(CheckpointError, match="this run has no checkpoints"):
+        resolve_run(str(directory), config, needs="checkpoints")
+
+
+def test_resume_continues_the_same_folder(config: ExperimentConfig, tmp_path: Path) -> None:
+    directory = finished(config)
+    first = read_record(directory)
+    again = configured(
+        "act_tiny",
+        f"output_dir={tmp_path}",
+        "model=albert_act_mini",
+        "resume=latest",
+        "trainer.max_steps=900",
+        "trainer.logging_steps=7",
+        "runtime.num_workers=2",
+    )
+    assert run_directory(again) == directory
+    with open_run(again, directory):
+        record = read_record(directory)
+    assert (record["status"], record["started"], record["resumed_from"]) == ("running", first["started"], "latest")
+    assert read_record(directory)["wall_time_s"] >= first["wall_time_s"]
+
+
+def test_resume_refuses_other_settings(config: ExperimentConfig, tmp_path: Path) -> None:
+    finished(config)
+    other = configured("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini", "resume=latest", "seed=5")
+    with pytest.raises(CheckpointError, match=r"ran with other settings: seed was 0, is 5$"):
+        run_directory(other)
+
+
+def test_an_impossible_output_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"output_dir=.*file: cannot make"):
+        run_directory(configured("act_tiny", f"output_dir={tmp_path / 'file'}"))
+
+
+def test_a_failing_write_leaves_the_earlier_file_and_no_rubbish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.json"
+    write_atomic(path, "first")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, "second")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_strict() -> None:
+    value = {"a": float("inf"), 1: [float("nan"), (-float("inf"), 2)], "path": Path("x"), "n": None}
+    assert json.loads(json.dumps(jsonable(value), allow_nan=False)) == {
+        "a": "inf", "1": ["nan", ["-inf", 2]], "path": "x", "n": None,
+    }  # fmt: skip

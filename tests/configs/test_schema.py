@@ -1,0 +1,71 @@
+"""The public keys: frozen, documented, and where borrowed, those of transformers."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import types
+import typing
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from transformers import TrainingArguments
+
+from adadepth import config as schema
+from adadepth.config import OWN_TRAINER_FIELDS, TrainerConfig
+from adadepth.hints import known_keys
+
+KEYS = Path(__file__).parent / "public_keys.txt"
+BORROWED = [field for field in dataclasses.fields(TrainerConfig) if field.name not in OWN_TRAINER_FIELDS]
+# Set by adadepth from its own settings, or fixed because another value breaks what it promises.
+CONTROLLED = {
+    "output_dir", "seed", "data_seed", "bf16", "fp16", "optim", "lr_scheduler_type", "report_to", "run_name",
+    "logging_nan_inf_filter", "remove_unused_columns", "label_names", "ignore_data_skip", "dataloader_num_workers",
+    "torch_compile", "resume_from_checkpoint", "do_train", "do_eval", "push_to_hub",
+}  # fmt: skip
+
+
+def test_the_public_keys_are_frozen() -> None:
+    """A key that goes or changes its name breaks users' files: change the list and the changelog together."""
+    assert list(known_keys()) == KEYS.read_text().split()
+
+
+def test_every_key_is_documented_where_it_is_defined() -> None:
+    source = inspect.getsource(schema)
+    lines = source.splitlines()
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    fields = [node for class_ in classes for node in class_.body if isinstance(node, ast.AnnAssign)]
+    assert len(fields) > 100
+    assert not [lines[node.lineno - 1] for node in fields if "  # " not in lines[node.lineno - 1]]
+
+
+@pytest.mark.parametrize("field", BORROWED, ids=lambda field: field.name)
+def test_borrowed_trainer_fields_are_those_of_transformers(field: dataclasses.Field) -> None:
+    theirs = {other.name: other.type for other in dataclasses.fields(TrainingArguments)}
+    if field.name == "fsdp":  # declared as a string for old command lines, and read as a switch
+        assert "fsdp" in theirs
+        return
+    allowed = leaves(theirs[field.name])
+    assert leaves(field.type) <= (allowed | {int} if float in allowed else allowed)
+
+
+def leaves(annotation: object) -> set[object]:
+    """The plain types of an annotation: enumerations count as strings, containers as themselves, Any as nothing."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return set().union(*(leaves(part) for part in typing.get_args(annotation)))
+    origin = typing.get_origin(annotation) or annotation
+    if origin is typing.Any:
+        return set()
+    return {str} if isinstance(origin, type) and issubclass(origin, StrEnum) else {origin}
+
+
+def test_fields_adadepth_controls_are_not_offered() -> None:
+    assert {field.name for field in BORROWED}.isdisjoint(CONTROLLED)
+    assert {field.name for field in dataclasses.fields(TrainingArguments)} >= CONTROLLED
+
+
+def test_own_trainer_fields_do_not_hide_a_transformers_field() -> None:
+    assert {field.name for field in dataclasses.fields(TrainerConfig)} >= OWN_TRAINER_FIELDS
+    assert OWN_TRAINER_FIELDS.isdisjoint(field.name for field in dataclasses.fields(TrainingArguments))

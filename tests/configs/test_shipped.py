@@ -1,0 +1,78 @@
+"""Every shipped YAML composes and validates, and says what its source says."""
+
+from __future__ import annotations
+
+import pytest
+
+from adadepth.config import ExperimentConfig, result_hash
+from tests.configs.support import CONFIGS, NEEDS, OPTIONS, ROOTS, configured
+
+
+def test_the_shipped_configs_are_found() -> None:
+    assert {"act_tiny", "act_small", "act_base"} <= set(ROOTS)
+    assert ("model", "albert_act_mini") in OPTIONS
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids="=".join)
+def test_every_root_takes_every_option(root: str, group: str, option: str) -> None:
+    config = configured(root, f"{group}={option}", *NEEDS.get((group, option), []))
+    assert isinstance(config, ExperimentConfig)
+    assert config.name == root
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids="=".join)
+def test_every_option_says_what_it_is(group: str, option: str) -> None:
+    assert any(line.startswith("# ") for line in (CONFIGS / group / f"{option}.yaml").read_text().splitlines())
+
+
+@pytest.mark.parametrize(("root", "iterations", "penalty"), [
+    ("act_tiny", 6, 1e-3), ("act_small", 12, 5e-4), ("act_base", 24, 2.5e-4),
+])  # fmt: skip
+def test_the_three_models_have_the_papers_geometry(root: str, iterations: int, penalty: float) -> None:
+    model = configured(root).model
+    geometry = (model.hidden_size, model.embedding_size, model.intermediate_size, model.num_attention_heads)
+    assert geometry == (768, 128, 3072, 12)
+    assert (model.num_hidden_layers, model.act_penalty) == (iterations, penalty)
+    assert (model.penalty_reduction, model.cap_remainder, model.state_rule) == ("sum_tokens", "reference", "single")
+
+
+@pytest.mark.parametrize(("phase", "length", "updates", "rate", "warmup", "batch", "accumulation"), [
+    (1, 128, 112_500, 1.76e-3, 3125, 64, 64), (2, 512, 12_500, 2.75e-4, 312, 128, 32),
+])  # fmt: skip
+def test_the_two_phases_are_the_published_recipe(
+    phase: int, length: int, updates: int, rate: float, warmup: int, batch: int, accumulation: int
+) -> None:
+    config = configured("act_base", f"trainer=albert_phase{phase}", "dataset=wikipedia_bookcorpus", "tokenizer=albert")
+    trainer = config.trainer
+    assert (config.dataset.sequence_length, config.dataset.masking.max_predictions) == (length, 20)
+    assert (trainer.max_steps, trainer.learning_rate, trainer.warmup_steps) == (updates, rate, warmup)
+    assert (trainer.per_device_train_batch_size, trainer.gradient_accumulation_steps) == (batch, accumulation)
+    assert (trainer.optimizer, trainer.schedule) == ("lamb", "reference_linear")
+    assert (trainer.weight_decay, trainer.adam_epsilon, trainer.max_grad_norm) == (0.01, 1e-6, 1.0)
+
+
+def test_the_command_line_wins_over_a_preset_of_another_group() -> None:
+    config = configured("act_tiny", "trainer=albert_phase2", "dataset.sequence_length=256")
+    assert config.dataset.sequence_length == 256
+
+
+def test_the_embedded_corpus_is_the_default_and_needs_no_network() -> None:
+    config = configured("act_tiny")
+    assert (config.dataset.source, config.dataset.path, config.tokenizer.path) == ("embedded", None, None)
+
+
+@pytest.mark.parametrize("override", [
+    "runtime.num_workers=2", "runtime.threads=1", "logger=tensorboard", "output_dir=elsewhere",
+    "trainer.logging_steps=3", "dataset.cache_dir=cache",
+])  # fmt: skip
+def test_the_hash_ignores_what_cannot_change_a_result(override: str) -> None:
+    assert result_hash(configured("act_tiny", override)) == result_hash(configured("act_tiny"))
+
+
+@pytest.mark.parametrize("override", [
+    "seed=1", "model.act_epsilon=0.02", "dataset.masking.max_ngram=1", "tokenizer.vocab_size=900",
+    "trainer.learning_rate=1e-4",
+])  # fmt: skip
+def test_the_hash_follows_what_can_change_a_result(override: str) -> None:
+    assert result_hash(configured("act_tiny", override)) != result_hash(configured("act_tiny"))

@@ -1,0 +1,91 @@
+"""Ranges and combinations: what is refused, in which words, and that all mistakes are told at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from adadepth.errors import ConfigError, UserError, nearest
+from tests.configs.support import configured
+
+MISTAKES = [
+    (["model.act_penalty=-0.1"], "model.act_penalty=-0.1: must be at least 0"),
+    (["model.act_penalty=nan"], "model.act_penalty=nan: must be at least 0"),
+    (["model.act_epsilon=0"], "model.act_epsilon=0.0: must be above 0 and below 1"),
+    (["model.act_epsilon=1"], "model.act_epsilon=1.0: must be above 0 and below 1"),
+    (["model.halt_bias_init=inf"], "model.halt_bias_init=inf: must be a finite number"),
+    (["model.num_attention_heads=7"], "model.num_attention_heads=7: must divide model.hidden_size=768"),
+    (["model.num_attention_heads=0"], "model.num_attention_heads=0: must be at least 1"),
+    (["model.hidden_dropout_prob=1"], "model.hidden_dropout_prob=1.0: must be at least 0 and below 1"),
+    (["dataset.sequence_length=513"], "dataset.sequence_length=513: the model has only"),
+    (["dataset.masking.probability=0"], "dataset.masking.probability=0.0: must be above 0 and below 1"),
+    (["dataset.masking.random_share=0.3"], "mask_share + random_share = 1.1, must be at most 1"),
+    (["dataset=text"], "dataset.path: dataset.source=local needs a file"),
+    (["dataset.source=hub"], "dataset.hub: dataset.source=hub needs a list"),
+    (["dataset.source=hub", "dataset.hub=[{paht: a}]"], "dataset.hub[0].paht: unknown key (did you mean 'path'?)"),
+    (["dataset.streaming=true"], "dataset.streaming=true: the embedded corpus is not streamed"),
+    (["dataset.evaluation_path=a.txt"], "dataset.evaluation_path=a.txt: read only with dataset.source=local"),
+    (["dataset=wikipedia_bookcorpus", "trainer.max_steps=-1"], "trainer.max_steps=-1: dataset.streaming=true"),
+    (["trainer.max_steps=0"], "trainer.max_steps=0: must be at least 1, or -1"),
+    (["trainer.per_device_train_batch_size=0"], "trainer.per_device_train_batch_size=0: must be at least 1"),
+    (["trainer.learning_rate=0"], "trainer.learning_rate=0.0: must be above 0"),
+    (["trainer.save_steps=150"], "trainer.save_steps=150: must be a multiple of trainer.eval_steps=100"),
+    (["trainer.save_strategy=epoch"], "trainer.save_strategy=epoch: must equal trainer.eval_strategy=steps"),
+    (["trainer.eval_strategy='no'"], "trainer.eval_strategy=no: must be steps or epoch"),
+    (["trainer.eval_steps=null", "trainer.save_steps=5"], "trainer.eval_steps: trainer.eval_strategy=steps needs it"),
+    (["trainer.precision=fp16", "trainer.use_cpu=true"], "trainer.precision=fp16: needs a GPU"),
+    (["trainer.fsdp=true", "trainer.deepspeed=ds.json"], "trainer.fsdp and trainer.deepspeed: choose one"),
+    (["trainer.deepspeed=3"], "trainer.deepspeed=3: must be a JSON file or a mapping"),
+    (["trainer.dataloader_prefetch_factor=2"], "trainer.dataloader_prefetch_factor: needs runtime.num_workers"),
+    (["runtime.num_workers=-1"], "runtime.num_workers=-1: must be at least 0"),
+    (["mode=evaluate"], "checkpoint: mode=evaluate needs it"),
+    (["mode=report"], "run: mode=report needs it"),
+    (["checkpoint=a"], "checkpoint=a: read only with mode=evaluate, but mode=train; to start from its weights"),
+    (["mode=evaluate", "checkpoint=a", "resume=latest"], "resume=latest: read only with mode=train, but mode=evaluate"),
+    (["seed=-1"], "seed=-1: must be from 0 to 2^32 - 1"),
+    (["name=a/b"], "name=a/b: must be a plain folder name"),
+    (["optimise=loss"], "optimise=loss: must start with one of train/, eval/, halting/"),
+    (["+trainer.foo=1"], "trainer.foo: unknown key"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=str)
+def test_a_mistake_is_refused_in_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configured("act_tiny", *overrides)
+    matching = [line for line in str(caught.value).splitlines() if message in line]
+    assert len(matching) == 1
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        configured("act_tiny", "seed=-1", "model.act_penalty=-1", "trainer.learning_rate=-1", "mode=report")
+    assert len(str(caught.value).splitlines()) == 4
+
+
+@pytest.mark.parametrize("overrides", [
+    ["model.act_penalty=0"],
+    ["dataset.sequence_length=512"],
+    ["trainer.save_strategy=best", "trainer.save_steps=150"],
+    ["trainer.load_best_model_at_end=false", "trainer.save_steps=150"],
+    ["trainer.max_grad_norm=0"],
+    ["mode=evaluate", "checkpoint=latest"],
+    ["mode=report", "run=latest"],
+    ["trainer.fsdp=true", "trainer.fsdp_config={version: 2}"],
+    ["trainer.deepspeed={zero_optimization: {stage: 2}}"],
+], ids=lambda value: value[0])  # fmt: skip
+def test_the_edges_are_allowed(overrides: list[str]) -> None:
+    configured("act_tiny", *overrides)
+
+
+def test_a_missing_logger_package_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="logger=wandb: the package is missing"):
+        configured("act_tiny", "logger=wandb")
+
+
+@pytest.mark.parametrize(("value", "hint"), [
+    ("refrence", " (did you mean 'reference'?)"), ("xyz", ""), (3, ""), ("Penalty", " (did you mean 'penalty'?)"),
+])  # fmt: skip
+def test_nearest(value: object, hint: str) -> None:
+    assert nearest(value, ["reference", "penalty", "forced"]) == hint
+    assert issubclass(ConfigError, UserError)

@@ -1,0 +1,125 @@
+"""What every test may rely on: no network, scratch caches, one thread a process, a fixed seed, no state left behind."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA_ROOT = ROOT.parent / "shared" / "data"
+
+# Set before any test module is imported, because the libraries read these when they are imported. Commands that a
+# test starts inherit them. HF_HOME is a scratch directory, so that no test passes thanks to a machine's own cache.
+_SCRATCH = tempfile.TemporaryDirectory(prefix="adadepth-tests-", ignore_cleanup_errors=True)
+os.environ.update(
+    {
+        "ADADEPTH_CACHE": str(Path(_SCRATCH.name, "data")),
+        "HF_HOME": str(Path(_SCRATCH.name, "hub")),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "MPLBACKEND": "Agg",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+)
+
+
+class NetworkBlockedError(RuntimeError):
+    """A test tried to reach the network. Not an OSError, which code under test may rightly catch."""
+
+
+def _is_local(host: object) -> bool:
+    if not host or host in ("localhost", socket.gethostname()):
+        return True
+    try:
+        return ipaddress.ip_address(host.decode() if isinstance(host, bytes) else str(host)).is_loopback
+    except ValueError:
+        return False
+
+
+def _block_network(patch: pytest.MonkeyPatch) -> None:
+    """Let sockets connect to this machine only, and names resolve to it only."""
+
+    def guard(name: str) -> None:
+        original = getattr(socket.socket, name)
+
+        def connect(self: socket.socket, address: Any) -> Any:
+            if self.family != getattr(socket, "AF_UNIX", None) and not _is_local(address[0]):
+                raise NetworkBlockedError(f"connection to {address[0]!r}: tests run without a network")
+            return original(self, address)
+
+        patch.setattr(socket.socket, name, connect)
+
+    guard("connect")
+    guard("connect_ex")
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_local(host):
+            raise NetworkBlockedError(f"look-up of {host!r}: tests run without a network")
+        return resolve(host, *args, **kwargs)
+
+    patch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Block the network before collection, so that an import cannot use it either."""
+    patch = pytest.MonkeyPatch()
+    _block_network(patch)
+    config.add_cleanup(patch.undo)
+    config.add_cleanup(_SCRATCH.cleanup)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked `gpu` where there is no CUDA device. torch is imported only if such a test was collected."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real corpora beside the repository; the test skips where there is none."""
+    if not DATA_ROOT.is_dir():
+        pytest.skip("no ../shared/data beside the repository")
+    return DATA_ROOT
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _restored_torch() -> Iterator[None]:
+    """Undo what a test may leave in torch's global state. Tests that never import torch do not pay for it."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(True)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

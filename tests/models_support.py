@@ -1,0 +1,37 @@
+"""Small models and batches for tests."""
+
+import torch
+
+from adadepth import AlbertActConfig
+
+SMALL = {
+    "vocab_size": 120,
+    "embedding_size": 16,
+    "hidden_size": 32,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+}
+
+
+def small_config(**changes) -> AlbertActConfig:
+    """A model small enough for a plain loop."""
+    return AlbertActConfig(**(SMALL | changes))
+
+
+def spread_depths(model, scale: float = 30.0, bias: float = -1.5) -> None:
+    """Make the halting unit decide differently for different tokens; at initialisation all say one half."""
+    unit = model.get_submodule("albert" if hasattr(model, "albert") else "").encoder.albert_layer.act.dense
+    with torch.no_grad():
+        unit.weight.mul_(scale)
+        unit.bias.fill_(bias)
+
+
+def padded_batch(lengths=(10, 7, 1), width=12, vocab_size=120, seed=0):
+    """Ids, mask and segments of sequences of the given lengths, padded to one width."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, vocab_size, (len(lengths), width), generator=generator)
+    mask = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
+    segments = (torch.arange(width) >= torch.tensor(lengths).unsqueeze(1) // 2).long() * mask
+    return {"input_ids": ids * mask, "attention_mask": mask, "token_type_ids": segments}

@@ -1,0 +1,65 @@
+"""ACT-ALBERT written as plainly as possible: one sequence at a time, one token at a time, no batching and no masks.
+
+The independent truth for the model: it shares nothing with the package but the parameters' names.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+
+def plain_forward(weights, config, ids, segments):
+    """Run one unpadded sequence; returns the states (T, H), and lists of updates, remainders and probabilities."""
+    e = "embeddings."
+    positions = torch.arange(len(ids))
+    x = weights[e + "word_embeddings.weight"][ids] + weights[e + "token_type_embeddings.weight"][segments]
+    x = x + weights[e + "position_embeddings.weight"][positions]
+    x = norm(weights, config, e + "LayerNorm", x)
+    states = list(linear(weights, "encoder.embedding_hidden_mapping_in", x))
+
+    n_tokens, threshold = len(ids), 1.0 - config.act_epsilon
+    h, remainders, updates = [0.0] * n_tokens, [0.0] * n_tokens, [0] * n_tokens
+    probabilities = [[] for _ in range(n_tokens)]
+    while any(h[t] < threshold and updates[t] < config.num_hidden_layers for t in range(n_tokens)):
+        outputs = block(weights, config, torch.stack(states))
+        for t in range(n_tokens):
+            if h[t] >= 1.0:
+                continue
+            y = outputs[t]
+            logit = float((weights["encoder.albert_layer.act.dense.weight"][0] * y).sum())
+            p = 1.0 / (1.0 + math.exp(-(logit + float(weights["encoder.albert_layer.act.dense.bias"]))))
+            probabilities[t].append(p)
+            updates[t] += 1
+            if h[t] + p > threshold:
+                remainders[t] = 1.0 - h[t]
+                weight, h[t] = remainders[t], 1.0
+            else:
+                weight, h[t] = p, h[t] + p
+            states[t] = weight * y + (1.0 - weight) * states[t]
+    return torch.stack(states), updates, remainders, probabilities
+
+
+def block(weights, config, x):
+    """The shared post-norm block, head by head."""
+    name = "encoder.albert_layer."
+    q, k, v = (linear(weights, f"{name}attention.{part}", x) for part in ("query", "key", "value"))
+    width = config.hidden_size // config.num_attention_heads
+    heads = []
+    for head in range(config.num_attention_heads):
+        part = slice(head * width, (head + 1) * width)
+        scores = q[:, part] @ k[:, part].T / math.sqrt(width)
+        heads.append(torch.softmax(scores, dim=-1) @ v[:, part])
+    attended = linear(weights, name + "attention.dense", torch.cat(heads, dim=-1))
+    a = norm(weights, config, name + "LayerNorm", attended + x)
+    inner = linear(weights, name + "ffn", a)
+    inner = 0.5 * inner * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (inner + 0.044715 * inner**3)))
+    return norm(weights, config, name + "full_layer_layer_norm", linear(weights, name + "ffn_output", inner) + a)
+
+
+def linear(weights, name, x):
+    return x @ weights[name + ".weight"].T + weights[name + ".bias"]
+
+
+def norm(weights, config, name, x):
+    return F.layer_norm(x, x.shape[-1:], weights[name + ".weight"], weights[name + ".bias"], config.layer_norm_eps)

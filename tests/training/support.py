@@ -1,0 +1,42 @@
+"""Tiny but whole training set-ups: the embedded corpus, a real tokenizer, the shipped configuration."""
+
+from pathlib import Path
+
+from transformers import set_seed
+
+from adadepth.config import ExperimentConfig
+from adadepth.data import load_pretraining_data
+from adadepth.models.build import build_model
+from adadepth.training.arguments import training_arguments
+from adadepth.training.callbacks import EpochCallback
+from adadepth.training.trainer import DepthTrainer
+from tests.configs.support import configured
+
+TINY = (
+    "debug=default",
+    "dataset.max_documents=12",
+    "dataset.sequence_length=64",
+    "model.act_penalty=0.01",
+    "trainer.disable_tqdm=true",
+    "trainer.eval_on_start=false",
+    "trainer.load_best_model_at_end=false",
+    "trainer.eval_strategy=no",
+    "trainer.save_strategy=no",
+)
+
+
+def tiny_config(*overrides: str) -> ExperimentConfig:
+    """The debug width on a dozen documents."""
+    return configured("act_tiny", *TINY, *overrides)
+
+
+def tiny_trainer(folder: Path, *overrides: str) -> DepthTrainer:
+    """A trainer as the pretraining task assembles it, without the run's folder."""
+    config = tiny_config(*overrides)
+    args = training_arguments(config, folder)
+    set_seed(config.seed)
+    data = load_pretraining_data(config.dataset, config.tokenizer, config.seed)
+    epochs = EpochCallback()
+    trainer = DepthTrainer(build_model(config.model, len(data.tokenizer)), args, data, config.trainer, [epochs])
+    epochs.trainer = trainer
+    return trainer

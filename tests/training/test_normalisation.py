@@ -1,0 +1,99 @@
+"""Losses and gradients do not depend on how an update is cut into micro-batches and processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from tests.training.support import tiny_trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class GradientRecorder(TrainerCallback):
+    """Keeps the gradients of the first update, before clipping changes nothing and the optimizer eats them."""
+
+    def __init__(self):
+        self.gradients = None
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if self.gradients is None:
+            self.gradients = {name: p.grad.detach().clone() for name, p in model.named_parameters()}
+
+
+def first_update(folder, batch, accumulation, *overrides):
+    """Gradients, logged values and evaluation of one update over `batch * accumulation` examples."""
+    trainer = tiny_trainer(
+        folder,
+        "trainer.max_steps=1",
+        f"trainer.per_device_train_batch_size={batch}",
+        f"trainer.gradient_accumulation_steps={accumulation}",
+        "trainer.max_grad_norm=0",
+        *overrides,
+    )
+    recorder = GradientRecorder()
+    trainer.add_callback(recorder)
+    trainer.train()
+    logged = next(entry for entry in trainer.state.log_history if "loss" in entry)
+    return recorder.gradients, logged, trainer.evaluate()
+
+
+@pytest.mark.parametrize("reduction", ["sum_tokens", "mean_tokens"])
+def test_accumulation_changes_no_gradient(tmp_path, reduction):
+    switch = f"model.penalty_reduction={reduction}"
+    whole, logged_whole, _ = first_update(tmp_path / "1", 8, 1, switch)
+    parts, logged_parts, _ = first_update(tmp_path / "4", 2, 4, switch)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name], gradient, atol=1e-6, rtol=1e-4, msg=name)
+    for name in ("loss", "mlm_loss", "sop_loss", "ponder_loss"):
+        assert logged_parts[name] == pytest.approx(logged_whole[name], rel=1e-5), name
+    assert logged_whole["loss"] == pytest.approx(
+        sum(logged_whole[name] for name in ("mlm_loss", "sop_loss", "ponder_loss")), rel=1e-5
+    )
+
+
+def test_two_processes_equal_one(tmp_path):
+    """Gradients, losses, metrics and halting statistics of two gloo processes on the same global batch."""
+    gradients, logged, metrics = first_update(tmp_path / "one", 8, 1)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", _free_port()]
+    script = str(Path(__file__).with_name("two_processes.py"))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([*command, script, str(tmp_path)], check=True, cwd=ROOT, env=environment, timeout=240)
+    two = torch.load(tmp_path / "two.pt", weights_only=False)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(two["gradients"][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
+    for name in ("loss", "mlm_loss", "sop_loss", "ponder_loss"):
+        assert two["logged"][name] == pytest.approx(logged[name], rel=1e-5), name
+    for name in ("eval_loss", "eval_mlm_loss", "eval_sop_loss", "eval_mlm_accuracy", "eval_ponder_cost"):
+        assert two["metrics"][name] == pytest.approx(metrics[name], rel=1e-5), name
+    one = tiny_trainer(tmp_path / "again", "trainer.max_steps=1", "trainer.per_device_train_batch_size=8")
+    one.evaluate()
+    assert two["untrained"]["n"] == one.last_report.statistics["n"]
+    for name, described in one.last_report.statistics["classes"].items():
+        assert two["untrained"]["classes"][name].get("histogram") == described.get("histogram"), name
+
+
+def _free_port() -> str:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_every_trainable_parameter_gets_a_gradient(tmp_path):
+    gradients, _, _ = first_update(tmp_path, 8, 1, "dataset.sentence_order=false")
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
+
+
+def test_evaluation_does_not_depend_on_its_batch_size(tmp_path):
+    trainer = tiny_trainer(tmp_path, "trainer.max_steps=1")
+    small = trainer.evaluate()
+    trainer.args.per_device_eval_batch_size = 3
+    large = trainer.evaluate()
+    for name in ("eval_loss", "eval_mlm_loss", "eval_mlm_accuracy", "eval_sop_accuracy", "eval_ponder_cost"):
+        assert large[name] == pytest.approx(small[name], rel=1e-5), name

@@ -1,0 +1,77 @@
+"""Optimizers against their equations, schedules against closed forms."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from adadepth import AlbertActForPreTraining
+from adadepth.config import Optimizer, Schedule, TrainerConfig
+from adadepth.training.optimization import build_optimizer, build_schedule, parameter_groups
+from tests.models_support import small_config
+
+
+def test_groups_hold_every_parameter_once_and_decay_only_matrices():
+    model = AlbertActForPreTraining(small_config())
+    decayed, kept = parameter_groups(model, 0.01)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(p)] for p in kept["params"]} == {
+        name for name in names.values() if name.endswith("bias") or "norm" in name.lower()
+    }
+    assert sorted(map(id, decayed["params"] + kept["params"])) == sorted(names)
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.01, 0.0)
+
+
+def plain_lamb(weight, gradients, lr, adapts, decay, betas=(0.9, 0.999), eps=1e-6):
+    """The published update, a step a line: no bias correction, decay inside the trust ratio, no clamp."""
+    m, v = torch.zeros_like(weight), torch.zeros_like(weight)
+    for gradient in gradients:
+        m = betas[0] * m + (1 - betas[0]) * gradient
+        v = betas[1] * v + (1 - betas[1]) * gradient**2
+        update = m / (v.sqrt() + eps) + decay * weight
+        ratio = weight.norm() / update.norm() if adapts and weight.norm() > 0 and update.norm() > 0 else 1.0
+        weight = weight - lr * ratio * update
+    return weight
+
+
+def test_lamb_is_the_published_recipe():
+    torch.manual_seed(0)
+    model = nn.Linear(40, 30)
+    nn.init.normal_(model.weight, std=3.0)  # a norm far above the library's own bound of 10
+    start = [p.detach().clone() for p in model.parameters()]
+    optimizer = build_optimizer(model, TrainerConfig(optimizer=Optimizer.lamb, learning_rate=0.01, weight_decay=0.01))
+    gradients = [[torch.randn_like(p) for p in model.parameters()] for _ in range(5)]
+    for step in gradients:
+        for parameter, gradient in zip(model.parameters(), step, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+    weight = plain_lamb(start[0], [step[0] for step in gradients], 0.01, adapts=True, decay=0.01)
+    bias = plain_lamb(start[1], [step[1] for step in gradients], 0.01, adapts=False, decay=0.0)
+    torch.testing.assert_close(model.weight.detach(), weight, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.bias.detach(), bias, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Schedule.linear, {0: 0.0, 5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0}),
+        # The published schedule decays from step 0, so it falls to 0.9 where the warm-up ends.
+        (Schedule.reference_linear, {0: 0.0, 5: 0.5, 9: 0.9, 10: 0.9, 50: 0.5, 100: 0.0}),
+        (Schedule.cosine, {5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0}),
+        (Schedule.constant, {0: 0.0, 5: 0.5, 10: 1.0, 99: 1.0}),
+    ],
+)
+@pytest.mark.parametrize("warmup", [10, 0.1])
+def test_schedules(schedule, expected, warmup):
+    settings = TrainerConfig(schedule=schedule, warmup_steps=warmup)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    factor = build_schedule(optimizer, settings, 100).lr_lambdas[0]
+    assert {step: factor(step) for step in expected} == pytest.approx(expected)
+
+
+def test_no_warmup():
+    settings = TrainerConfig(schedule=Schedule.linear, warmup_steps=0)
+    factor = build_schedule(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), settings, 4).lr_lambdas[0]
+    assert [factor(step) for step in range(5)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+    assert math.isfinite(factor(10))

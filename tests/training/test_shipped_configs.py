@@ -1,0 +1,57 @@
+"""Every shipped configuration trains: two steps at the debug width, evaluation, saving, report."""
+
+import json
+
+import pytest
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+from adadepth import tasks
+from tests.configs.support import OPTIONS, ROOTS, configured
+
+# Options that need a network; their loaders are tested on local data under tests/unit/data.
+ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tokenizer", "albert")}
+# Options that make several runs; they are tested under tests/cli.
+SWEEPS = {("sweep", "penalty"), ("sweep", "optuna_penalty")}
+RUNNABLE = [option for option in OPTIONS if option not in ONLINE | SWEEPS and option[0] != "debug"]
+
+
+def run(tmp_path, root, *overrides):
+    """Run at the debug width; returns the run's folder and the metric."""
+    config = configured(root, "debug=default", f"output_dir={tmp_path}", "trainer.disable_tqdm=true", *overrides)
+    metric = tasks.run(config)
+    (directory,) = tmp_path.glob("act_*/*")
+    return directory, metric
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_root(root, tmp_path):
+    directory, metric = run(tmp_path, root)
+    record = json.loads((directory / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["final_metrics"]["eval/loss"] == metric
+    written = "config.yaml metrics.jsonl halting.json sentences.jsonl depth_by_class.csv report.html"
+    for name in written.split():
+        assert (directory / name).stat().st_size > 0, name
+    assert list((directory / "figures").glob("*.png"))
+    model = AutoModelForPreTraining.from_pretrained(directory / "model")
+    tokenizer = AutoTokenizer.from_pretrained(directory / "model")
+    assert model.config.num_hidden_layers == {"act_tiny": 6, "act_small": 12, "act_base": 24}[root]
+    encoded = tokenizer("Return the absolute value.", "A second segment.", return_tensors="pt")
+    outputs = model(**encoded)
+    assert outputs.updates.shape == encoded["input_ids"].shape
+
+
+@pytest.mark.parametrize(("group", "option"), RUNNABLE)
+def test_option(group, option, tmp_path, data_root):
+    overrides = [f"{group}={option}"]
+    if option == "text":
+        corpus = tmp_path / "corpus.txt"
+        corpus.write_text("\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60)))
+        overrides += [f"dataset.path={corpus}", "tokenizer.vocab_size=50"]
+    if option == "wikitext2":
+        folder = data_root / "wikitext-2"
+        overrides += [f"dataset.path={folder}/wiki.test.tokens", f"dataset.evaluation_path={folder}/wiki.valid.tokens"]
+    if option == "albert_phase2":
+        overrides += ["model.max_position_embeddings=512"]
+    directory, _ = run(tmp_path, "act_tiny", *overrides)
+    assert json.loads((directory / "run.json").read_text())["status"] == "finished"

@@ -1,0 +1,84 @@
+"""Runs that end early: asked to, out of time, or because the loss is no number any more."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adadepth.errors import UserError
+from adadepth.training.callbacks import StopCallback
+from adadepth.training.trainer import complete_checkpoints
+from tests.training.support import tiny_trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("part", ["mlm", "ponder"])
+def test_a_non_finite_part_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, part):
+    saving = ("trainer.save_strategy=steps", "trainer.save_steps=2")
+    trainer = tiny_trainer(tmp_path, "trainer.max_steps=6", "trainer.logging_steps=6", *saving)
+    record = trainer._record_part
+
+    def poisoned(name, value):
+        bad = name == part and trainer.state.global_step + 1 == 3
+        record(name, value * float("nan") if bad else value)
+
+    trainer._record_part = poisoned
+    with pytest.raises(UserError, match=f"'{part}' is not finite at step 3"):
+        trainer.train()
+    kept = complete_checkpoints(tmp_path)
+    assert [path.name for path in kept] == ["checkpoint-2"]
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+
+
+def test_time_budget_stops_with_a_checkpoint_and_an_evaluation(tmp_path):
+    trainer = tiny_trainer(tmp_path, "trainer.max_steps=1000")
+    stop = StopCallback(time_budget_minutes=1e-6)
+    trainer.add_callback(stop)
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert stop.reason == "time budget spent"
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-1"]
+    assert any("eval_loss" in entry for entry in trainer.state.log_history)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number):
+    """A killed and resumed command leaves the weights of one that was left alone."""
+    # The penalty keeps evaluation out of the comparison; the steps are few enough to catch and many enough to hit.
+    command = [
+        sys.executable, "adadepth/run.py", "--config-name", "act_tiny", "debug=default", "trainer.disable_tqdm=true",
+        "trainer.max_steps=60", "trainer.eval_strategy=no", "trainer.load_best_model_at_end=false",
+        "trainer.save_strategy=steps", "trainer.save_steps=60", "trainer.eval_on_start=false",
+    ]  # fmt: skip
+    whole, stopped = (f"output_dir={tmp_path / name}" for name in ("whole", "stopped"))
+    subprocess.run([*command, whole], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    process = subprocess.Popen(
+        [*command, stopped], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("train step 5/"):
+            process.send_signal(number)
+            break
+    lines += process.stdout.readlines()
+    assert process.wait(60) == 128 + number, "".join(lines)
+    assert f"interrupted by {number.name}" in "".join(lines)
+    (directory,) = (tmp_path / "stopped").glob("act_tiny/*")
+    assert json.loads((directory / "run.json").read_text())["status"] == "interrupted"
+    assert (directory / "report.html").is_file()
+    subprocess.run([*command, stopped, "resume=latest"], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    assert json.loads((directory / "run.json").read_text())["status"] == "finished"
+    (reference,) = (tmp_path / "whole").glob("act_tiny/*")
+    for name in ("model/model.safetensors",):
+        assert (directory / name).read_bytes() == (reference / name).read_bytes()
+    assert _losses(directory) == _losses(reference)
+
+
+def _losses(directory):
+    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line["train/loss"]) for line in lines if "train/loss" in line]

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adadepth.analysis.plots import draw_figures
+from tests.unit.analysis.synthetic import make_run
+
+NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    drawn = draw_figures(make_run(tmp_path, max_depth=6, evaluations=3))
+    assert drawn == [tmp_path / "figures" / f"{name}.png" for name in NAMES]
+    assert sorted((tmp_path / "figures").iterdir()) == sorted(drawn)
+    for path in drawn:
+        pixels = imread(path)[..., :3]
+        inked = (pixels < 0.9).any(axis=-1)
+        assert 0.01 < inked.mean() < 0.7, path.name
+        # something in every quarter: no panel stayed empty
+        height, width = inked.shape
+        quarters = [
+            part for half in np.array_split(inked, [height // 2]) for part in np.array_split(half, [width // 2], 1)
+        ]
+        assert all(part.mean() > 0.003 for part in quarters), path.name
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_single_evaluation_can_be_drawn(tmp_path: Path) -> None:
+    assert len(draw_figures(make_run(tmp_path, max_depth=1, evaluations=1))) == len(NAMES)
+
+
+def test_what_has_no_numbers_is_not_drawn(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
+    assert draw_figures(tmp_path) == [tmp_path / "figures" / "losses.png"]
+    assert draw_figures(tmp_path / "figures") == []

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from adadepth.analysis.sentences import SentenceSampler
+from adadepth.halting.trace import DepthTrace
+from tests.unit.analysis import synthetic
+
+
+def run_sampler(sizes: list[int], per_rule: int = 3) -> tuple[SentenceSampler, list[dict], list[DepthTrace]]:
+    generator = np.random.default_rng(5)
+    sampler, batches, traces = SentenceSampler(synthetic.decode, per_rule), [], []
+    for size in sizes:
+        batch = synthetic.make_batch(generator, size=size)
+        trace = synthetic.make_trace(generator, batch, 9)
+        losses = synthetic.make_losses(generator, batch, trace)
+        sampler.update(batch, trace, losses, batch["labels"].clamp(min=0) + 1)
+        batches.append(batch | {"losses": losses})
+        traces.append(trace)
+    return sampler, batches, traces
+
+
+@pytest.mark.parametrize("sizes", [[4, 4, 3], [1] * 11, [11]])
+def test_rules_choose_first_deepest_shallowest(sizes: list[int]) -> None:
+    sampler, _, traces = run_sampler(sizes)
+    depths = [float(row[row > 0].mean()) for trace in traces for row in trace.updates]
+    chosen = {
+        rule: [s["index"] for s in sampler.sentences() if s["rule"] == rule]
+        for rule in ("first", "deepest", "shallowest")
+    }
+    order = np.argsort(depths)
+    assert chosen == {"first": [0, 1, 2], "deepest": order[::-1][:3].tolist(), "shallowest": order[:3].tolist()}
+
+
+def test_fields_are_those_of_the_example() -> None:
+    sampler, batches, traces = run_sampler([4, 4, 3])
+    for sentence in sampler.sentences():
+        batch, row = divmod(sentence["index"], 4)
+        source, trace = batches[batch], traces[batch]
+        real = source["attention_mask"][row].bool()
+        fed = source["input_ids"][row][real].tolist()
+        assert sentence["tokens"] == [synthetic.decode(token) for token in fed]
+        assert sentence["updates"] == trace.updates[row][real].tolist()
+        assert sentence["remainders"] == pytest.approx(trace.remainders[row][real].tolist(), abs=1e-4)
+        kinds = ["", "mask", "random", "original"]
+        assert sentence["mask_kind"] == [kinds[kind] for kind in source["mask_kind"][row][real].tolist()]
+        labels, losses = source["labels"][row][real].tolist(), source["losses"][row][real].tolist()
+        assert sentence["original"] == [None if label < 0 else synthetic.decode(label) for label in labels]
+        assert sentence["predicted"] == [None if label < 0 else synthetic.decode(label + 1) for label in labels]
+        for loss, label, expected in zip(sentence["loss"], labels, losses, strict=True):
+            assert loss is None if label < 0 else loss == pytest.approx(expected, abs=1e-4)
+    json.dumps(sampler.sentences(), allow_nan=False)
+
+
+def test_memory_is_bounded_and_small_sets_work() -> None:
+    assert len(run_sampler([8] * 6, per_rule=2)[0].sentences()) == 6
+    assert len(run_sampler([2])[0].sentences()) == 6
+    assert SentenceSampler(synthetic.decode).sentences() == []
+
+
+def test_sequence_depths_and_absent_remainders() -> None:
+    batch = synthetic.make_batch(np.random.default_rng(0), size=2)
+    sampler = SentenceSampler(synthetic.decode, per_rule=1)
+    trace = DepthTrace("sequence", torch.tensor([2.0, 5.0]), torch.ones(2, dtype=torch.bool), 6)
+    sampler.update(batch, trace, torch.full(batch["labels"].shape, torch.nan), batch["labels"])
+    first, deepest, shallowest = sampler.sentences()
+    assert (first["index"], deepest["index"], shallowest["index"]) == (0, 1, 0)
+    assert set(deepest["updates"]) == {5}
+    assert set(deepest["remainders"]) == set(deepest["predicted"]) == {None}

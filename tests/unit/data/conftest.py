@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adadepth.data import PretrainingData, load_pretraining_data
+
+from .support import local_config, small_tokenizer, write_corpus
+
+
+@pytest.fixture(scope="package")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="package")
+def corpus(workspace: Path) -> Path:
+    return write_corpus(workspace)
+
+
+@pytest.fixture(scope="package")
+def data(workspace: Path, corpus: Path) -> PretrainingData:
+    return load_pretraining_data(local_config(corpus, workspace / "cache"), small_tokenizer(), seed=3)

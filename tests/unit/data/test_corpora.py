@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.data import hub, load_pretraining_data
+from adadepth.data.corpora import Split, document_hash
+from adadepth.errors import DataError
+
+from .support import DatasetConfig, Separator, Source, flat, local_config, small_tokenizer, write_corpus
+
+TEXTS = [f"Document number {n}. It says {'so ' * n}much." for n in range(12)]
+
+
+def documents(config: DatasetConfig) -> tuple[list[str], list[str]]:
+    split = Split(config)
+    return list(split.train()), list(split.evaluation())
+
+
+def write_jsonl(file: Path, rows: list[dict[str, Any]]) -> Path:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
+    return file
+
+
+def write_parquet(file: Path, texts: list[str]) -> Path:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"body": texts, "number": list(range(len(texts)))}), file)
+    return file
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl", "jsonl.gz", "parquet", "folder", "glob", "list", "hub"])
+def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> None:
+    rows = [{"body": text, "number": n} for n, text in enumerate(TEXTS)]
+    changes: dict[str, Any] = {"text_column": "body"}
+    if kind == "text":
+        (tmp_path / "a.txt").write_text("\n\n".join(TEXTS))
+        path: Any = tmp_path / "a.txt"
+    elif kind == "parquet":
+        path = write_parquet(tmp_path / "a.parquet", TEXTS)
+    elif kind in ("jsonl", "jsonl.gz"):
+        path = write_jsonl(tmp_path / f"a.{kind}", rows)
+    else:
+        (tmp_path / "in").mkdir()
+        parts = [write_jsonl(tmp_path / "in" / "a.jsonl", rows[:6]), write_jsonl(tmp_path / "in" / "b.jsonl", rows[6:])]
+        path = {"folder": tmp_path / "in", "glob": tmp_path / "in" / "*.jsonl"}.get(kind, parts)
+    config = local_config(path, tmp_path, **changes)
+    if kind == "list":
+        config.path = [str(part) for part in path]
+    if kind == "hub":
+        config = DatasetConfig(name="x", source=Source.hub, text_column="body", evaluation_fraction=0.2,
+                               hub=[{"path": str(tmp_path / "in")}])  # fmt: skip
+    train, held_out = documents(config)
+    assert sorted(train + held_out) == sorted(TEXTS)
+    assert len(held_out) == 2  # a fifth of 12
+    key = Split(config).key
+    assert key == Split(config).key
+    config.max_documents = 5
+    assert Split(config).key != key
+    assert sorted(flat(documents(config))) == sorted(TEXTS[:5])
+    if kind == "hub":
+        config.streaming = True
+        assert sorted(flat(documents(config))) == sorted(TEXTS[:5])
+
+
+def test_rows_of_a_hub_set_are_joined_to_documents(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
+    config = DatasetConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path), "rows_per_document": "5"}])
+    assert sorted(map(len, (text.split("\n") for part in documents(config) for text in part))) == [2, 5, 5]
+    titled = [row for n, text in enumerate(TEXTS[:3]) for row in ("", f" = Title {n} = \n", "", text + "\n")]
+    write_jsonl(tmp_path / "rows.jsonl", [{"text": row} for row in titled])
+    config = DatasetConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path)}],
+                           document_separator=Separator.heading)  # fmt: skip
+    assert sorted(text.split("\n")[0] for part in documents(config) for text in part) == [
+        " = Title 0 = ", " = Title 1 = ", " = Title 2 = "
+    ]  # fmt: skip
+
+
+def test_streamed_hub_sets_take_turns_and_are_shared_out_by_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for part in (0, 1):
+            rows = [{"text": f"{name}{part}{n}"} for n in range(3)]
+            write_jsonl(tmp_path / name / f"train-{part}.jsonl", rows)
+    config = DatasetConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path / n)} for n in "ab"], streaming=True)
+    corpus = Split(config).corpus
+    assert [text[0] for text in corpus.documents(0, 1)] == ["a", "b"] * 6
+    assert {text[1] for text in corpus.documents(0, 2)} == {"0"}
+    assert {text[1] for text in corpus.documents(1, 2)} == {"1"}
+    thirds = [set(corpus.documents(n, 3)) for n in range(3)]
+    assert sum(map(len, thirds)) == len(set.union(*thirds)) == 12
+
+
+def test_no_text_is_on_both_sides(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS + [text.replace(" ", "  ") for text in TEXTS]))
+    train, held_out = documents(local_config(tmp_path / "a.txt", tmp_path))
+    assert len(train) == 20
+    assert len(held_out) == 4
+    assert not {document_hash(text) for text in train} & {document_hash(text) for text in held_out}
+
+
+def test_a_given_evaluation_file_is_held_out_and_dropped_from_training(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS))
+    (tmp_path / "b.txt").write_text("\n\n".join([*TEXTS[:2], "Something new."]))
+    train, held_out = documents(local_config(tmp_path / "a.txt", tmp_path, evaluation_path=str(tmp_path / "b.txt")))
+    assert train == TEXTS[2:]
+    assert held_out == [*TEXTS[:2], "Something new."]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_split_is_stable_and_can_be_sent_to_a_worker(tmp_path: Path, streaming: bool) -> None:
+    config = local_config(write_corpus(tmp_path), tmp_path, streaming=streaming)
+    split = Split(config)
+    train, held_out = list(split.train()), list(split.evaluation())
+    assert (train, held_out) == documents(config)
+    assert len(train) + len(held_out) == 40
+    assert list(pickle.loads(pickle.dumps(split)).train()) == train
+    shards = [list(split.train(n, 3)) for n in range(3)]
+    assert sorted(flat(shards)) == sorted(train)
+
+
+def test_embedded_split_needs_nothing(tmp_path: Path) -> None:
+    train, held_out = documents(DatasetConfig(name="python_docs", cache_dir=str(tmp_path), evaluation_fraction=0.1))
+    assert len(held_out) == round(0.1 * (len(train) + len(held_out)))
+
+
+def message(config: DatasetConfig) -> str:
+    with pytest.raises(DataError) as caught:
+        load_pretraining_data(config, small_tokenizer(), 0)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_messages_about_files(tmp_path: Path) -> None:
+    file, cache = write_corpus(tmp_path, name="story.txt"), tmp_path / "cache"
+    assert f"dataset.path={tmp_path / 'stroy.txt'}: no such file or folder (did you mean 'story.txt'?)" in message(
+        local_config(tmp_path / "stroy.txt", cache)
+    )
+    assert "no such file" in message(local_config(file, cache, evaluation_path=str(tmp_path / "none" / "x.txt")))
+    (tmp_path / "empty.txt").touch()
+    assert message(local_config(tmp_path / "empty.txt", cache)).endswith("empty.txt: the file is empty")
+    (tmp_path / "blank.txt").write_text("\n \n")
+    assert "0 different document(s) found, 2 are needed" in message(local_config(tmp_path / "blank.txt", cache))
+    (tmp_path / "one.txt").write_text("Only one document.")
+    assert "dataset.evaluation_path" in message(local_config(tmp_path / "one.txt", cache))
+    (tmp_path / "folder").mkdir()
+    assert "no non-empty file there (in a folder: .txt" in message(local_config(tmp_path / "folder", cache))
+    assert "no non-empty file there" in message(local_config(tmp_path / "*.nothing", cache))
+    assert "training documents hold no text" in message(local_config(file, cache, evaluation_path=str(file)))
+    assert not list(cache.glob("train-*"))
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_message_about_permission(tmp_path: Path) -> None:
+    file = write_corpus(tmp_path)
+    file.chmod(0)
+    assert "no permission to read" in message(local_config(file, tmp_path / "cache"))
+
+
+def test_text_that_is_not_utf8_is_named_with_its_offset(tmp_path: Path) -> None:
+    file = tmp_path / "latin.txt"
+    file.write_bytes("Größe\nzwei\n".encode() + b"na\xefve\n")
+    offset = len("Größe\nzwei\n".encode()) + 2
+    assert f"latin.txt: not UTF-8 at byte {offset} (0xef)" in message(local_config(file, tmp_path))
+    file.write_bytes("\ufeffwith a mark\n\nand more\n\nthree".encode())
+    assert sorted(flat(documents(local_config(file, tmp_path))))[2] == "with a mark"
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
+    assert "rows.jsonl: not UTF-8 at byte 24 (0xff)" in message(local_config(rows, tmp_path))
+
+
+def test_messages_about_columns_and_broken_files(tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"txt": text, "number": 1} for text in TEXTS])
+    assert message(local_config(rows, tmp_path)).endswith(
+        "rows.jsonl has the columns txt, number (did you mean 'txt'?)"
+    )  # fmt: skip
+    assert "holds int there, not text" in message(local_config(rows, tmp_path, text_column="number"))
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text":\n')
+    assert "bad.jsonl: not a readable json file" in message(local_config(tmp_path / "bad.jsonl", tmp_path))
+    (tmp_path / "bad.parquet").write_text("nothing of the kind")
+    assert "bad.parquet: not a readable parquet file" in message(local_config(tmp_path / "bad.parquet", tmp_path))
+
+
+def test_a_hub_name_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = DatasetConfig(
+        name="x", source=Source.hub, hub=[{"path": "some/set", "name": "en"}], cache_dir=str(tmp_path)
+    )
+    assert "dataset.hub=some/set/en: " in message(config)
+    assert "dataset.source=local dataset.path=..." in message(config)
+
+    attempts = []
+
+    def unreachable(request: urllib.request.Request, timeout: float) -> None:
+        attempts.append(timeout)
+        raise urllib.error.URLError("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub.urllib.request, "urlopen", unreachable)
+    text = message(config)
+    assert "dataset.hub=some/set/en: the Hugging Face hub cannot be reached (Name or service not known)" in text
+    assert "dataset.source=local dataset.path=..." in text
+    assert attempts == [5]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adadepth.data.examples import make_example
+from adadepth.data.segments import IN_ORDER, NO_PAIR, SWAPPED, cut_in_two, pack_spans
+from adadepth.data.token_store import TokenStore, store_in_memory
+
+from .support import DatasetConfig, MaskingConfig, plain_vocabulary
+
+
+def store_of(*documents: list[int]) -> TokenStore:
+    """Documents given by the lengths of their sentences; token ids count up from 5."""
+    total = 5
+    built: list[list[list[int]]] = []
+    for document in documents:
+        built.append([])
+        for length in document:
+            built[-1].append(list(range(total, total + length)))
+            total += length
+    return store_in_memory(built)
+
+
+def spans(store: TokenStore, length: int, short: float = 0.0, shortest: int = 2) -> list[list[int]]:
+    return pack_spans(store, length, short, shortest, np.random.default_rng(0)).tolist()
+
+
+def test_known_packing() -> None:
+    # 4+3 fill 8 as far as whole sentences go; 5+3 fill it exactly; documents are never mixed.
+    assert spans(store_of([4, 3, 5, 3], [2, 2]), 8) == [[0, 7], [7, 15], [15, 19]]
+    # A sentence of 20 is cut at 8; its rest takes the next sentence in; one token left alone is dropped.
+    assert spans(store_of([20, 4], [1], [9]), 8) == [[0, 8], [8, 16], [16, 24], [25, 33]]
+    assert spans(store_of([1]), 8, shortest=1) == [[0, 1]]
+    assert spans(store_in_memory([]), 8) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    documents=st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), max_size=6),
+    length=st.integers(4, 20),
+    short=st.sampled_from([0.0, 0.1, 1.0]),
+)
+def test_spans_cover_every_document_once_in_order(documents: list[list[int]], length: int, short: float) -> None:
+    store = store_of(*documents)
+    found = spans(store, length, short, shortest=1)
+    covered = [position for start, end in found for position in range(start, end)]
+    assert covered == list(range(len(store.tokens)))
+    borders, sentences = set(store.documents.tolist()), set(store.sentences.tolist())
+    for start, end in found:
+        assert 1 <= end - start <= length
+        assert not borders & set(range(start + 1, end))
+        assert end in sentences or end - start == length  # only a full span cuts a sentence
+
+
+def test_short_targets_shorten_some_spans() -> None:
+    store = store_of([2] * 4000)
+    lengths = np.diff(pack_spans(store, 40, 0.1, 2, np.random.default_rng(0))).ravel()
+    assert 0.05 < (lengths < 40).mean() < 0.15
+
+
+def test_cuts_fall_on_sentence_boundaries_and_half_are_swapped() -> None:
+    tokens, generator, swaps, cuts = np.arange(10), np.random.default_rng(0), 0, set()
+    for _ in range(2000):
+        first, second, label = cut_in_two(tokens, np.array([3, 7]), generator)
+        assert len(first) + len(second) == 10
+        in_order = np.concatenate([first, second] if label == IN_ORDER else [second, first])
+        assert (in_order == tokens).all()
+        swaps += label == SWAPPED
+        cuts.add(len(first) if label == IN_ORDER else len(second))
+    assert cuts == {3, 7}
+    assert 900 < swaps < 1100
+    without = {len(cut_in_two(np.arange(4), np.array([], dtype=int), generator)[0]) for _ in range(100)}
+    assert without == {1, 2, 3}
+
+
+def test_layout_of_an_example() -> None:
+    store, nothing = store_of([3, 4]), MaskingConfig(mask_share=0.0, random_share=0.0)
+    pair = DatasetConfig(name="x", masking=nothing)
+    seen = set()
+    for index in range(20):
+        example = make_example(store, np.array([0, 7]), plain_vocabulary(), pair, np.random.default_rng(index))
+        seen.add((tuple(example["input_ids"].tolist()), example["sentence_order_label"]))
+        size = 3 if example["sentence_order_label"] == IN_ORDER else 4
+        assert example["token_type_ids"].tolist() == [0] * (size + 2) + [1] * (8 - size)
+        assert np.flatnonzero(example["special_tokens_mask"]).tolist() == [0, size + 1, 9]
+    assert seen == {((2, 5, 6, 7, 3, 8, 9, 10, 11, 3), 0), ((2, 8, 9, 10, 11, 3, 5, 6, 7, 3), 1)}
+    single = DatasetConfig(name="x", masking=nothing, sentence_order=False)
+    example = make_example(store, np.array([0, 7]), plain_vocabulary(), single, np.random.default_rng(0))
+    assert example["input_ids"].tolist() == [2, *range(5, 12), 3]
+    assert not example["token_type_ids"].any()
+    assert example["sentence_order_label"] == NO_PAIR == -100

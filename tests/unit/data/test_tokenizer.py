@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from adadepth.data import PretrainingData
+from adadepth.data.embedded import embedded_documents
+from adadepth.data.sentences import split_sentences
+from adadepth.data.tokenizer import load_tokenizer, train_tokenizer, wrap_tokenizer
+from adadepth.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[str]:
+    return [sentence for document in list(embedded_documents())[:40] for sentence in split_sentences(document)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
+    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    file.write_text(train_tokenizer(sentences, 500, lowercase=True).to_str(), encoding="utf-8")
+    return wrap_tokenizer(file)
+
+
+def test_special_tokens_have_albert_ids(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3, 4]) == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(tokenizer) == 500
+    encoded = tokenizer("The name", "of it")
+    ids, types = encoded["input_ids"], encoded["token_type_ids"]
+    first = len(tokenizer.tokenize("The name")) + 2
+    assert (ids[0], ids[first - 1], ids[-1]) == (2, 3, 3)
+    assert types == [0] * first + [1] * (len(ids) - first)
+    assert tokenizer("a [MASK] b <unk>")["input_ids"].count(4) == 1
+    assert set(tokenizer.all_special_ids) == {0, 1, 2, 3, 4}
+
+
+def test_text_is_lowercased_and_stripped_of_accents(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> None:
+    assert tokenizer.tokenize("Ｎaïve ÉLAN") == tokenizer.tokenize("naive elan")
+    assert tokenizer.tokenize("the")[0] == "▁the"
+    assert (
+        tokenizer.decode(tokenizer("The value is here.")["input_ids"], skip_special_tokens=True) == "the value is here."
+    )
+    cased = train_tokenizer(sentences, 500, lowercase=False)
+    assert cased.encode("The").tokens != cased.encode("the").tokens
+
+
+def test_ids_are_those_of_the_sentencepiece_model(sentences: list[str]) -> None:
+    """An independent implementation, trained and run by the SentencePiece library, gives the same pieces."""
+    import io
+
+    from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+    proto = io.BytesIO()
+    lowered = [sentence.lower() for sentence in sentences if sentence.isascii() and "''" not in sentence]
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(lowered), model_writer=proto, vocab_size=400, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+        pad_piece="<pad>", normalization_rule_name="identity", control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        minloglevel=2,
+    )  # fmt: skip
+    reference = SentencePieceProcessor(model_proto=proto.getvalue())
+    ours = train_tokenizer(lowered, 400, lowercase=True)
+    for sentence in lowered[:200]:
+        assert ours.encode(sentence, add_special_tokens=False).tokens == reference.encode(sentence, out_type=str)
+
+
+def test_training_is_deterministic(sentences: list[str]) -> None:
+    assert train_tokenizer(sentences, 300, True).to_str() == train_tokenizer(iter(sentences), 300, True).to_str()
+
+
+@pytest.mark.parametrize("with_model_config", [False, True])
+def test_auto_tokenizer_loads_it_back(
+    tokenizer: PreTrainedTokenizerFast, sentences: list[str], tmp_path: Path, with_model_config: bool
+) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    if with_model_config:
+        (tmp_path / "config.json").write_text('{"model_type": "albert"}')
+    for loaded in (AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(str(tmp_path))):
+        assert loaded.get_vocab() == tokenizer.get_vocab()
+        assert loaded.special_tokens_map == tokenizer.special_tokens_map
+        assert loaded(sentences[:50])["input_ids"] == tokenizer(sentences[:50])["input_ids"]
+        assert loaded("Ein", "Paar")["token_type_ids"] == tokenizer("Ein", "Paar")["token_type_ids"]
+
+
+def test_a_vocabulary_that_the_text_cannot_fill_is_smaller_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        small = train_tokenizer(["some words of some text"] * 3, 5000, True)
+    assert small.get_vocab_size() < 100
+    assert f"tokenizer.vocab_size=5000: the text fills only {small.get_vocab_size()}" in caplog.text
+
+
+def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"tokenizer.vocab_size=8: the characters of the text alone need \d+"):
+        train_tokenizer(["the quick brown fox jumps over the lazy dog"], 8, True)
+    with pytest.raises(DataError, match="no text to train on"):
+        train_tokenizer(["", "<unk> [MASK]"], 100, True)
+
+    def broken() -> Iterator[str]:
+        yield "some text"
+        raise DataError("the file is not UTF-8")
+
+    with pytest.raises(DataError, match=r"^the file is not UTF-8$"):
+        train_tokenizer(broken(), 100, True)
+    (tmp_path / "albert").mkdir()
+    with pytest.raises(DataError, match=r"no such folder \(did you mean 'albert'\?\)"):
+        load_tokenizer(str(tmp_path / "albertt"))
+    with pytest.raises(DataError, match=r"tokenizer.path=.*albert: cannot load a tokenizer .*tokenizer.path=null"):
+        load_tokenizer(str(tmp_path / "albert"))
+    with pytest.raises(DataError, match=r"tokenizer.path=some/name: .*tokenizer.path=null to train one"):
+        load_tokenizer("some/name")
+    data.tokenizer.save_pretrained(tmp_path / "maskless")
+    maskless = AutoTokenizer.from_pretrained(tmp_path / "maskless")
+    maskless.mask_token = None
+    monkeypatch.setattr("adadepth.data.tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: maskless)
+    with pytest.raises(DataError, match="pretraining needs mask_token, which this tokenizer lacks"):
+        load_tokenizer(str(tmp_path / "maskless"))

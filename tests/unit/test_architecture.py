@@ -1,0 +1,152 @@
+"""The layering of design decisions that no type checker sees: who imports whom, and what an import costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "adadepth"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+# The part of the package a module belongs to -> the other parts it must not import.
+LAYERS = ("halting", "models", "training", "tasks", "run")
+FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate(LAYERS)}
+FORBIDDEN["halting"] |= {"data", "analysis", "config"}
+FORBIDDEN["models"] |= {"data", "analysis"}
+FORBIDDEN["data"] = {"models", "training", "tasks", "run", "analysis"}
+FORBIDDEN["analysis"] = {"models", "training", "tasks", "run", "data"}
+FORBIDDEN["config"] = FORBIDDEN["errors"] = {*LAYERS, "data", "analysis"}
+
+COSTLY = ("wandb", "evaluate", "datasets", "matplotlib")
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(tree: ast.AST, path: Path) -> Iterator[str]:
+    """Yield the absolute dotted name of everything imported anywhere under `tree`, a module of file `path`."""
+    package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from adadepth import models` names a part only in its aliases.
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def module_level(tree: ast.Module) -> ast.Module:
+    """Return the tree without what does not run on import: function bodies and `if TYPE_CHECKING` blocks."""
+
+    class Prune(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None: ...
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None: ...
+        def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+            return ast.Constant(value=None)
+
+        def visit_If(self, node: ast.If) -> ast.AST | list[ast.AST]:
+            if "TYPE_CHECKING" in ast.unparse(node.test):
+                return [self.visit(statement) for statement in node.orelse]
+            return self.generic_visit(node)
+
+    return Prune().visit(tree)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def crossings(path: Path, source: str) -> set[str]:
+    """Return the forbidden parts that a module imports."""
+    parts = {name.split(".")[1] for name in imports(ast.parse(source), path) if name.startswith("adadepth.")}
+    return parts & FORBIDDEN.get(part_of(path), set())
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "expected"),
+    [
+        ("halting/act.py", "from adadepth.models import x", {"models"}),
+        ("halting/act.py", "from .trace import DepthTrace", set()),
+        ("data/corpus.py", "from ..training import metrics", {"training"}),
+        ("data/corpus.py", "def f():\n    import adadepth.models.losses", {"models"}),
+        ("analysis/report.py", "from adadepth import models", {"models"}),
+        ("training/trainer.py", "from adadepth.analysis.statistics import HaltingStatistics", set()),
+        ("models/albert/__init__.py", "from ...tasks.pretrain import run", {"tasks"}),
+    ],
+)
+def test_the_checker_sees_every_form_of_import(file: str, source: str, expected: set[str]) -> None:
+    assert crossings(PACKAGE / file, source) == expected
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    assert not crossings(path, path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("library", COSTLY)
+def test_costly_libraries_are_imported_in_one_place_and_when_needed(library: str) -> None:
+    def importers(level: bool) -> list[str]:
+        trees = ((path, module_level(parse(path)) if level else parse(path)) for path in SOURCES)
+        return [
+            name_of(path) for path, tree in trees if any(name.split(".")[0] == library for name in imports(tree, path))
+        ]
+
+    assert len(importers(level=False)) <= 1
+    assert importers(level=True) == []
+
+
+def test_module_level_leaves_out_only_what_does_not_run() -> None:
+    tree = ast.parse(
+        "import a\nif TYPE_CHECKING:\n    import b\nelse:\n    import c\ndef f():\n    import d\nclass C:\n    import e"
+    )
+    assert {name.split(".")[0] for name in imports(module_level(tree), PACKAGE / "x.py")} == {"a", "c", "e"}
+
+
+def test_no_child_shadows_another_package() -> None:
+    # `python adadepth/run.py` puts adadepth/ first on sys.path: a child named like a library would replace it.
+    children = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    children = {name for name in children if not name.startswith(("_", "."))}
+    assert children
+    assert not children & set(sys.stdlib_module_names)
+    assert not children & set(packages_distributions())
+
+
+def undocumented(tree: ast.Module) -> list[str]:
+    """Return the public top-level functions and classes without a docstring."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    public = [node for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+    return [node.name for node in public if not ast.get_docstring(node)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_what_is_public_is_documented(path: Path) -> None:
+    assert undocumented(parse(path)) == []
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the top-level packages that a fresh interpreter has loaded after a statement."""
+    code = f"{statement}\nimport sys\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    return set(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement", ["import adadepth", "import adadepth.config, adadepth.errors"], ids=["package", "config"]
+)
+def test_importing_costs_no_heavy_library(statement: str) -> None:
+    assert not loaded_by(statement) & {"torch", "transformers", "accelerate", "sklearn", "scipy", *COSTLY}

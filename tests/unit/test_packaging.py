@@ -1,0 +1,166 @@
+"""pyproject.toml, poetry.lock and the files that repeat what they say."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LOCK: dict[str, Any] = tomllib.loads((ROOT / "poetry.lock").read_text(encoding="utf-8"))
+LOCKED = {package["name"]: package["version"] for package in LOCK["package"]}
+RUNTIME = [Requirement(text) for text in PYPROJECT["project"]["dependencies"]]
+EXTRAS = [Requirement(text) for group in PYPROJECT["project"]["optional-dependencies"].values() for text in group]
+
+
+@pytest.fixture(scope="module")
+def lock_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lock_script", ROOT / ".ci" / "lock.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_lock_is_in_sync(lock_script: ModuleType) -> None:
+    assert lock_script.problems(PYPROJECT, LOCK) == []
+
+
+def test_a_changed_requirement_puts_the_lock_out_of_sync(lock_script: ModuleType) -> None:
+    project = {**PYPROJECT["project"], "dependencies": [*PYPROJECT["project"]["dependencies"], "tqdm"]}
+    assert "make lock" in lock_script.problems({**PYPROJECT, "project": project}, LOCK)[0]
+
+
+def test_a_changed_linter_setting_leaves_it_in_sync(lock_script: ModuleType) -> None:
+    tools = {**PYPROJECT["tool"], "ruff": {}}
+    assert lock_script.problems({**PYPROJECT, "tool": tools}, LOCK) == []
+
+
+def test_two_versions_of_a_package_are_refused(lock_script: ModuleType) -> None:
+    twice = {**LOCK, "package": [*LOCK["package"], {"name": "torch", "version": "2.12.0"}]}
+    assert "torch" in lock_script.problems(PYPROJECT, twice)[0]
+
+
+@pytest.mark.skipif(shutil.which("poetry") is None, reason="poetry is not installed")
+def test_poetry_agrees() -> None:
+    subprocess.run(["poetry", "check", "--lock"], cwd=ROOT, check=True, timeout=120)
+
+
+def test_the_lock_pins_the_version_of_torch_that_results_are_measured_with() -> None:
+    assert LOCKED["torch"] == "2.13.0"
+
+
+@pytest.mark.parametrize("requirement", RUNTIME + EXTRAS, ids=str)
+def test_every_requirement_is_bounded_and_satisfied_by_the_lock(requirement: Requirement) -> None:
+    assert requirement.specifier
+    assert LOCKED[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+@pytest.mark.parametrize(
+    ("name", "admitted", "refused"),
+    [
+        ("torch", ["2.11.0", "2.12.1", "2.13.0", "2.13.0+cpu"], ["2.10.0", "2.14.0"]),
+        ("transformers", ["5.17.0", "5.23.0"], ["4.57.0", "5.16.0", "6.0.0"]),
+        ("hydra-core", ["1.3.6", "1.3.8"], ["1.3.2", "1.4.0"]),
+        ("omegaconf", ["2.3.0", "2.3.1"], ["2.4.0"]),
+    ],
+)
+def test_the_supported_ranges(name: str, admitted: list[str], refused: list[str]) -> None:
+    (specifier,) = (requirement.specifier for requirement in RUNTIME if requirement.name == name)
+    assert [version for version in admitted if version not in specifier] == []
+    assert [version for version in refused if version in specifier] == []
+
+
+def test_the_supported_pythons() -> None:
+    pythons = SpecifierSet(PYPROJECT["project"]["requires-python"])
+    versions = ["3.10.9", "3.11.0", "3.12.1", "3.13.0", "3.14.0"]
+    assert [version for version in versions if version in pythons] == versions[1:4]
+
+
+def test_the_old_optuna_launcher_is_not_a_dependency() -> None:
+    # hydra-optuna-sweeper pins optuna 2.10.
+    assert "hydra-optuna-sweeper" not in LOCKED
+
+
+def test_one_version_everywhere() -> None:
+    version = PYPROJECT["project"]["version"]
+    tree = ast.parse((ROOT / "adadepth" / "__init__.py").read_text(encoding="utf-8"))
+    stated = [ast.literal_eval(node.value) for node in tree.body if assigns(node, "__version__")]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert stated == [version]
+    assert str(citation["version"]) == version
+    assert LOCKED.get("adadepth") is None
+
+
+def assigns(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
+
+
+def test_what_the_package_imports_is_declared() -> None:
+    """A library that only a dependency brings along may vanish with that dependency's next release."""
+    declared = {canonicalize_name(requirement.name) for requirement in RUNTIME + EXTRAS}
+    providers = packages_distributions()
+    undeclared = {}
+    own = {"adadepth", "hydra_plugins", *sys.stdlib_module_names}
+    for path in sorted(path for package in ("adadepth", "hydra_plugins") for path in (ROOT / package).rglob("*.py")):
+        for name in imported(ast.parse(path.read_text(encoding="utf-8"))) - own:
+            if not {canonicalize_name(provider) for provider in providers.get(name, [name])} & declared:
+                undeclared[name] = path.name
+    assert undeclared == {}
+
+
+def imported(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_the_lock_names_no_source_but_the_default_index() -> None:
+    assert [package["name"] for package in LOCK["package"] if "source" in package] == []
+    files = [file for package in LOCK["package"] for file in package["files"]]
+    assert [file for file in files if set(file) != {"file", "hash"}] == []
+
+
+def project_files() -> list[Path]:
+    """Return what git tracks or would track."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_no_file_names_this_machine() -> None:
+    places = {str(ROOT), str(Path.home())} - {"/"}
+    patterns = [rf"(?<![\w./-]){re.escape(place)}(?![\w-])" for place in places]
+    patterns += [r"(?<![\w.-])/(?:home|Users)/\w+", r"file:///", r"(?<![\d.])(?:10|192\.168)\.\d+\.\d+\.\d+(?![\d.])"]
+    machine = re.compile("|".join(patterns))
+    found = []
+    for path in project_files():
+        if path.suffix in {".png", ".safetensors", ".parquet", ".lock"} or path == Path(__file__).resolve():
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if machine.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}")
+    assert found == []
