@@ -31,20 +31,24 @@ def write_halting_files(
     """Write halting.json, depth_by_class.csv and sentences.jsonl of an evaluation after `step` optimiser steps."""
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / HALTING, json.dumps({"step": step, **summary}, indent=1, allow_nan=False) + "\n")
-    write_atomic(directory / DEPTH_BY_CLASS, _class_table(summary))
+    write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
     lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
     write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
 
 
-def _class_table(summary: Mapping[str, Any]) -> str:
-    """One row per class; empty where a figure is missing."""
+def class_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of the figures by class; None where one is missing."""
     depths = range(summary["max_depth"] + 1)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["class", *_CLASS_COLUMNS, *(f"depth_{depth}" for depth in depths)])
+    rows = []
     for name, described in summary["classes"].items():
-        histogram = described.get("histogram", [""] * len(depths))
-        writer.writerow([name, *(described.get(column, "") for column in _CLASS_COLUMNS), *histogram])
+        histogram = described.get("histogram", [None] * len(depths))
+        rows.append([name, *(described.get(column) for column in _CLASS_COLUMNS), *histogram])
+    return ["class", *_CLASS_COLUMNS, *(f"depth_{depth}" for depth in depths)], rows
+
+
+def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue()
 
 

@@ -34,7 +34,7 @@ from adadepth.training.callbacks import (
     TrackingCallback,
 )
 from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run, run_directory
-from adadepth.training.tracking import Tracker, open_tracker
+from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
 from adadepth.training.trainer import DepthTrainer, checkpoint_step, complete_checkpoints
 
 
@@ -51,8 +51,8 @@ class Session:
 def train(config: ExperimentConfig) -> dict[str, float]:
     """Train, evaluate the best checkpoint, save the model, write the report; returns the final metrics."""
     args = training_arguments(config, "unused until the run's folder is known")
-    set_seed(config.seed)
     data = main_first(args, lambda: load_pretraining_data(config.dataset, config.tokenizer, config.seed))
+    set_seed(config.seed)
     model = build_model(config.model, len(data.tokenizer))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else _resumed_checkpoint(directory, args)
@@ -88,7 +88,6 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data and write a report; returns the metrics."""
     assert config.checkpoint is not None, "validated"
     args = training_arguments(config, "unused until the run's folder is known")
-    set_seed(config.seed)
     path = _model_path(config)
     model = load_model(path, config.model, _overridden_model_settings())
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
@@ -117,35 +116,32 @@ def _session(
     """Open run, tracker and trainer; when they close, however that comes, draw the report of what there is."""
     is_main = args.process_index == 0
     args.output_dir = str(directory / "checkpoints")
+    resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
     try:
-        with open_run(config, directory, is_main) as run, _tracker(config, directory, is_main, checkpoint) as tracker:
+        with open_run(config, directory, is_main) as run:
             run.update(
                 data=data.summary,
                 precision=choose_precision(config.trainer),
                 parameters=sum(parameter.numel() for parameter in model.parameters()),
             )
-            session = _assemble(config, args, run, tracker, data, model)
-            if is_main:
-                print(_banner(run, args, data), flush=True)
-            yield session
+            tracker = open_tracker(config, directory, is_main=is_main, resume_step=resume_step)
+            with closing_tracker(tracker):
+                session = _assemble(config, args, run, tracker, data, model)
+                if is_main:
+                    print(_banner(run, args, data), flush=True)
+                try:
+                    yield session
+                finally:
+                    if is_main:
+                        _draw_figures(directory, tracker, session.trainer.state.global_step)
     finally:
         if is_main:
             print(f"report: {write_report(directory)}", flush=True)
 
 
-@contextmanager
-def _tracker(config: ExperimentConfig, directory: Path, is_main: bool, checkpoint: Path | None) -> Iterator[Tracker]:
-    """A tracker that is closed in any case, after it has received the figures."""
-    step = None if checkpoint is None else checkpoint_step(checkpoint)
-    tracker = open_tracker(config, directory, is_main=is_main, resume_step=step)
-    exit_code = 1
-    try:
-        yield tracker
-        exit_code = 0
-    finally:
-        if is_main:
-            draw_figures(directory)
-        tracker.finish(exit_code)
+def _draw_figures(directory: Path, tracker: Tracker, step: int) -> None:
+    for figure in draw_figures(directory):
+        tracker.image(f"figures/{figure.stem}", figure, step)
 
 
 def _assemble(

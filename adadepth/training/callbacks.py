@@ -16,7 +16,7 @@ from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.analysis.console import halting_table
-from adadepth.analysis.files import write_halting_files
+from adadepth.analysis.files import class_table, write_halting_files
 from adadepth.analysis.statistics import flatten
 from adadepth.training.tracking import Tracker
 from adadepth.training.trainer import DepthTrainer
@@ -148,6 +148,7 @@ class TrackingCallback(TrainerCallback):
             for name, value in figures.items():
                 if isinstance(value, list):
                     self.tracker.histogram(name, value, 0, state.global_step)
+            self.tracker.table("halting/classes", *class_table(report.statistics), state.global_step)
 
 
 class ProgressBarCallback(ProgressCallback):

@@ -6,7 +6,8 @@ and is complete: the other sinks repeat it. Only this module imports wandb and T
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -55,6 +56,17 @@ def open_tracker(
     elif config.logger.name is Sink.tensorboard:
         sinks.append(_TensorBoard(directory))
     return _FanOut(sinks)
+
+
+@contextmanager
+def closing_tracker(tracker: Tracker) -> Iterator[None]:
+    """Close the tracker however the block ends, telling it whether that was well."""
+    exit_code = 1
+    try:
+        yield
+        exit_code = 0
+    finally:
+        tracker.finish(exit_code)
 
 
 class _FanOut:

@@ -1,0 +1,113 @@
+"""The README's commands and code, run as they stand but at the debug width."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adadepth import tasks
+from adadepth.run import main
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ONLINE = "wikipedia_bookcorpus"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands(program: str) -> list[list[str]]:
+    """The arguments of every command that starts with `program`, comments dropped and continued lines joined."""
+    lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
+    split = [shlex.split(line, comments=True) for line in lines]
+    return [words for words in split if " ".join(words).startswith(program)]
+
+
+RUNS = [words[2:] for words in commands("python adadepth/run.py")]
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["adadepth/run.py", *arguments])
+    main()
+
+
+def test_the_readme_has_commands():
+    assert len(RUNS) >= 10
+    assert commands("torchrun")
+    assert len(blocks("python")) == 1
+
+
+@pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
+def test_run(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if "--help" in arguments:
+        invoke(monkeypatch, *arguments)
+        assert "learning_rate" in capsys.readouterr().out
+        return
+    if ONLINE in " ".join(arguments):
+        invoke(monkeypatch, *arguments, "--cfg", "job")
+        assert ONLINE in capsys.readouterr().out
+        return
+    if "-m" in arguments or any(argument.startswith("sweep=") for argument in arguments):
+        jobs = []
+        monkeypatch.setattr(tasks, "run", lambda config: jobs.append(config) or 1.0)
+        invoke(monkeypatch, *arguments)
+        assert len(jobs) >= 4
+        return
+    if "dataset=text" in arguments:
+        (tmp_path / "my_corpus").mkdir()
+        text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
+        (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
+        arguments = [*arguments, "tokenizer.vocab_size=50"]
+    if any("latest" in argument for argument in arguments):
+        invoke(monkeypatch, "--config-name", "act_tiny", "debug=default")
+    capsys.readouterr()
+    invoke(monkeypatch, *arguments, "debug=default")
+    (line,) = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert Path(line).stat().st_size > 10_000
+
+
+def test_torchrun_writes_one_folder(tmp_path):
+    """Two processes agree on the folder, and both end well."""
+    (words,) = commands("torchrun")
+    words[words.index("8")] = "2"
+    script = words.index("adadepth/run.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:script]]
+    arguments = [str(ROOT / words[script]), *words[script + 1 :], "debug=default", "trainer.precision=fp32"]
+    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (report,) = tmp_path.glob("outputs/act_base/*/report.html")
+    assert done.stdout.count(f"report: {report.relative_to(tmp_path)}") == 1
+
+
+def test_python_block(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(blocks("python")[0], names)
+    assert names["outputs"].updates.shape == (2, 12)
+    assert set(names["outputs"].loss_parts) == {"task", "ponder"}
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", "\n".join(blocks("bash")), flags=re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_links_lead_somewhere():
+    for path in re.findall(r"\]\((?!http)([^)#]+)", README):
+        assert (ROOT / path).exists(), path
+
+
+def test_two_precisions_in_one_process(tmp_path, monkeypatch):
+    """A second job of another precision in the same process, each with a folder and a W&B run of its own."""
+    monkeypatch.chdir(tmp_path)
+    invoke(
+        monkeypatch, "--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32"
+    )
+    assert len([*tmp_path.glob("outputs/act_tiny/*/run.json")]) == 2
+    assert len([*tmp_path.glob("outputs/act_tiny/*/wandb/offline-run-*")]) == 2
