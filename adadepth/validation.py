@@ -14,6 +14,8 @@ from adadepth.errors import ConfigError, nearest
 
 _HUB_KEYS = ("path", "name", "split", "rows_per_document")
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/")
+# What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
+EVALUATION_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
 
 
 def checked(composed: DictConfig) -> ExperimentConfig:
@@ -209,6 +211,11 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
         yield f"name={config.name}: must be a plain folder name"
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
+    kind, _, metric = config.optimise.partition("/")
+    if kind == "eval":
+        yield from _evaluation_metric("optimise", config.optimise, metric)
+    if best := config.trainer.metric_for_best_model:
+        yield from _evaluation_metric("trainer.metric_for_best_model", best, best.removeprefix("eval_"))
     if config.dataset.evaluation_path is not None and config.dataset.source is not Source.local:
         yield f"dataset.evaluation_path={config.dataset.evaluation_path}: read only with dataset.source=local"
 
@@ -217,3 +224,9 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
     sink = config.logger.name
     if sink is not Sink.none and importlib.util.find_spec(sink.value) is None:
         yield f"logger={sink}: the package is missing, install it with pip install {sink}"
+
+
+def _evaluation_metric(key: str, value: str, metric: str) -> Iterator[str]:
+    if metric not in EVALUATION_METRICS:
+        known = ", ".join(EVALUATION_METRICS)
+        yield f"{key}={value}: an evaluation has no such metric{nearest(metric, EVALUATION_METRICS)}; known: {known}"

@@ -88,10 +88,8 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
-        where = "a folder" if Path(path).is_dir() else "neither a folder nor, without a network, a name"
-        raise CheckpointError(
-            f"{key}={path}: {where} with a model that transformers can read ({str(error).splitlines()[0]})"
-        ) from error
+        what = "a folder without a model" if Path(path).is_dir() else "neither a folder nor a model that can be fetched"
+        raise CheckpointError(f"{key}={path}: {what} ({str(error).splitlines()[0]})") from error
 
 
 def _check_shapes(path: str, source: PreTrainedConfig, config: AlbertActConfig) -> None:

@@ -26,8 +26,8 @@ def optimised(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:
         ConfigError: If the run has no such metric, naming those it has.
     """
     if config.optimise not in metrics:
-        raise ConfigError(
-            f"optimise={config.optimise}: not a metric of this run{nearest(config.optimise, metrics)}; "
-            f"it has {', '.join(sorted(metrics))}"
-        )
+        kind = config.optimise.partition("/")[0]
+        alike = [name for name in sorted(metrics) if name.startswith(kind)]
+        hint = nearest(config.optimise, metrics)
+        raise ConfigError(f"optimise={config.optimise}: not a metric of this run{hint}; it has {', '.join(alike)}")
     return float(metrics[config.optimise])

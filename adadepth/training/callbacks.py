@@ -26,18 +26,29 @@ _UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "
 
 
 class EpochCallback(TrainerCallback):
-    """Tells the sampler which epoch begins; after a resume accelerate's wrappers hide the sampler from the loop."""
+    """Tells the sampler, or the stream, which epoch begins.
+
+    The loop's own attempt does not always arrive: after a resume accelerate's wrappers hide the sampler, and a stream's
+    loader is not accelerate's.
+    """
 
     def __init__(self) -> None:
         self.trainer: DepthTrainer | None = None
+        self.epoch = -1
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start from the epoch that a resumed run had reached."""
+        self.epoch = int(state.epoch or 0) - 1
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the epoch."""
-        sampler = None if self.trainer is None else self.trainer.train_sampler
-        if sampler is not None:
-            sampler.set_epoch(int(state.epoch or 0))
+        assert self.trainer is not None
+        self.epoch += 1
+        (self.trainer.train_sampler or self.trainer.train_dataset).set_epoch(self.epoch)
 
 
 class StopCallback(TrainerCallback):

@@ -44,6 +44,8 @@ MISTAKES = [
     (["seed=-1"], "seed=-1: must be from 0 to 2^32 - 1"),
     (["name=a/b"], "name=a/b: must be a plain folder name"),
     (["optimise=loss"], "optimise=loss: must start with one of train/, eval/, halting/"),
+    (["optimise=eval/mlm_los"], "optimise=eval/mlm_los: an evaluation has no such metric (did you mean 'mlm_loss'?)"),
+    (["trainer.metric_for_best_model=eval_lost"], "trainer.metric_for_best_model=eval_lost: an evaluation has no such"),
     (["+trainer.foo=1"], "trainer.foo: unknown key"),
 ]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from adadepth.validation import EVALUATION_METRICS
 from tests.training.support import tiny_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +58,7 @@ def test_accumulation_changes_no_gradient(tmp_path, reduction):
 
 
 def test_two_processes_equal_one(tmp_path):
-    """Gradients, losses, metrics and halting statistics of two gloo processes on the same global batch."""
+    """Gradients, losses, metrics and halting statistics of two gloo processes on the same global batch; resume too."""
     gradients, logged, metrics = first_update(tmp_path / "one", 8, 1)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", _free_port()]
     script = str(Path(__file__).with_name("two_processes.py"))
@@ -70,6 +71,7 @@ def test_two_processes_equal_one(tmp_path):
         assert two["logged"][name] == pytest.approx(logged[name], rel=1e-5), name
     for name in ("eval_loss", "eval_mlm_loss", "eval_sop_loss", "eval_mlm_accuracy", "eval_ponder_cost"):
         assert two["metrics"][name] == pytest.approx(metrics[name], rel=1e-5), name
+    assert two["exact"], "two processes resumed in their second epoch must end where the whole run does"
     one = tiny_trainer(tmp_path / "again", "trainer.max_steps=1", "trainer.per_device_train_batch_size=8")
     one.evaluate()
     assert two["untrained"]["n"] == one.last_report.statistics["n"]
@@ -93,6 +95,7 @@ def test_every_trainable_parameter_gets_a_gradient(tmp_path):
 def test_evaluation_does_not_depend_on_its_batch_size(tmp_path):
     trainer = tiny_trainer(tmp_path, "trainer.max_steps=1")
     small = trainer.evaluate()
+    assert {f"eval_{name}" for name in EVALUATION_METRICS} <= small.keys()
     trainer.args.per_device_eval_batch_size = 3
     large = trainer.evaluate()
     for name in ("eval_loss", "eval_mlm_loss", "eval_mlm_accuracy", "eval_sop_accuracy", "eval_ponder_cost"):

@@ -1,4 +1,4 @@
-"""Run by torchrun: one update on two processes; the first one saves what came out."""
+"""Run by torchrun: one update on two processes, and a resumed run; the first one saves what came out."""
 
 import sys
 from pathlib import Path
@@ -9,14 +9,27 @@ from tests.training.support import tiny_trainer
 from tests.training.test_normalisation import first_update
 
 
+def resume_is_exact(folder: Path) -> bool:
+    """Whether a run resumed in its second epoch ends with the weights of the whole run."""
+    overrides = ("trainer.max_steps=8", "trainer.save_strategy=steps", "trainer.save_steps=1")
+    overrides += ("trainer.save_total_limit=null", "model.hidden_dropout_prob=0.1", "trainer.num_train_epochs=9")
+    whole = tiny_trainer(folder / "whole", *overrides)
+    whole.train()
+    assert whole.state.epoch > 1, "the resumed step must lie in a later epoch"
+    resumed = tiny_trainer(folder / "resumed", *overrides)
+    resumed.train(resume_from_checkpoint=str(folder / "whole" / "checkpoint-7"))
+    return all(torch.equal(p, resumed.model.get_parameter(name)) for name, p in whole.model.named_parameters())
+
+
 def main(folder: Path) -> None:
-    gradients, logged, metrics = first_update(folder / "two", 4, 1, "trainer.use_cpu=true")
-    untrained = tiny_trainer(folder / "untrained", "trainer.max_steps=1", "trainer.use_cpu=true")
+    gradients, logged, metrics = first_update(folder / "two", 4, 1)
+    untrained = tiny_trainer(folder / "untrained", "trainer.max_steps=1")
     untrained.evaluate()
+    exact = resume_is_exact(folder)
     if untrained.is_world_process_zero():
         statistics = untrained.last_report.statistics
         result = {"gradients": gradients, "logged": logged, "metrics": metrics, "untrained": statistics}
-        torch.save(result, folder / "two.pt")
+        torch.save(result | {"exact": exact}, folder / "two.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 

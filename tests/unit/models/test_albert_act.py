@@ -472,5 +472,6 @@ def test_bad_inputs():
 def test_public_names_exist():
     for name in adadepth.__all__:
         assert getattr(adadepth, name) is not None
+    assert {*adadepth.models.__all__} <= {*adadepth.__all__}
     with pytest.raises(AttributeError):
         _ = adadepth.nothing
