@@ -45,7 +45,9 @@ def test_the_readme_has_commands():
 def test_run(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if "--help" in arguments:
-        invoke(monkeypatch, *arguments)
+        with pytest.raises(SystemExit) as end:
+            invoke(monkeypatch, *arguments)
+        assert not end.value.code
         assert "learning_rate" in capsys.readouterr().out
         return
     if ONLINE in " ".join(arguments):
