@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-gpu lint format bench lock lock-check clean
+.PHONY: help install demo test test-slow test-gpu gpu lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -36,6 +36,11 @@ test-slow: $(READY) ## Run the slow tests
 
 test-gpu: $(READY) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+gpu: test-gpu ## On a CUDA device: its tests, ten minutes of act_tiny on WikiText-2, a training step's time
+	$(BIN)/python adadepth/run.py --config-name act_tiny dataset=wikitext2 tokenizer.vocab_size=8000 trainer=adamw \
+		trainer.time_budget_minutes=10
+	$(BIN)/python benchmarks/training_step.py --batch 64
 
 lint: $(READY) ## Check style, formatting and types
 	$(BIN)/ruff check .

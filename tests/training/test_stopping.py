@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from adadepth import tasks
 from adadepth.errors import UserError
 from adadepth.training.callbacks import StopCallback
 from adadepth.training.trainer import complete_checkpoints
+from tests.configs.support import configured
 from tests.training.support import tiny_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +45,16 @@ def test_time_budget_stops_with_a_checkpoint_and_an_evaluation(tmp_path):
     assert stop.reason == "time budget spent"
     assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-1"]
     assert any("eval_loss" in entry for entry in trainer.state.log_history)
+
+
+def test_early_stopping(tmp_path):
+    """With a learning rate that moves nothing, the second evaluation without improvement is the last."""
+    overrides = ("trainer.max_steps=40", "trainer.eval_steps=1", "trainer.learning_rate=1e-12")
+    patience = ("trainer.early_stopping_patience=2", "trainer.eval_on_start=false")
+    tasks.run(configured("act_tiny", "debug=default", f"output_dir={tmp_path}", *overrides, *patience))
+    (directory,) = tmp_path.glob("act_tiny/*")
+    assert max(step for step, _ in _losses(directory)) == 3
+    assert json.loads((directory / "run.json").read_text())["best_checkpoint"] == "checkpoint-1"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
