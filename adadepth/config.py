@@ -17,16 +17,27 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 # Enumerations: the member's name is what a YAML file or the command line says, and equals its value.
-Task = StrEnum("Task", ["pretrain"])
+Task = StrEnum("Task", ["pretrain", "finetune"])
 Mode = StrEnum("Mode", ["train", "evaluate", "report"])
 PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
 CapRemainder = StrEnum("CapRemainder", ["reference", "penalty", "forced"])
 StateRule = StrEnum("StateRule", ["single", "graves", "accumulated", "basic"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
 HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
+Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
+KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
+Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none"])
+Readout = StrEnum("Readout", ["tokens", "pooler"])
+HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_diff"])
+DoubleCls = StrEnum("DoubleCls", ["first", "both"])
+ExitWeights = StrEnum("ExitWeights", ["linear", "uniform"])
+Cell = StrEnum("Cell", ["tanh", "gru"])
 Activation = StrEnum("Activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_attention"])
 Source = StrEnum("Source", ["embedded", "local", "hub"])
+Problem = StrEnum("Problem", ["classification", "regression"])
+Representation = StrEnum("Representation", ["vectors", "tokens"])
+Counted = StrEnum("Counted", ["nonzero", "positive"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
 Optimizer = StrEnum("Optimizer", ["adamw", "lamb"])
 Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine"])
@@ -46,23 +57,34 @@ class ModelConfig:
 
 
 @dataclass
-class AlbertActModelConfig(ModelConfig):
-    """ACT-ALBERT: one shared ALBERT block applied until every token has halted (Simoulin & Crabbé 2021)."""
+class AlbertModelConfig(ModelConfig):
+    """Plain ALBERT (Lan et al. 2020), every layer of it: the baseline, and the geometry of the families built on it.
 
-    name: str = "albert_act"  # the family
+    Sizes left at null are those of ``pretrained``, or ALBERT's own where there is none.
+    """
+
+    name: str = "albert"  # the family
     vocab_size: int | None = None  # None: as many as the tokenizer has
-    embedding_size: int = 128  # E, width of the factorised embeddings
-    hidden_size: int = 768  # H, width of the block
-    num_hidden_layers: int = 6  # L, most iterations of the shared block
-    num_attention_heads: int = 12  # must divide hidden_size
-    intermediate_size: int = 3072  # F, inner width of the feed-forward part
-    hidden_act: Activation = Activation.gelu_new  # the tanh form: what "gelu" meant in the published training
+    embedding_size: int | None = None  # E, width of the factorised embeddings
+    hidden_size: int | None = None  # H, width of the block
+    num_hidden_layers: int | None = None  # L, most iterations of the shared block
+    num_attention_heads: int | None = None  # must divide hidden_size
+    intermediate_size: int | None = None  # F, inner width of the feed-forward part
+    hidden_act: Activation | None = None  # of the feed-forward part
     hidden_dropout_prob: float = 0.0  # after the embeddings, the attention and the feed-forward part
     attention_probs_dropout_prob: float = 0.0  # on the attention weights
     classifier_dropout_prob: float = 0.1  # before a classification head
-    max_position_embeddings: int = 512  # longest sequence the model can read, in tokens
+    max_position_embeddings: int | None = None  # longest sequence the model can read, in tokens
     initializer_range: float = 0.02  # standard deviation of the initial weights
     layer_norm_eps: float = 1e-12  # added to the variance
+    attn_implementation: Attention | None = None  # None: the best that torch offers here
+
+
+@dataclass
+class AlbertActModelConfig(AlbertModelConfig):
+    """ACT-ALBERT: one shared ALBERT block applied until every token has halted (Simoulin & Crabbé 2021)."""
+
+    name: str = "albert_act"  # the family
     act_epsilon: float = 0.01  # a token halts when its summed probability exceeds 1 - act_epsilon
     act_penalty: float = 1e-3  # tau, weight of the ponder cost N + R in the loss
     penalty_reduction: PenaltyReduction = PenaltyReduction.sum_tokens  # over tokens; always a mean over sequences
@@ -71,7 +93,50 @@ class AlbertActModelConfig(ModelConfig):
     halting_input: HaltingInput = HaltingInput.block_output  # what the halting unit reads
     halting_scope: HaltingScope = HaltingScope.token  # one decision a token, or one a sequence
     halt_bias_init: float = 0.0  # initial halting bias; negative starts deep, positive starts shallow
-    attn_implementation: Attention | None = None  # None: the best that torch offers here
+
+
+@dataclass
+class PonderSettings:
+    """The halting distribution of PonderNet (Banino et al. 2021), whatever computes the steps."""
+
+    target_halt_probability: float = 0.1  # of the geometric prior, whose mean is about its inverse
+    kl_penalty_factor: float = 0.01  # beta, weight of the divergence from the prior
+    kl_direction: KLDirection = KLDirection.posterior_prior  # KL(p || prior), PonderNet's; the other is PALBERT's
+    truncation: Truncation = Truncation.renormalise  # what happens to the mass beyond the last step
+    halt_bias_init: float = 0.0  # initial halting bias; negative starts deep, positive starts shallow
+    exit_rule: str = "quantile:0.5"  # which step's prediction counts; docs/exit_rules.md lists the rules
+
+
+@dataclass
+class PonderAlbertModelConfig(PonderSettings, AlbertModelConfig):
+    """PonderALBERT: a halting distribution over the iterations of ALBERT's block, one a sequence."""
+
+    name: str = "ponder_albert"  # the family
+    ce_normalisation: Normalisation = Normalisation.sum  # mean_over_steps divides the expected loss by the steps too
+    readout: Readout = Readout.tokens  # heads read the two [CLS] (PonderALBERT), or the pooled first one (PALBERT)
+    halting_head: HaltingHead = HaltingHead.mlp  # linear_cat, linear_diff: PALBERT's, on consecutive states
+    halting_head_layers: int = 1  # PALBERT's k: k > 1 puts k tanh layers before linear_cat
+    head_size: int = 128  # inner width of the MLP heads
+    double_cls_pairs: DoubleCls = DoubleCls.first  # where a pair gets the second [CLS]
+
+
+@dataclass
+class MultiExitAlbertModelConfig(AlbertModelConfig):
+    """ALBERT with a classifier at every iteration, trained jointly (PABEE, Zhou et al. 2020): a baseline."""
+
+    name: str = "multi_exit_albert"  # the family
+    exit_weights: ExitWeights = ExitWeights.linear  # of the steps' losses: their number (PABEE), or equal
+    exit_rule: str = "patience:3"  # which step's prediction counts; docs/exit_rules.md lists the rules
+
+
+@dataclass
+class PonderRnnModelConfig(PonderSettings, ModelConfig):
+    """The recurrent cell of PonderNet's parity experiment."""
+
+    name: str = "ponder_rnn"  # the family
+    hidden_size: int = 128  # units of the cell
+    num_steps: int = 20  # N, most steps
+    cell: Cell = Cell.tanh  # the papers' cell, or a gated one
 
 
 @dataclass
@@ -88,9 +153,19 @@ class MaskingConfig:
 
 @dataclass
 class DatasetConfig:
-    """A pretraining corpus and how examples are cut from it."""
+    """What every data set has."""
 
     name: str = MISSING  # shown in reports
+    sequence_length: int = 128  # tokens, including [CLS] and [SEP]
+    max_evaluation_examples: int | None = 2000  # None: all
+    pad_to_length: bool = False  # pad every batch to sequence_length: fixed shapes for compiled runs
+    cache_dir: str | None = None  # prepared data; None: the user's cache folder
+
+
+@dataclass
+class CorpusConfig(DatasetConfig):
+    """A pretraining corpus and how examples are cut from it."""
+
     source: Source = Source.embedded  # Python's own documentation, local files, or data sets of the hub
     path: Any = None  # local: a file, a folder, a glob, or a list of these (text, jsonl, parquet)
     hub: list[dict[str, Any]] = field(default_factory=list)  # hub: entries {path, name, split, rows_per_document}
@@ -98,16 +173,51 @@ class DatasetConfig:
     document_separator: Separator = Separator.auto  # what ends a document in plain text
     evaluation_path: Any = None  # local held-out text; None: documents are set aside from the corpus
     evaluation_fraction: float = 0.05  # share of the documents set aside
-    max_evaluation_examples: int | None = 2000  # None: all
     streaming: bool = False  # read hub or local data while training instead of preparing it
     shuffle_buffer: int = 10000  # examples, streaming only
     max_documents: int | None = None  # use only the first documents
-    sequence_length: int = 128  # tokens, including [CLS] and [SEP]
     short_sequence_probability: float = 0.1  # share of examples cut to a random shorter length
     sentence_order: bool = True  # build segment pairs, half of them swapped
     masking: MaskingConfig = field(default_factory=MaskingConfig)  # which tokens are predicted
-    pad_to_length: bool = False  # pad every batch to sequence_length: fixed shapes for compiled runs
-    cache_dir: str | None = None  # prepared data; None: the user's cache folder
+
+
+@dataclass
+class HubTable:
+    """A data set of the hub."""
+
+    path: str | None = None  # its name there, or a local folder in its layout
+    name: str | None = None  # of one of its configurations
+
+
+@dataclass
+class LabelledConfig(DatasetConfig):
+    """Sentences or pairs of sentences with a class or a value: GLUE's tasks, and any table of that shape."""
+
+    source: Source = Source.hub  # a data set of the hub, local files, or sentences of Python's own documentation
+    path: Any = None  # local: a folder with {train,validation,test}.{parquet,jsonl,csv,tsv}, or a mapping split: file
+    hub: HubTable = field(default_factory=HubTable)  # with source=hub
+    text_columns: list[str] = field(default_factory=lambda: ["sentence"])  # one, or two for pairs
+    label_column: str = "label"  # a class number, a class name, or a value
+    labels: list[str] | None = None  # class names in order; None: those of the data
+    problem: Problem = Problem.classification  # of classes, or of one value
+    metrics: list[str] = field(default_factory=lambda: ["accuracy"])  # the task's; eval/score is their mean
+    train_split: str = "train"  # its name in the data
+    evaluation_splits: list[str] = field(default_factory=lambda: ["validation"])  # the first one selects the model
+    test_splits: list[str] = field(default_factory=lambda: ["test"])  # without labels, for submission; may be absent
+    submission: list[str] = field(default_factory=list)  # GLUE's file names, one a test split
+    max_train_examples: int | None = None  # use only the first examples
+
+
+@dataclass
+class ParityConfig(DatasetConfig):
+    """Is the number of ones odd? The task of ACT (Graves 2016) and PonderNet, drawn afresh in every epoch."""
+
+    representation: Representation = Representation.vectors  # for a recurrent cell, or as tokens
+    size: int = 64  # values, each 0, 1 or -1
+    train_ones: list[int] = field(default_factory=lambda: [1, 64])  # lowest and highest number of ones
+    extrapolation_ones: list[int] | None = None  # also evaluated: a range that training does not see
+    counted: Counted = Counted.nonzero  # whether -1 counts as a one
+    train_examples: int = 100000  # an epoch
 
 
 @dataclass
@@ -210,14 +320,30 @@ class ExperimentConfig:
     trainer: TrainerConfig = MISSING  # group trainer/
     logger: LoggerConfig = MISSING  # group logger/
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # speed only
-    optimise: str = "eval/loss"  # metric a sweep minimises; what the run returns
+    seeds: int = 1  # runs with as many consecutive seeds; above 1 the metrics are means over them
+    exit_rules: list[str] = field(default_factory=list)  # mode=evaluate: compare these on one checkpoint; [all]
+    optimise: str = "eval/loss"  # metric a sweep optimises; what the run returns
     checkpoint: str | None = None  # mode=evaluate: a run directory, one of its checkpoints, `latest`, or a hub id
     run: str | None = None  # mode=report: a run directory, or `latest`
     resume: str | None = None  # continue a run: its directory, or `latest`
     output_dir: str = "outputs"  # relative to where the command runs
 
 
-MODEL_SCHEMAS: dict[str, type[ModelConfig]] = {"albert_act": AlbertActModelConfig}
+MODEL_SCHEMAS: dict[str, type[ModelConfig]] = {
+    schema.name: schema
+    for schema in (
+        AlbertActModelConfig,
+        AlbertModelConfig,
+        MultiExitAlbertModelConfig,
+        PonderAlbertModelConfig,
+        PonderRnnModelConfig,
+    )
+}
+DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
+    "corpus": CorpusConfig,
+    "labelled": LabelledConfig,
+    "parity_task": ParityConfig,
+}
 
 # Trainer settings that transformers does not have; adadepth.training translates them.
 OWN_TRAINER_FIELDS = frozenset({
@@ -235,11 +361,12 @@ _NEUTRAL_TRAINER_FIELDS = frozenset({
 
 
 def register_schema() -> None:
-    """Store the schema under the names YAML files extend: ``schema`` at the root, the family's name under ``model``."""
+    """Store the schemas under the names YAML files extend: ``schema`` at the root, others in their group."""
     store = ConfigStore.instance()
     store.store(name="schema", node=ExperimentConfig)
-    for family, schema in MODEL_SCHEMAS.items():
-        store.store(group="model", name=family, node=schema)
+    for group, schemas in (("model", MODEL_SCHEMAS), ("dataset", DATASET_SCHEMAS)):
+        for name, node in schemas.items():
+            store.store(group=group, name=name, node=node)
 
 
 def to_config(composed: DictConfig) -> ExperimentConfig:
@@ -255,9 +382,12 @@ def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in OWN_TRAINER_FIELDS}
 
 
+_RESULT_KEYS = ("task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "trainer")
+
+
 def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Select from a configuration, as nested dictionaries, what may change a result."""
-    relevant = {key: settings[key] for key in ("task", "mode", "seed", "model", "dataset", "tokenizer", "trainer")}
+    relevant = {key: settings[key] for key in _RESULT_KEYS}
     neutral = {"dataset": {"cache_dir"}, "trainer": _NEUTRAL_TRAINER_FIELDS}
     for section, names in neutral.items():
         relevant[section] = {name: value for name, value in relevant[section].items() if name not in names}

@@ -20,7 +20,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from adadepth.config import MODEL_SCHEMAS, ExperimentConfig, ModelConfig
+from adadepth.config import DATASET_SCHEMAS, MODEL_SCHEMAS, DatasetConfig, ExperimentConfig, ModelConfig
 from adadepth.errors import UserError, nearest
 
 
@@ -51,14 +51,18 @@ def known_configs(configs: Path) -> list[str]:
 
 
 def known_keys(schema: type = ExperimentConfig, prefix: str = "") -> Iterator[str]:
-    """Yield every public key, e.g. ``trainer.learning_rate``, of all families of models."""
+    """Yield every public key, e.g. ``trainer.learning_rate``, of all families of models and kinds of data."""
+    kinds: dict[Any, Any] = {ModelConfig: MODEL_SCHEMAS, DatasetConfig: DATASET_SCHEMAS}
     for field in dataclasses.fields(schema):
         key = prefix + field.name
         yield key
-        nested = MODEL_SCHEMAS.values() if field.type is ModelConfig else [field.type]
-        for node in nested:
-            if isinstance(node, type) and dataclasses.is_dataclass(node):
-                yield from known_keys(node, f"{key}.")
+        nested = kinds[field.type].values() if field.type in kinds else [field.type]
+        yield from dict.fromkeys(
+            name
+            for node in nested
+            if isinstance(node, type) and dataclasses.is_dataclass(node)
+            for name in known_keys(node, f"{key}.")
+        )
 
 
 def _missing_config(error: MissingConfigException, configs: Path) -> str:

@@ -9,13 +9,31 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from adadepth.config import AlbertActModelConfig, ExperimentConfig, Mode, Precision, Sink, Source, to_config
+from adadepth.config import (
+    AlbertActModelConfig,
+    AlbertModelConfig,
+    CorpusConfig,
+    ExperimentConfig,
+    HaltingHead,
+    LabelledConfig,
+    Mode,
+    ParityConfig,
+    PonderAlbertModelConfig,
+    PonderRnnModelConfig,
+    Precision,
+    Representation,
+    Sink,
+    Source,
+    Task,
+    to_config,
+)
 from adadepth.errors import ConfigError, nearest
 
 _HUB_KEYS = ("path", "name", "split", "rows_per_document")
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/")
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
-EVALUATION_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
+PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
+_LOSS_PARTS = {"albert_act": ("ponder_loss",), "ponder_albert": ("kl_loss",), "ponder_rnn": ("kl_loss",)}
 
 
 def checked(composed: DictConfig) -> ExperimentConfig:
@@ -33,7 +51,7 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
-    checks = (_ranges, _model, _dataset, _trainer, _mode, _names, _extras)
+    checks = (_ranges, _task, _model, _corpus, _labelled, _parity, _trainer, _mode, _names, _extras)
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
 
@@ -61,12 +79,13 @@ _DROPOUT = (lambda value: 0 <= value < 1, "at least 0 and below 1")
 # key -> (test, what is allowed). A key the configuration lacks (another family's) and None are skipped.
 _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1"),
+    "seeds": _at_least(1),
     "model.vocab_size": _at_least(5),
     **{
         f"model.{name}": _at_least(1)
         for name in (
             "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-            "max_position_embeddings",
+            "max_position_embeddings", "halting_head_layers", "head_size", "num_steps",
         )
     },
     "model.hidden_dropout_prob": _DROPOUT,
@@ -76,11 +95,16 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.layer_norm_eps": _POSITIVE,
     "model.act_epsilon": _OPEN_SHARE,
     "model.act_penalty": _at_least(0),
+    "model.target_halt_probability": _OPEN_SHARE,
+    "model.kl_penalty_factor": _at_least(0),
     "model.halt_bias_init": (math.isfinite, "a finite number"),
     "dataset.evaluation_fraction": _OPEN_SHARE,
     "dataset.max_evaluation_examples": _at_least(1),
     "dataset.shuffle_buffer": _at_least(1),
     "dataset.max_documents": _at_least(2),
+    "dataset.max_train_examples": _at_least(1),
+    "dataset.size": _at_least(1),
+    "dataset.train_examples": _at_least(1),
     "dataset.sequence_length": _at_least(8),
     "dataset.short_sequence_probability": _SHARE,
     "dataset.masking.probability": _OPEN_SHARE,
@@ -120,25 +144,90 @@ def _ranges(config: ExperimentConfig) -> Iterator[str]:
             yield f"{key}={value}: must be {allowed}"
 
 
+def _task(config: ExperimentConfig) -> Iterator[str]:
+    """Which models and data a task takes, and what only some tasks and modes read."""
+    model, dataset = config.model, config.dataset
+    if config.task is Task.pretrain:
+        if not isinstance(dataset, CorpusConfig):
+            yield f"dataset={dataset.name}: task=pretrain reads a corpus, e.g. dataset=python_docs"
+        if not isinstance(model, AlbertActModelConfig):
+            yield f"model={model.name}: task=pretrain trains albert_act, e.g. model=albert_act_mini"
+    elif isinstance(dataset, CorpusConfig):
+        yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
+    vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
+    if isinstance(model, PonderRnnModelConfig) != vectors and not isinstance(dataset, CorpusConfig):
+        wanted = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens, e.g. ponder_albert"
+        yield f"model={model.name}: dataset={dataset.name} needs {wanted}"
+    if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
+        yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
+        yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
+
+
+_SIZES = (
+    "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings",
+)  # fmt: skip
+
+
 def _model(config: ExperimentConfig) -> Iterator[str]:
     model = config.model
-    if not isinstance(model, AlbertActModelConfig):
+    if isinstance(model, PonderAlbertModelConfig):
+        head, layers = model.halting_head, model.halting_head_layers
+        if layers > 1 and head is not HaltingHead.linear_cat:
+            yield f"model.halting_head_layers={layers}: read only with model.halting_head=linear_cat"
+    if not isinstance(model, AlbertModelConfig):
         return
-    if model.num_attention_heads >= 1 and model.hidden_size % model.num_attention_heads:
-        yield (
-            f"model.num_attention_heads={model.num_attention_heads}: must divide model.hidden_size={model.hidden_size}"
-        )
-    if config.dataset.sequence_length > model.max_position_embeddings:
+    if model.pretrained is None and config.mode is Mode.train:
+        for name in _SIZES:
+            if getattr(model, name) is None:
+                yield f"model.{name}: a value is missing; without model.pretrained there is nothing to take it from"
+    heads, hidden, positions = model.num_attention_heads, model.hidden_size, model.max_position_embeddings
+    if heads is not None and hidden is not None and heads >= 1 and hidden % heads:
+        yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
+    if positions is not None and config.dataset.sequence_length > positions:
         yield (
             f"dataset.sequence_length={config.dataset.sequence_length}: the model has only "
-            f"model.max_position_embeddings={model.max_position_embeddings} positions"
+            f"model.max_position_embeddings={positions} positions"
         )
 
 
-def _dataset(config: ExperimentConfig) -> Iterator[str]:
+def _labelled(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
+    if not isinstance(dataset, LabelledConfig):
+        return
+    if dataset.source is Source.local and not dataset.path:
+        yield "dataset.path: dataset.source=local needs a folder, or a mapping of splits to files"
+    if dataset.source is Source.hub and not dataset.hub.path:
+        yield "dataset.hub.path: dataset.source=hub needs it"
+    if len(dataset.text_columns) not in (1, 2):
+        yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
+    if not dataset.evaluation_splits:
+        yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
+    if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
+        yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
+
+
+def _parity(config: ExperimentConfig) -> Iterator[str]:
+    dataset = config.dataset
+    if not isinstance(dataset, ParityConfig):
+        return
+    for key in ("train_ones", "extrapolation_ones"):
+        ones = getattr(dataset, key)
+        if ones is None:
+            continue
+        if len(ones) != 2 or not 1 <= ones[0] <= ones[1] <= dataset.size:
+            yield f"dataset.{key}={ones}: must be [lowest, highest] within 1 and dataset.size={dataset.size}"
+
+
+def _corpus(config: ExperimentConfig) -> Iterator[str]:
+    dataset = config.dataset
+    if not isinstance(dataset, CorpusConfig):
+        return
     if dataset.source is Source.local and not dataset.path:
         yield "dataset.path: dataset.source=local needs a file, a folder or a list of them"
+    if dataset.evaluation_path is not None and dataset.source is not Source.local:
+        yield f"dataset.evaluation_path={dataset.evaluation_path}: read only with dataset.source=local"
     if dataset.source is Source.hub and not dataset.hub:
         yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
     for number, entry in enumerate(dataset.hub):
@@ -212,12 +301,11 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
     kind, _, metric = config.optimise.partition("/")
+    known = evaluation_metrics(config)
     if kind == "eval":
-        yield from _evaluation_metric("optimise", config.optimise, metric)
+        yield from _evaluation_metric("optimise", config.optimise, metric, known)
     if best := config.trainer.metric_for_best_model:
-        yield from _evaluation_metric("trainer.metric_for_best_model", best, best.removeprefix("eval_"))
-    if config.dataset.evaluation_path is not None and config.dataset.source is not Source.local:
-        yield f"dataset.evaluation_path={config.dataset.evaluation_path}: read only with dataset.source=local"
+        yield from _evaluation_metric("trainer.metric_for_best_model", best, best.removeprefix("eval_"), known)
 
 
 def _extras(config: ExperimentConfig) -> Iterator[str]:
@@ -226,7 +314,16 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
         yield f"logger={sink}: the package is missing, install it with pip install {sink}"
 
 
-def _evaluation_metric(key: str, value: str, metric: str) -> Iterator[str]:
-    if metric not in EVALUATION_METRICS:
-        known = ", ".join(EVALUATION_METRICS)
-        yield f"{key}={value}: an evaluation has no such metric{nearest(metric, EVALUATION_METRICS)}; known: {known}"
+def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
+    """Names of what an evaluation measures on its first set, the one that selects."""
+    dataset = config.dataset
+    if isinstance(dataset, CorpusConfig):
+        return PRETRAINING_METRICS
+    losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()))
+    metrics = dataset.metrics if isinstance(dataset, LabelledConfig) else ["accuracy"]
+    return (*losses, "score", *(name.removeprefix("evaluate:").rpartition(":")[2] for name in metrics))
+
+
+def _evaluation_metric(key: str, value: str, metric: str, known: tuple[str, ...]) -> Iterator[str]:
+    if metric not in known:
+        yield f"{key}={value}: an evaluation has no such metric{nearest(metric, known)}; known: {', '.join(known)}"

@@ -2,7 +2,13 @@
 
 import torch
 
-from adadepth import AlbertActConfig
+from adadepth import (
+    AlbertActConfig,
+    MultiExitAlbertConfig,
+    MultiExitAlbertForSequenceClassification,
+    PonderAlbertConfig,
+    PonderAlbertForSequenceClassification,
+)
 
 SMALL = {
     "vocab_size": 120,
@@ -35,3 +41,23 @@ def padded_batch(lengths=(10, 7, 1), width=12, vocab_size=120, seed=0):
     mask = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
     segments = (torch.arange(width) >= torch.tensor(lengths).unsqueeze(1) // 2).long() * mask
     return {"input_ids": ids * mask, "attention_mask": mask, "token_type_ids": segments}
+
+
+# Large enough for the states to move at every step.
+MOVING = SMALL | {"initializer_range": 0.3}
+
+
+def small_ponder(**changes) -> PonderAlbertForSequenceClassification:
+    """A small PonderALBERT in evaluation mode, whose steps and texts differ in prediction and halting."""
+    torch.manual_seed(0)
+    model = PonderAlbertForSequenceClassification(PonderAlbertConfig(**(MOVING | changes))).eval()
+    with torch.no_grad():
+        model.ponder[-1].weight.mul_(0.25)
+        model.ponder[-1].bias.fill_(-2.0)
+    return model
+
+
+def small_multi_exit(**changes) -> MultiExitAlbertForSequenceClassification:
+    """A small multi-exit ALBERT in evaluation mode, whose steps and texts differ in prediction."""
+    torch.manual_seed(0)
+    return MultiExitAlbertForSequenceClassification(MultiExitAlbertConfig(**(MOVING | changes))).eval()

@@ -104,12 +104,13 @@ def bar_chart(frame: Frame, bars: Points, color: str, description: str) -> Marku
     return frame.draw(description)
 
 
-def heat_map(columns: Sequence[tuple[int, Sequence[float]]], description: str) -> Markup:
+def heat_map(columns: Sequence[tuple[int, Sequence[float]]], description: str, unit: str) -> Markup:
     """Shares of depths 1..L (rows) at evaluations (columns, evenly spaced), on the blue ramp.
 
     Args:
         columns: (step, shares of depths 1..L). Of too many, an even selection with the first and the last is drawn.
         description: Text alternative.
+        unit: What halts, a token or a sequence.
     """
     depths = len(columns[0][1])
     columns = thin(columns, max(_MAX_CELLS // depths, 8))
@@ -128,7 +129,7 @@ def heat_map(columns: Sequence[tuple[int, Sequence[float]]], description: str) -
     for tick in ticks(0, len(columns) - 1, 6, whole=True):
         label = short(columns[int(tick)][0])
         frame.marks.append(_label(frame.across(tick), frame.height - _BOTTOM + 16, label))
-    return frame.draw(description, grid=False) + _ramp_legend()
+    return frame.draw(description, grid=False) + _ramp_legend(unit)
 
 
 def share_color(share: float) -> str:
@@ -136,12 +137,12 @@ def share_color(share: float) -> str:
     return ramp(math.sqrt(share))
 
 
-def _ramp_legend() -> Markup:
+def _ramp_legend(unit: str) -> Markup:
     swatches = "".join(
         f'<i style="background:{share_color(percent / 100)};color:{text_on(share_color(percent / 100))}">{percent}</i>'
         for percent in (1, 5, 10, 25, 50, 75, 100)
     )
-    return Markup(f'<p class="legend ramp">share of tokens in %: <span>{swatches}</span></p>')
+    return Markup(f'<p class="legend ramp">share of {escape(unit)}s in %: <span>{swatches}</span></p>')
 
 
 def class_bar(low: float, mean: float, high: float, max_depth: int) -> Markup:
@@ -210,9 +211,12 @@ def depth_ticks(max_depth: int, count: int = 12) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A number for an axis: thousands as k, no trailing zeros."""
+    """A number for an axis: thousands as k, millions as M, 10^9 as G, no trailing zeros."""
+    for scale, letter in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= scale:
+            return f"{value / scale:g}{letter}"
     if abs(value) >= 10_000:
-        return f"{value / 1_000_000:g}M" if abs(value) >= 1_000_000 else f"{value / 1000:g}k"
+        return f"{value / 1000:g}k"
     return f"{round(value, 10):g}"
 
 

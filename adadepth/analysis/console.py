@@ -1,4 +1,4 @@
-"""The halting table of an evaluation as plain ASCII text, readable in a terminal and in a log file."""
+"""The tables of an evaluation as plain ASCII text, readable in a terminal and in a log file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title
+from adadepth.analysis.seeds import headline_metrics
+
 _LEVELS = " .:-=+*#%@"
-_COLUMNS = (("class", 22), ("n", 10), ("mean", 7), ("sd", 6), ("p10", 4), ("p90", 4), ("cap %", 6), ("loss", 7))
+_COLUMNS = (("class", 24), ("n", 10), ("mean", 7), ("sd", 6), ("p10", 4), ("p90", 4), ("cap %", 6), ("loss", 7))
 
 
 def halting_table(summary: Mapping[str, Any], step: int | None = None) -> str:
@@ -34,7 +37,8 @@ def halting_table(summary: Mapping[str, Any], step: int | None = None) -> str:
         cells = zip(values, _COLUMNS, strict=True)
         line = "".join(_cell(value, width, first=not index) for index, (value, (_, width)) in enumerate(cells))
         lines.append(f"{line}  |{_sparkline(described.get('histogram', [])[1:])}|" if cap is not None else line)
-    lines.append(f"shares from none to the class's highest: '{_LEVELS}'; loss in nats, over units that have one")
+    loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
+    lines.append(f"shares from none to the class's highest: '{_LEVELS}'; {loss}, over units that have one")
     lines += [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
     return "\n".join(lines)
 
@@ -57,6 +61,107 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
         interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
         second.append(f"Spearman(depth, loss) {found['value']:+.3f} {interval}, n {found['n']:,}")
     return ["; ".join(part) for part in (first, second) if part]
+
+
+def exits_table(summary: Mapping[str, Any]) -> str:
+    """The step summary of an evaluated set as text: a header, a line per step, and what is missing with the reason.
+
+    Args:
+        summary: From `step_summary`.
+    """
+    at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]
+    quality = [f"{name} {value:.4f}" for name, value in at_exit.get("quality", {}).items()]
+    header = [
+        f"exits: {summary['n']:,} examples",
+        f"step {_mean_std(at_exit)} (median {at_exit['median']:g}) of at most {summary['max_steps']}",
+        *quality,
+    ]
+    found = [f"{name.replace('_', ' ')} {_mean_std(halting[name])}" for name in _HALTING_FIGURES if name in halting]
+    if "halting" in calibration:
+        found.append(f"first right step against it: TV {calibration['halting']['total_variation']:.3f}")
+    if "confidence" in calibration:
+        found.append(f"calibration error {calibration['confidence']['ece']:.3f}")
+    columns = (("step", "step", "d"), ("exit %", "share", "%"), ("p_n", "posterior", "f"), ("prior", "prior", "f"))
+    lines = ["; ".join(part) for part in (header, found) if part]
+    lines += ["", "".join(name.rjust(8) for name, *_ in columns) + "score".rjust(9) + "loss".rjust(9)]
+    for row in summary["steps"]:
+        cells = [_figure(row.get(key), form).rjust(8) for _, key, form in columns]
+        score = _figure(row.get("quality", {}).get("score"), "f")
+        lines.append("".join(cells) + score.rjust(9) + _figure(row.get("loss"), "f").rjust(9))
+    lines.append("score and loss as if every example exited at that step")
+    lines += [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
+    return "\n".join(lines)
+
+
+_HALTING_FIGURES = ("expected_steps", "entropy", "kl")
+
+
+def study_table(study: Mapping[str, Any]) -> str:
+    """Exit rules on one set as text: quality beside layer ratio, MACs ratio and time ratio, Pareto sets marked.
+
+    Args:
+        study: From `study`, or `add_timings`.
+    """
+    timed = batches(study)
+    width = max(len(row["rule"]) for row in study["rows"]) + 2
+    names = ["score", "+-", "permuted", "updates", "layers x", "MACs x", *(f"time x {batch}" for batch in timed)]
+    head = "rule".ljust(width) + "".join(name.rjust(10) for name in names) + "  Pareto set"
+    lines = [f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps", head, "-" * len(head)]
+    for row in study["rows"]:
+        control = row.get("permuted", {}).get("quality", {})
+        cells = [
+            _figure(row["quality"].get("score"), "f"), _figure(row.get("quality_std", {}).get("score"), "f"),
+            _figure(control.get("score"), "f"), f"{row['mean_updates']:.2f}", f"{row['layer_ratio']:.2f}",
+            f"{row['macs_ratio']:.2f}", *(_ratio(row, batch) for batch in timed),
+        ]  # fmt: skip
+        lines.append(row["rule"].ljust(width) + "".join(cell.rjust(10) for cell in cells) + f"  {in_pareto_sets(row)}")
+    lines.append("x: full depth over the rule, time by batch size; -: not measured or without meaning")
+    lines.append("+-: sd over draws; permuted: score of the same exits dealt to the examples at random")
+    lines.append(_conditions(study))
+    lines += [f"warning: {row['rule']} {row['warning']}" for row in study["rows"] if "warning" in row]
+    return "\n".join(lines)
+
+
+def _ratio(row: Mapping[str, Any], batch: str) -> str:
+    if cost(row, f"seconds/{batch}") is None:
+        return "-"
+    return _figure(row["time_ratio"].get(batch), ".2f")
+
+
+def _conditions(study: Mapping[str, Any]) -> str:
+    """Under which the times were measured."""
+    timing = study.get("timing", {})
+    return f"time: {', '.join(f'{key} {value}' for key, value in timing.items())}" if timing else "time: not measured"
+
+
+def seeds_table(summary: Mapping[str, Any]) -> str:
+    """The headline metrics of several seeds: mean +- standard deviation, n, and the values in the order of seeds.
+
+    Args:
+        summary: From `summarise_seeds`.
+    """
+    metrics = headline_metrics(summary)
+    width = max((len(name) for name in metrics), default=6) + 2
+    seeds = [str(seed) for seed in summary["seeds"]]
+    lines = [f"{len(seeds)} seed{'s' * (len(seeds) != 1)}: {', '.join(seeds)}"]
+    lines.append(f"{'metric'.ljust(width)}{'mean +- sd':>18}{'n':>4}  values")
+    lines.append("-" * (width + 30))
+    for name, found in metrics.items():
+        spread = f"{found['mean']:.4f} +- {found['std']:.4f}" if "std" in found else f"{found['mean']:.4f}"
+        values = " ".join(_figure(found["values"].get(seed), "f") for seed in seeds)
+        lines.append(f"{name.ljust(width)}{spread:>18}{found['n']:>4}  {values}")
+    return "\n".join(lines)
+
+
+def _mean_std(found: Mapping[str, Any]) -> str:
+    return f"{found['mean']:.2f} +- {found['std']:.2f}"
+
+
+def _figure(value: float | None, form: str) -> str:
+    """A number for a table; `f` has four decimals, `%` one."""
+    if value is None:
+        return "-"
+    return {"f": f"{value:.4f}", "%": f"{100 * value:.1f}", "d": f"{value:.0f}", ".2f": f"{value:.2f}"}[form]
 
 
 def _cell(text: str, width: int, first: bool) -> str:

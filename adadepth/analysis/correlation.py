@@ -1,4 +1,4 @@
-"""Spearman's rank correlation from a table of counts, so that no observation needs to be kept."""
+"""Spearman's rank correlation: from a table of counts, so that no observation needs to be kept, or from values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,19 @@ def spearman_from_table(table: NDArray[np.int64], resamples: int = 400, seed: in
         The correlation, or None where it does not exist: fewer than three observations or a constant variable.
     """
     rows, columns = np.nonzero(table)
-    counts = table[rows, columns]
+    return _correlate(rows, columns, table[rows, columns], resamples, seed)
+
+
+def spearman(first: NDArray[Any], second: NDArray[Any], resamples: int = 400, seed: int = 0) -> Correlation | None:
+    """Correlate two variables of the same observations, (M,) each; interval and None as in `spearman_from_table`."""
+    pairs = np.stack([np.unique(values, return_inverse=True)[1] for values in (first, second)])
+    (rows, columns), counts = np.unique(pairs, axis=1, return_counts=True)
+    return _correlate(rows, columns, counts, resamples, seed)
+
+
+def _correlate(
+    rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64], resamples: int, seed: int
+) -> Correlation | None:
     n = int(counts.sum())
     value = _rank_correlation(rows, columns, counts) if n >= 3 else float("nan")
     if np.isnan(value):

@@ -1,6 +1,6 @@
-"""The files of a run directory that hold halting statistics: writing them, and reading a run back.
+"""The files of a run directory that hold statistics of depth: writing them, and reading a run back.
 
-halting.json, sentences.jsonl and depth_by_class.csv are the truth; figures and report are drawn from them.
+The JSON and CSV files are the truth; figures and report are drawn from them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import yaml
 from adadepth.atomic import write_atomic
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
+EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 _CLASS_COLUMNS = (
@@ -30,10 +31,57 @@ def write_halting_files(
 ) -> None:
     """Write halting.json, depth_by_class.csv and sentences.jsonl of an evaluation after `step` optimiser steps."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / HALTING, json.dumps({"step": step, **summary}, indent=1, allow_nan=False) + "\n")
+    _write_json(directory / HALTING, {"step": step, **summary})
     write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
     lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
     write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
+
+
+def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
+    """Write exits.json: the step summary of every evaluated set by name, after `step` optimiser steps."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / EXITS, {"step": step, "sets": summaries})
+
+
+def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write exit_rules.json, the studies of every evaluated set by name, and pareto.csv, their rows."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / EXIT_RULES, {"sets": studies})
+    write_atomic(directory / PARETO, _as_csv(*pareto_table(studies)))
+
+
+def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
+    """Write seeds.json, from `summarise_seeds`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / SEEDS, summary)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def pareto_table(studies: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of the studied exit rules; None where a figure is missing, 1 where a row is in a Pareto set."""
+    rows = [(name, row) for name, study in studies.items() for row in study["rows"]]
+    metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
+    timed = sorted({batch for _, row in rows for batch in row.get("seconds", {})}, key=int)
+    axes = ["mean_updates", "macs", *(f"seconds/{batch}" for batch in timed)]
+    columns = [
+        "set", "rule", "kind", "draws", *metrics, "score_std", "permuted_score", "mean_updates", "layer_ratio", "macs",
+        "macs_ratio", *(f"seconds/{batch}" for batch in timed), *(f"time_ratio/{batch}" for batch in timed),
+        *(f"pareto/{axis}" for axis in axes),
+    ]  # fmt: skip
+    table = [
+        [
+            name, row["rule"], row["kind"], row["draws"], *(row["quality"].get(metric) for metric in metrics),
+            row.get("quality_std", {}).get("score"), row.get("permuted", {}).get("quality", {}).get("score"),
+            row["mean_updates"], row["layer_ratio"], row["macs"], row["macs_ratio"],
+            *(row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed),
+            *(int(axis in row["pareto"]) for axis in axes),
+        ]
+        for name, row in rows
+    ]  # fmt: skip
+    return columns, table
 
 
 def class_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
@@ -54,7 +102,10 @@ def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What the files of a run directory say; what could not be read is empty, and `missing` says why."""
+    """What the files of a run directory say; what could not be read is empty, and `missing` says why.
+
+    Of the files that only some runs have (`exits`, `exit_rules`, `seeds`) it tells damage only.
+    """
 
     directory: Path
     run: dict[str, Any]
@@ -62,6 +113,9 @@ class RunFiles:
     metrics: list[dict[str, Any]]
     halting: dict[str, Any]
     sentences: list[dict[str, Any]]
+    exits: dict[str, Any]
+    exit_rules: dict[str, Any]
+    seeds: dict[str, Any]
     missing: dict[str, str]
 
 
@@ -85,6 +139,9 @@ def read_run(directory: Path) -> RunFiles:
             missing[name] = f"{name} is damaged"
         return {}
 
+    def optional(name: str) -> dict[str, Any]:
+        return mapping(name, json.loads) if (directory / name).exists() else {}
+
     def lines(name: str) -> list[dict[str, Any]]:
         try:
             return _json_lines((directory / name).read_text(encoding="utf-8"))
@@ -101,6 +158,9 @@ def read_run(directory: Path) -> RunFiles:
         metrics=_by_step(lines(METRICS)),
         halting=mapping(HALTING, json.loads),
         sentences=lines(SENTENCES),
+        exits=optional(EXITS),
+        exit_rules=optional(EXIT_RULES),
+        seeds=optional(SEEDS),
         missing=missing,
     )
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from adadepth.analysis.charts import depth_ticks
 from adadepth.analysis.colors import GRID, INK, LINES, MUTED, ramp
+from adadepth.analysis.exit_plots import draw_exit_rules, draw_steps
 from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, read_run, series
-from adadepth.analysis.sections import cosine_curves, curve, loss_title, loss_unit
+from adadepth.analysis.sections import cosine_curves, curve, curve_classes, loss_by_depth_title, loss_title, loss_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ def draw_figures(run_directory: Path) -> list[Path]:
     """Draw every figure that the run's files have numbers for into `figures/`.
 
     Returns:
-        The files drawn: of depth_by_class, depth_over_training, halting, cosine and losses (.png).
+        The files drawn: of depth_by_class, depth_over_training, halting, cosine, losses, exits and exit_rules (.png).
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -127,8 +128,7 @@ def _depth_over_training(figure: Figure, files: RunFiles) -> bool:
     left.set(title="Share of each depth", xlabel="optimiser step", ylabel="depth (updates)")
     left.grid(visible=False)
     _depth_axis(left, max_depth, "y")
-    present = ("all", "mask", "plain", "cls", "sep")
-    _lines(right, [(name, series(files.metrics, f"halting/{name}/mean")) for name in present])
+    _lines(right, [(name, series(files.metrics, f"halting/{name}/mean")) for name in curve_classes(files)])
     right.set(title="Mean depth by class", xlabel="optimiser step", ylabel="mean depth (updates)")
     _depth_axis(right, max_depth, "y")
     return True
@@ -149,7 +149,7 @@ def _halting(figure: Figure, files: RunFiles) -> bool:
     panels[0].set(title="Halting by iteration", xlabel="iteration k", ylabel="share or probability", ylim=(0, 1.03))
     if losses:
         _lines(panels[1], [("", losses)])
-        panels[1].set(title="Mean loss by depth", xlabel="depth (updates)", ylabel="mean loss (nats)")
+        panels[1].set(title="Mean loss by depth", xlabel="depth (updates)", ylabel=loss_by_depth_title(unit))
     for axes in panels:
         _depth_axis(axes, max_depth)
     return True
@@ -190,6 +190,8 @@ _DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
     "halting": _halting,
     "cosine": _cosine,
     "losses": _losses,
+    "exits": draw_steps,
+    "exit_rules": draw_exit_rules,
 }
 
 

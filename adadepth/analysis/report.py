@@ -11,9 +11,20 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from adadepth.analysis import sections
+from adadepth.analysis import exit_sections, sections
 from adadepth.analysis.colors import depth_color, text_on
-from adadepth.analysis.files import CONFIG, RunFiles, read_run
+from adadepth.analysis.files import (
+    CONFIG,
+    EXIT_RULES,
+    EXITS,
+    HALTING,
+    METRICS,
+    RUN,
+    SEEDS,
+    SENTENCES,
+    RunFiles,
+    read_run,
+)
 from adadepth.atomic import write_atomic
 
 REPORT = "report.html"
@@ -21,9 +32,10 @@ _MAX_TOKENS, _MAX_SENTENCES = 128, 12
 
 
 def write_report(run_directory: Path) -> Path:
-    """Write report.html into a run directory from run.json, config.yaml, metrics.jsonl, halting.json, sentences.jsonl.
+    """Write report.html into a run directory from the files in it.
 
-    Any of them may be missing or damaged: the section it feeds then says so.
+    Any of them may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules and seeds
+    are there only if the run has such files; a directory that holds seeds.json and no halting.json gets a small page.
 
     Returns:
         The path of the report.
@@ -34,7 +46,8 @@ def write_report(run_directory: Path) -> Path:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"number": number, "clock": clock, "percent": lambda share: f"{100 * share:.1f}%"}
-    page = environment.get_template("report.html.j2").render(
+    is_summary_of_seeds = bool(files.seeds) and HALTING in files.missing
+    page = environment.get_template("seeds_page.html.j2" if is_summary_of_seeds else "report.html.j2").render(
         title=title(files),
         missing=files.missing,
         run=files.run,
@@ -49,6 +62,11 @@ def write_report(run_directory: Path) -> Path:
         loss_charts=sections.loss_charts(files.metrics),
         sentences=sentences(files),
         depth_styles=depth_styles(max_depth(files)),
+        exit_sets=exit_sections.exit_sets(files.exits),
+        study_sets=exit_sections.study_sets(files.exit_rules),
+        seeds=files.seeds,
+        seed_rows=exit_sections.seed_rows(files.seeds),
+        sources=sources(files),
     )
     path = run_directory / REPORT
     write_atomic(path, page)
@@ -68,13 +86,31 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
     run, config = files.run, files.config
     model, data = config.get("model") or {}, config.get("dataset") or {}
     found = {
-        "Model": _listed(model, ("name", "hidden_size", "num_hidden_layers", "num_attention_heads", "pretrained")),
+        "Model": _listed(
+            model,
+            ("name", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_steps", "cell", "pretrained"),
+        ),
         "Halting": _listed(
-            model, ("act_epsilon", "act_penalty", "penalty_reduction", "cap_remainder", "state_rule", "halt_bias_init")
+            model,
+            (
+                "act_epsilon",
+                "act_penalty",
+                "penalty_reduction",
+                "cap_remainder",
+                "state_rule",
+                "halt_bias_init",
+                "target_halt_probability",
+                "kl_penalty_factor",
+                "kl_direction",
+                "truncation",
+                "ce_normalisation",
+                "halting_head",
+                "exit_rule",
+            ),
         ),
         "Data": _listed(data, ("name", "source", "sequence_length")),
         "Step": number(files.halting["step"]) if "step" in files.halting else "",
-        "Seed": _text(run.get("seed", config.get("seed"))) and f"{run.get('seed', config.get('seed'))} (1 seed)",
+        "Seed": _seeds(files),
         "Hardware": _text(run.get("hardware")),
         "Status": _text(run.get("status")),
         "Started": _text(run.get("started")),
@@ -86,6 +122,13 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
         "Error": _text(run.get("error")),
     }
     return [(name, value) for name, value in found.items() if value]
+
+
+def _seeds(files: RunFiles) -> str:
+    seeds = files.seeds.get("seeds") or [files.run.get("seed", files.config.get("seed"))]
+    if seeds == [None]:
+        return ""
+    return f"{', '.join(map(str, seeds))} ({len(seeds)} seed{'s' * (len(seeds) != 1)})"
 
 
 def _listed(section: Mapping[str, Any], keys: Sequence[str]) -> str:
@@ -101,14 +144,25 @@ def _text(value: Any) -> str:
 
 
 def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
-    """Numbers of the run's last evaluation and training log; halting statistics have their own sections."""
+    """Numbers of the run's last evaluation and training log; halting, and single steps, have their own sections."""
     metrics = files.run.get("final_metrics") or {}
-    return [(name, value) for name, value in metrics.items() if name.split("/")[0] in ("eval", "train")]
+    return [
+        (name, value)
+        for name, value in metrics.items()
+        if name.split("/")[0] in ("eval", "train") and "/step_" not in name
+    ]
 
 
 def config_text(files: RunFiles) -> str:
     """config.yaml as written."""
     return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
+
+
+def sources(files: RunFiles) -> list[str]:
+    """Names of the files that the page is drawn from."""
+    optional = {EXITS: files.exits, EXIT_RULES: files.exit_rules, SEEDS: files.seeds}
+    always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
+    return [*always, *(name for name, found in optional.items() if found)]
 
 
 # ---- depth
@@ -131,6 +185,7 @@ def sentences(files: RunFiles) -> list[dict[str, Any]]:
             "index": sentence.get("index"),
             "mean": sum(sentence["updates"]) / len(sentence["updates"]),
             "tokens": [_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
+            "masked": any(sentence.get("mask_kind") or []),
             "left_out": max(len(sentence["tokens"]) - _MAX_TOKENS, 0),
         }
         for sentence in files.sentences[:_MAX_SENTENCES]

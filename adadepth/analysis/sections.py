@@ -10,6 +10,7 @@ from markupsafe import Markup
 from adadepth.analysis import charts
 from adadepth.analysis.colors import ramp
 from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, series
+from adadepth.analysis.sequence_classes import definition
 from adadepth.analysis.token_classes import CLASS_DEFINITIONS
 
 COLLAPSED_SHARE = 0.99
@@ -19,8 +20,11 @@ MAX_ROWS = 40
 def class_rows(halting: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The table of depth by class, with its two drawings; a class without a unit has n = 0 only."""
     rows = []
+    define = (
+        definition if halting.get("unit") == "sequence" else lambda name: CLASS_DEFINITIONS.get(name, definition(name))
+    )
     for name, described in halting.get("classes", {}).items():
-        row = {"name": name, "definition": CLASS_DEFINITIONS.get(name, ""), **described}
+        row = {"name": name, "definition": define(name), **described}
         if described["n"]:
             row["bar"] = charts.class_bar(described["p10"], described["mean"], described["p90"], halting["max_depth"])
             row["shape"] = charts.histogram_bar([count / described["n"] for count in described["histogram"][1:]])
@@ -42,16 +46,17 @@ def depth_over_training(files: RunFiles) -> dict[str, Any] | None:
         | {key: values.get(step) for key, values in columns.items()}
         for step, row in charts.thin(shares, MAX_ROWS)
     ]
-    means = [(name, series(files.metrics, f"halting/{name}/mean")) for name in ("all", "mask", "plain", "cls", "sep")]
+    unit = files.halting.get("unit", "token")
+    means = [(name, series(files.metrics, f"halting/{name}/mean")) for name in curve_classes(files)]
     frame = charts.Frame(
         _steps_range([step for step, _ in shares]), (1, depth), "optimiser step", "mean depth (updates)",
         y_ticks=charts.depth_ticks(depth), height=charts.HEIGHT + 20,
     )  # fmt: skip
     return {
         "heat_map": charts.heat_map(
-            shares, f"Share of tokens at each depth, 1 to {depth}, at {len(shares)} evaluations"
+            shares, f"Share of {unit}s at each depth, 1 to {depth}, at {len(shares)} evaluations", unit
         ),
-        "means": charts.line_chart(frame, means, "Mean depth of token classes over training"),
+        "means": charts.line_chart(frame, means, f"Mean depth of {unit} classes over training"),
         "rows": rows,
         "collapsed": collapsed,
         "collapsed_now": bool(collapsed) and collapsed[-1] == shares[-1][0],
@@ -59,6 +64,14 @@ def depth_over_training(files: RunFiles) -> dict[str, Any] | None:
     }
 
 
+def curve_classes(files: RunFiles) -> tuple[str, ...]:
+    """The classes whose mean depth is drawn over training, at most six."""
+    classes = files.halting.get("classes", {})
+    by_label = [name for name in classes if name.startswith("label: ")]
+    return ("all", "correct", "wrong", *by_label[:3]) if "correct" in classes else ("all", *_TOKEN_CURVES)
+
+
+_TOKEN_CURVES = ("mask", "plain", "cls", "sep")
 _TRAINING_COLUMNS = (("mean", "all/mean"), ("std", "all/std"), ("entropy", "entropy"), ("ponder", "ponder_cost"))
 
 
@@ -89,9 +102,14 @@ def halting_charts(halting: Mapping[str, Any]) -> list[tuple[str, Markup]]:
     ]
     if losses := curve(steps, "depth", "loss"):
         span = charts.padded([value for _, value in losses], floor=0.0)
-        by_depth = frame(span, "depth (updates)", "mean loss (nats)", percent=False)
+        by_depth = frame(span, "depth (updates)", loss_by_depth_title(unit), percent=False)
         drawn.append(("Loss by depth", charts.line_chart(by_depth, [("loss", losses)], "Mean loss at each depth")))
     return drawn
+
+
+def loss_by_depth_title(unit: str) -> str:
+    """Title of the axis: a sequence may be labelled with a value, whose loss is no entropy."""
+    return "mean loss" if unit == "sequence" else "mean loss (nats)"
 
 
 def cosine_charts(halting: Mapping[str, Any]) -> list[tuple[str, Markup]]:
@@ -142,7 +160,7 @@ def loss_charts(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]
 def loss_title(name: str) -> str:
     """`mlm_loss` as MLM loss."""
     first, *rest = name.split("_")
-    return " ".join([first.upper() if first in ("mlm", "sop") else first.capitalize(), *rest])
+    return " ".join([first.upper() if first in ("mlm", "sop", "kl") else first.capitalize(), *rest])
 
 
 def loss_unit(name: str) -> str:

@@ -69,7 +69,9 @@ def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str,
         "entropy": float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()),
         "histogram": histogram.tolist(),
     }
-    if _put_mean(described, "remainder", sums["remainder"], sums["remainder_n"], name, missing):
+    # A trace has remainders for all units or for none: once said for all of them, it is said.
+    remark = missing if name == "halting/all" or sums["remainder_n"] else None
+    if _put_mean(described, "remainder", sums["remainder"], sums["remainder_n"], name, remark):
         described["ponder_cost"] = mean + described["remainder"]
     described["loss_n"] = int(sums["loss_n"])
     # A class in which nothing is predicted has no loss: `loss_n` says so. Only for all units is that worth a remark.

@@ -1,7 +1,19 @@
-"""Corpora, tokenizers and pretraining examples. Knows no model and no trainer."""
+"""Corpora, labelled data, tokenizers and examples. Knows no model and no trainer."""
 
 from adadepth.data.baseline import unigram_baseline
+from adadepth.data.labelled import load_labelled_data
+from adadepth.data.labelled_data import LabelledData
 from adadepth.data.pretraining import PretrainingData, load_pretraining_data
 from adadepth.data.sampler import EpochSampler
+from adadepth.data.submission import check_submission_names, write_submission
 
-__all__ = ["EpochSampler", "PretrainingData", "load_pretraining_data", "unigram_baseline"]
+__all__ = [
+    "EpochSampler",
+    "LabelledData",
+    "PretrainingData",
+    "check_submission_names",
+    "load_labelled_data",
+    "load_pretraining_data",
+    "unigram_baseline",
+    "write_submission",
+]

@@ -14,6 +14,34 @@ from adadepth.data.masking import IGNORE
 
 _MULTIPLE = 8  # lengths that tensor cores and few distinct compiled shapes like
 
+Columns = Mapping[str, tuple[int, type[np.generic]]]  # name -> value of padding, type
+Examples = Sequence[Mapping[str, Any]]
+
+
+def sequence_columns(pad_id: int) -> Columns:
+    """Return the columns that every sequence of tokens has."""
+    return {
+        "input_ids": (pad_id, np.int64), "attention_mask": (0, np.int64), "token_type_ids": (0, np.int64),
+        "special_tokens_mask": (1, np.uint8),
+    }  # fmt: skip
+
+
+def padded_width(examples: Examples, sequence_length: int, pad_to_length: bool) -> int:
+    """Return the width of a batch: the longest example rounded up to a multiple of 8, at most ``sequence_length``."""
+    longest = max(len(example["input_ids"]) for example in examples)
+    return sequence_length if pad_to_length else min(-(-longest // _MULTIPLE) * _MULTIPLE, sequence_length)
+
+
+def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
+    """Return the columns of examples as tensors (B, width); the attention mask is made here."""
+    batch = {}
+    for name, (padding, dtype) in columns.items():
+        rows = np.full((len(examples), width), padding, dtype)
+        for row, example in zip(rows, examples, strict=True):
+            row[: len(example["input_ids"])] = 1 if name == "attention_mask" else example[name]
+        batch[name] = torch.from_numpy(rows)
+    return batch
+
 
 @dataclass(frozen=True)
 class PretrainingCollator:
@@ -29,20 +57,10 @@ class PretrainingCollator:
     sequence_length: int
     pad_to_length: bool = False
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8."""
-        longest = max(len(example["input_ids"]) for example in examples)
-        width = self.sequence_length if self.pad_to_length else min(-(-longest // _MULTIPLE) * _MULTIPLE,
-                                                                    self.sequence_length)  # fmt: skip
-        columns = {
-            "input_ids": (self.pad_id, np.int64), "attention_mask": (0, np.int64), "token_type_ids": (0, np.int64),
-            "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8), "special_tokens_mask": (1, np.uint8),
-        }  # fmt: skip
-        batch = {}
-        for name, (padding, dtype) in columns.items():
-            rows = np.full((len(examples), width), padding, dtype)
-            for row, example in zip(rows, examples, strict=True):
-                row[: len(example["input_ids"])] = 1 if name == "attention_mask" else example[name]
-            batch[name] = torch.from_numpy(rows)
+        batch = padded(examples, padded_width(examples, self.sequence_length, self.pad_to_length), {
+            **sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8),
+        })  # fmt: skip
         batch["sentence_order_label"] = torch.tensor([example["sentence_order_label"] for example in examples])
         return batch

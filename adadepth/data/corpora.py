@@ -26,7 +26,7 @@ from adadepth.data.local_files import (
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import DatasetConfig
+    from adadepth.config import CorpusConfig
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Corpus:
     fingerprint: Callable[[], object]
 
 
-def open_corpus(dataset: DatasetConfig) -> Corpus:
+def open_corpus(dataset: CorpusConfig) -> Corpus:
     """Return the corpus that ``dataset.source`` names. Nothing is read yet, but missing files fail here."""
     if dataset.source == "embedded":
         return Corpus(_embedded, _embedded_digests)
@@ -51,7 +51,7 @@ def open_corpus(dataset: DatasetConfig) -> Corpus:
     return Corpus(partial(_hub, dataset), partial(_hub_digests, dataset))
 
 
-def local_corpus(key: str, path: Any, dataset: DatasetConfig) -> Corpus:
+def local_corpus(key: str, path: Any, dataset: CorpusConfig) -> Corpus:
     """Return the corpus of local files: text, jsonl or parquet by their suffix, in sorted order."""
     files = find_files(key, path)
     separator, column = str(dataset.document_separator), dataset.text_column
@@ -66,7 +66,7 @@ def _embedded_digests() -> list[int]:
     return [document_hash(text) for text in embedded_documents()]
 
 
-def _hub_digests(dataset: DatasetConfig) -> list[list[str]]:
+def _hub_digests(dataset: CorpusConfig) -> list[list[str]]:
     return [hub_digest(entry) for entry in dataset.hub]
 
 
@@ -79,7 +79,7 @@ def _local(key: str, files: list[Path], separator: str, column: str, shard: int,
     return islice(chain.from_iterable(map(documents, files)), shard, None, shards)
 
 
-def _hub(dataset: DatasetConfig, shard: int, shards: int) -> Iterator[str]:
+def _hub(dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
     """Prepared sets come one after the other; streamed ones take turns, or the first would be all a run sees."""
     separator = str(dataset.document_separator)
     sources = []
@@ -132,7 +132,7 @@ class Split:
       number of documents is unknown, those whose hash is in the lowest ``evaluation_fraction`` of all hashes.
     """
 
-    def __init__(self, dataset: DatasetConfig) -> None:
+    def __init__(self, dataset: CorpusConfig) -> None:
         self.dataset = dataset
         self.corpus = open_corpus(dataset)
         path = dataset.evaluation_path

@@ -8,17 +8,15 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from adadepth.data.masking import Vocabulary, mask_tokens
-from adadepth.data.randomness import Purpose, random_generator
+from adadepth.data.randomness import Purpose, epoch_and_index, random_generator
 from adadepth.data.segments import NO_PAIR, cut_in_two, pack_spans
 from adadepth.data.token_store import TokenStore
 
 if TYPE_CHECKING:
-    from adadepth.config import DatasetConfig
-
-FIXED_EPOCH = -1  # the epoch of examples that never change: those of the evaluation
+    from adadepth.config import CorpusConfig
 
 
-def spans_of(store: TokenStore, dataset: DatasetConfig, generator: np.random.Generator) -> np.ndarray:
+def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> np.ndarray:
     """Return the spans of a store that leave room for the special tokens, (spans, 2) int64."""
     specials, shortest = (3, 2) if dataset.sentence_order else (2, 1)
     length = dataset.sequence_length - specials
@@ -26,7 +24,7 @@ def spans_of(store: TokenStore, dataset: DatasetConfig, generator: np.random.Gen
 
 
 def make_example(
-    store: TokenStore, span: np.ndarray, vocabulary: Vocabulary, dataset: DatasetConfig, generator: np.random.Generator
+    store: TokenStore, span: np.ndarray, vocabulary: Vocabulary, dataset: CorpusConfig, generator: np.random.Generator
 ) -> dict[str, Any]:
     """Return ``[CLS] A [SEP] B [SEP]`` (or ``[CLS] A [SEP]``) with masked tokens.
 
@@ -62,7 +60,7 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
     means epoch -1, the one that evaluation uses.
     """
 
-    def __init__(self, store: TokenStore, vocabulary: Vocabulary, dataset: DatasetConfig, seed: int) -> None:
+    def __init__(self, store: TokenStore, vocabulary: Vocabulary, dataset: CorpusConfig, seed: int) -> None:
         self.store = store
         self.spans = spans_of(store, dataset, random_generator(seed, Purpose.PACKING, 0, 0))
         self.vocabulary = vocabulary
@@ -78,6 +76,6 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
         return len(self.spans)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        epoch, index = item if isinstance(item, tuple) else (FIXED_EPOCH, item)
+        epoch, index = epoch_and_index(item)
         generator = random_generator(self.seed, Purpose.EXAMPLE, epoch, index)
         return make_example(self.store, self.spans[index], self.vocabulary, self.dataset, generator)

@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adadepth.data.local_files import JSON_SUFFIXES, text_lines
+from adadepth.connection import require_hub
+from adadepth.data.local_files import JSON_SUFFIXES, files_digest, text_lines
+from adadepth.data.table import Rows, Table
 from adadepth.errors import DataError, nearest
 
 _BATCH = 1000  # rows read at a time
 
 
-def require_hub(what: str, alternative: str) -> None:
-    """Fail at once when the hub must be asked and cannot be reached; a single attempt honouring proxy settings.
-
-    With ``HF_HUB_OFFLINE=1`` nothing is asked: the libraries then look in their own cache only.
-    """
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return
-    try:
-        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
-    except urllib.error.HTTPError:
-        return  # an answer, whatever it says
-    except OSError as error:
-        raise DataError(
-            f"{what}: the Hugging Face hub cannot be reached ({getattr(error, 'reason', error)}); {alternative}, "
-            "or set HF_HUB_OFFLINE=1 to use what was downloaded before"
-        ) from error
-
-
 def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
     """Yield the text of every row of a jsonl or parquet file, reading a part at a time and copying nothing."""
+    with _readable(key, file):
+        yield from _texts(f"{key}={file}", _open_file(file), column)
+
+
+def file_table(key: str, file: Path) -> Table:
+    """Return a jsonl or parquet file as a table, read in the same way."""
+
+    def batches() -> Iterator[Rows]:
+        with _readable(key, file):
+            yield from _open_file(file).iter(batch_size=_BATCH)
+
+    with _readable(key, file):
+        rows = _open_file(file)
+        columns = rows.column_names or list(next(iter(rows), {}))
+    return Table(f"{key}={file}", columns, _class_names(rows), batches, partial(files_digest, [file]))
+
+
+def _open_file(file: Path) -> Any:
     from datasets import load_dataset
 
-    kind = "json" if file.name.endswith(JSON_SUFFIXES) else "parquet"
+    return load_dataset(_kind(file), data_files=[str(file)], split="train", streaming=True)
+
+
+def _kind(file: Path) -> str:
+    return "json" if file.name.endswith(JSON_SUFFIXES) else "parquet"
+
+
+@contextmanager
+def _readable(key: str, file: Path) -> Iterator[None]:
+    """Turn what the library says about a damaged file into one line."""
     try:
-        rows = load_dataset(kind, data_files=[str(file)], split="train", streaming=True)
-        yield from _texts(f"{key}={file}", rows, column)
+        yield
     except UnicodeDecodeError:
         for _ in text_lines(key, file):  # finds the byte and names it
             pass
@@ -49,7 +57,7 @@ def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
     except (RuntimeError, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{key}={file}: not a readable {kind} file ({_first_line(error)})") from error
+        raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({_first_line(error)})") from error
 
 
 def hub_rows(
@@ -69,6 +77,24 @@ def hub_rows(
     if by_file and shards > 1:
         rows = rows.shard(num_shards=shards, index=shard)
     return _texts(_label(entry), rows, column), by_file
+
+
+def hub_tables(entry: Mapping[str, Any]) -> dict[str, Table]:
+    """Return every split of a hub data set as a table."""
+    from datasets import load_dataset
+
+    return {
+        str(split): Table(
+            _label(entry), rows.column_names, _class_names(rows), partial(rows.iter, batch_size=_BATCH),
+            partial(hub_digest, {**entry, "split": str(split)}),
+        )
+        for split, rows in _ask_hub(entry, lambda: load_dataset(entry["path"], entry.get("name"))).items()
+    }  # fmt: skip
+
+
+def _class_names(rows: Any) -> dict[str, list[str]]:
+    features = rows.features or {}
+    return {name: list(feature.names) for name, feature in features.items() if hasattr(feature, "names")}
 
 
 def hub_digest(entry: Mapping[str, Any]) -> list[str]:

@@ -16,22 +16,15 @@ from adadepth.data.collate import PretrainingCollator
 from adadepth.data.corpora import Split
 from adadepth.data.examples import PretrainingExamples
 from adadepth.data.masking import Vocabulary
+from adadepth.data.randomness import EVALUATION_SEED
 from adadepth.data.sentences import split_sentences
 from adadepth.data.streaming import StreamedExamples, first_documents
 from adadepth.data.token_store import TokenStore, open_store, write_store
-from adadepth.data.tokenizer import (
-    TOKENIZER_FILE,
-    load_tokenizer,
-    parallel_encoding,
-    train_tokenizer,
-    wrap_tokenizer,
-)
+from adadepth.data.tokenizer import load_or_train, parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import DatasetConfig, TokenizerConfig
-
-EVALUATION_SEED = 0  # whatever the run's seed, so that runs with different seeds are measured on the same examples
+    from adadepth.config import CorpusConfig, TokenizerConfig
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class PretrainingData:
     summary: dict[str, Any]
 
 
-def load_pretraining_data(dataset: DatasetConfig, tokenizer: TokenizerConfig, seed: int) -> PretrainingData:
+def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, seed: int) -> PretrainingData:
     """Read, split, tokenise and pack a corpus, or take from the cache what was done before.
 
     Safe to call from several processes at once; one of them does the work.
@@ -65,7 +58,7 @@ def load_pretraining_data(dataset: DatasetConfig, tokenizer: TokenizerConfig, se
     split = Split(dataset)
     root = cache_root(dataset.cache_dir)
     with parallel_encoding():
-        words = _tokenizer(split, tokenizer, root)
+        words = corpus_tokenizer(split, tokenizer, root)
         vocabulary = Vocabulary.of(words)
         key = digest(split.key, words.backend_tokenizer.to_str())
         train: PretrainingExamples | StreamedExamples
@@ -89,27 +82,21 @@ def load_pretraining_data(dataset: DatasetConfig, tokenizer: TokenizerConfig, se
     return PretrainingData(train, evaluation, words, collate, summary)
 
 
-def _tokenizer(split: Split, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
-    if config.path is not None:
-        return load_tokenizer(config.path)
+def corpus_tokenizer(split: Split, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
+    """Return the configured tokenizer; one to be trained sees the training documents of the corpus."""
 
     def sentences() -> Iterator[str]:
         for document in islice(split.train(), config.train_documents):
             yield from split_sentences(document)
 
-    def build(folder: Path) -> None:
-        trained = train_tokenizer(sentences(), config.vocab_size, config.lowercase)
-        (folder / TOKENIZER_FILE).write_text(trained.to_str(), encoding="utf-8")
-
-    key = digest(split.key, config.vocab_size, config.lowercase, config.train_documents)
-    return wrap_tokenizer(cached_folder(root, f"tokenizer-{key}", build) / TOKENIZER_FILE)
+    return load_or_train(config, root, lambda: split.key, sentences)
 
 
 def _store(root: Path, name: str, texts: Callable[[], Iterator[str]], tokenizer: PreTrainedTokenizerFast) -> TokenStore:
     return open_store(cached_folder(root, name, lambda folder: write_store(folder, texts(), tokenizer)))
 
 
-def _counts(dataset: DatasetConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
+def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
     if not len(examples):
         raise DataError(f"dataset.name={dataset.name}: the {side} documents hold no text to make an example of")
     return {**examples.store.counts(), "examples": len(examples)}

@@ -4,6 +4,9 @@ from enum import IntEnum
 
 import numpy as np
 
+EVALUATION_SEED = 0  # whatever the run's seed, so that runs with different seeds are measured on the same examples
+FIXED_EPOCH = -1  # the epoch of examples that never change: those of the evaluation
+
 
 class Purpose(IntEnum):
     """What random numbers are for. Two purposes never share a stream."""
@@ -12,6 +15,13 @@ class Purpose(IntEnum):
     EXAMPLE = 1
     ORDER = 2
     BUFFER = 3
+    SHIFT = 4
+    PARITY = 5
+
+
+def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:
+    """Return which epoch and example an item of a data set means; a bare index is of the epoch that never changes."""
+    return item if isinstance(item, tuple) else (FIXED_EPOCH, item)
 
 
 def random_generator(seed: int, purpose: Purpose, epoch: int, index: int) -> np.random.Generator:

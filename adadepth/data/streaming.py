@@ -18,7 +18,7 @@ from adadepth.data.randomness import Purpose, random_generator
 from adadepth.data.token_store import TokenStore, store_in_memory, tokenised_documents
 
 if TYPE_CHECKING:
-    from adadepth.config import DatasetConfig
+    from adadepth.config import CorpusConfig
 
 _DOCUMENTS_AT_ONCE = 64
 
@@ -32,7 +32,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
 
     def __init__(
         self, documents: Callable[[int, int], Iterator[str]], tokenizer: PreTrainedTokenizerFast,
-        vocabulary: Vocabulary, dataset: DatasetConfig, seed: int,
+        vocabulary: Vocabulary, dataset: CorpusConfig, seed: int,
     ) -> None:  # fmt: skip
         self.documents = documents
         self.tokenizer = tokenizer
@@ -82,7 +82,7 @@ def shuffled(items: Iterator[Any], size: int, generator: np.random.Generator) ->
     yield from (buffer[int(place)] for place in generator.permutation(len(buffer)))
 
 
-def first_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: DatasetConfig) -> TokenStore:
+def first_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
     """Return, in memory, as many documents as ``max_evaluation_examples`` full examples need; all when it is None."""
     limit = dataset.max_evaluation_examples
     missing = float("inf") if limit is None else limit * dataset.sequence_length

@@ -6,16 +6,20 @@ import io
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.data.hub import require_hub
+from adadepth.connection import require_hub
+from adadepth.data.cache import cached_folder, digest
 from adadepth.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from adadepth.config import TokenizerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +121,28 @@ def _training_problem(vocab_size: int, message: str) -> str:
     needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
     reason = f"the characters of the text alone need {needed[1]}" if needed else " ".join(message.split())
     return f"tokenizer.vocab_size={vocab_size}: {reason}"
+
+
+def load_or_train(
+    config: TokenizerConfig, root: Path, text_key: Callable[[], str], sentences: Callable[[], Iterable[str]]
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer that ``config.path`` names, or one trained on ``sentences`` and cached under ``root``.
+
+    Args:
+        config: Which of the two, and the size of the vocabulary.
+        root: Cache folder.
+        text_key: What identifies the text; asked only where the tokenizer is trained, as is the text.
+        sentences: Those of the first ``config.train_documents`` documents.
+    """
+    if config.path is not None:
+        return load_tokenizer(config.path)
+
+    def build(folder: Path) -> None:
+        trained = train_tokenizer(sentences(), config.vocab_size, config.lowercase)
+        (folder / TOKENIZER_FILE).write_text(trained.to_str(), encoding="utf-8")
+
+    key = digest(text_key(), config.vocab_size, config.lowercase, config.train_documents)
+    return wrap_tokenizer(cached_folder(root, f"tokenizer-{key}", build) / TOKENIZER_FILE)
 
 
 def wrap_tokenizer(file: Path) -> PreTrainedTokenizerFast:

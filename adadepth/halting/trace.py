@@ -28,6 +28,9 @@ class DepthTrace:
         remainders: What was left to reach a halting sum of one, shape of `updates`.
         step_probabilities: Halting probability of each iteration, 0 once a unit has halted; (*updates.shape, N).
         executed_steps: Iterations the batch really ran, N. At least the deepest unit's updates.
+        tokens: Real tokens of each sequence, int64, (B,), where the unit is a sequence; None for other inputs.
+        rows_per_step: Rows that each iteration computed, int64, (N,); None when none of them left the batch.
+        width: Padded length of the rows, for every iteration or one for each, int64, (N,).
     """
 
     unit: Literal["token", "sequence", "task", "architecture"]
@@ -37,6 +40,9 @@ class DepthTrace:
     remainders: Tensor | None = None
     step_probabilities: Tensor | None = None
     executed_steps: int | None = None
+    tokens: Tensor | None = None
+    rows_per_step: Tensor | None = None
+    width: Tensor | int | None = None
 
 
 class Work(NamedTuple):

@@ -10,9 +10,11 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
+    PreTrainedModel,
 )
 from transformers.models.albert import AlbertTokenizer
 
+from adadepth.models.albert.modeling import PlainAlbertForSequenceClassification
 from adadepth.models.albert_act.configuration import AlbertActConfig
 from adadepth.models.albert_act.heads import (
     AlbertActForMultipleChoice,
@@ -22,9 +24,19 @@ from adadepth.models.albert_act.heads import (
 )
 from adadepth.models.albert_act.modeling import AlbertActForMaskedLM, AlbertActForPreTraining, AlbertActModel
 from adadepth.models.convert import convert_reference_config, convert_reference_state_dict
+from adadepth.models.multi_exit_albert.configuration import MultiExitAlbertConfig
+from adadepth.models.multi_exit_albert.modeling import MultiExitAlbertForSequenceClassification
+from adadepth.models.ponder_albert.configuration import PonderAlbertConfig
+from adadepth.models.ponder_albert.modeling import PonderAlbertClassifier, PonderAlbertForSequenceClassification
+from adadepth.models.ponder_objective import PonderClassificationLoss
+from adadepth.models.ponder_rnn.configuration import PonderRnnConfig
+from adadepth.models.ponder_rnn.modeling import PonderRnnForClassification
+from adadepth.models.stepwise import StepwiseOutput
 
-AutoConfig.register(AlbertActConfig.model_type, AlbertActConfig)
-AutoTokenizer.register(AlbertActConfig, fast_tokenizer_class=AlbertTokenizer)
+for _config in (AlbertActConfig, PonderAlbertConfig, MultiExitAlbertConfig):
+    AutoConfig.register(_config.model_type, _config)
+    AutoTokenizer.register(_config, fast_tokenizer_class=AlbertTokenizer)
+AutoConfig.register(PonderRnnConfig.model_type, PonderRnnConfig)
 for _auto, _model in (
     (AutoModel, AlbertActModel),
     (AutoModelForPreTraining, AlbertActForPreTraining),
@@ -36,6 +48,17 @@ for _auto, _model in (
 ):
     _auto.register(AlbertActConfig, _model)
 
+# Family -> its classifier and regressor of sequences, or of vectors.
+SEQUENCE_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {
+    "albert": PlainAlbertForSequenceClassification,
+    AlbertActConfig.model_type: AlbertActForSequenceClassification,
+    PonderAlbertConfig.model_type: PonderAlbertForSequenceClassification,
+    MultiExitAlbertConfig.model_type: MultiExitAlbertForSequenceClassification,
+    PonderRnnConfig.model_type: PonderRnnForClassification,
+}
+for _name in ("ponder_albert", "multi_exit_albert", "ponder_rnn"):
+    AutoModelForSequenceClassification.register(SEQUENCE_CLASSIFIERS[_name].config_class, SEQUENCE_CLASSIFIERS[_name])
+
 __all__ = [
     "AlbertActConfig",
     "AlbertActForMaskedLM",
@@ -45,6 +68,16 @@ __all__ = [
     "AlbertActForSequenceClassification",
     "AlbertActForTokenClassification",
     "AlbertActModel",
+    "MultiExitAlbertConfig",
+    "MultiExitAlbertForSequenceClassification",
+    "PlainAlbertForSequenceClassification",
+    "PonderAlbertClassifier",
+    "PonderAlbertConfig",
+    "PonderAlbertForSequenceClassification",
+    "PonderClassificationLoss",
+    "PonderRnnConfig",
+    "PonderRnnForClassification",
+    "StepwiseOutput",
     "convert_reference_config",
     "convert_reference_state_dict",
 ]

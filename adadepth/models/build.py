@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
 
-from adadepth.config import AlbertActModelConfig, ModelConfig
+from adadepth.config import ModelConfig
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.halting.exit_rules import check_rule, parse_rule
+from adadepth.models import SEQUENCE_CLASSIFIERS, AlbertActConfig, AlbertActForPreTraining
 from adadepth.models.convert import convert_reference_state_dict
 
 # Settings that fix the shape or the meaning of weights: they cannot differ from those the weights were made with.
@@ -23,11 +25,18 @@ _SHAPES = (
     "num_attention_heads",
     "intermediate_size",
     "max_position_embeddings",
+    "readout",
+    "halting_head",
+    "halting_head_layers",
+    "head_size",
+    "cell",
 )
 _NOT_IN_MODEL = ("name", "pretrained", "attn_implementation")
+# Whose weights a family can start from, besides its own.
+_SOURCES = ("albert", AlbertActConfig.model_type)
 
 
-def build_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
+def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
     """The pretraining model that the settings describe, with fresh or pretrained weights.
 
     Args:
@@ -39,48 +48,136 @@ def build_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
         ConfigError: If the settings contradict the tokenizer or the pretrained weights.
         CheckpointError: If the pretrained weights are missing or of another family.
     """
-    assert isinstance(settings, AlbertActModelConfig), "the only family of pretraining models"
-    if settings.vocab_size is not None and settings.vocab_size < vocab_size:
-        raise ConfigError(f"model.vocab_size={settings.vocab_size}: the tokenizer has {vocab_size} pieces")
-    fields = {name: value for name, value in dataclasses.asdict(settings).items() if name not in _NOT_IN_MODEL}
-    fields["vocab_size"] = settings.vocab_size or vocab_size
-    config = AlbertActConfig(**{name: getattr(value, "value", value) for name, value in fields.items()})
-    attention = {"attn_implementation": str(settings.attn_implementation)} if settings.attn_implementation else {}
+    return _build(AlbertActForPreTraining, settings, vocab_size, {})
+
+
+def build_classifier(settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any]) -> PreTrainedModel:
+    """The sequence classifier or regressor that the settings describe; see `build_pretraining_model`.
+
+    Args:
+        settings: The `model` group.
+        vocab_size: Size of the tokenizer; None for a model that reads vectors.
+        fields: What the data decide: `id2label`, `problem_type`, or `input_size`.
+    """
+    rule = getattr(settings, "exit_rule", None)
+    with _about("model.exit_rule"):
+        parsed = None if rule is None else parse_rule(rule)
+    model: Any = _build(SEQUENCE_CLASSIFIERS[settings.name], settings, vocab_size, fields)
+    if parsed is not None:
+        config = model.config
+        with _about("model.exit_rule"):
+            check_rule(parsed, model.exit_signals, config.num_labels, config.max_steps, config.model_type)
+    return model
+
+
+@contextmanager
+def _about(key: str) -> Iterator[None]:
+    """Name the setting that a mistake inside is about."""
     try:
-        if settings.pretrained is None:
-            return AutoModelForPreTraining.from_config(config, **attention)
-        source = read_config("model.pretrained", settings.pretrained)
-        _check_shapes(settings.pretrained, source, config)
-        return _load_weights(settings.pretrained, source, config, attention)
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _build(
+    model_class: Any, settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
+) -> PreTrainedModel:
+    source = None if settings.pretrained is None else read_config("model.pretrained", settings.pretrained)
+    config = _configuration(model_class.config_class, settings, source, vocab_size, fields)
+    wanted = getattr(settings, "attn_implementation", None)
+    attention = {"attn_implementation": str(wanted)} if wanted else {}
+    try:
+        if source is None:
+            return model_class._from_config(config, **attention)
+        return _load_weights(model_class, str(settings.pretrained), source, config, attention)
     except (ImportError, KeyError) as error:
-        raise ConfigError(f"model.attn_implementation={settings.attn_implementation}: {error}") from error
+        raise ConfigError(f"model.attn_implementation={wanted}: {error}") from error
 
 
-def load_model(path: str, settings: ModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
+def _configuration(
+    config_class: Any,
+    settings: ModelConfig,
+    source: PreTrainedConfig | None,
+    vocab_size: int | None,
+    fields: Mapping[str, Any],
+) -> PreTrainedConfig:
+    """The model's configuration: the settings, where those are open the source's, and what the data decide."""
+    given = {name: getattr(settings, name) for name in _setting_names(settings)}
+    values = {name: getattr(value, "value", value) for name, value in given.items() if value is not None}
+    if source is not None:
+        _check_source(settings, source, values)
+        values |= {
+            name: getattr(source, name) for name, value in given.items() if value is None and hasattr(source, name)
+        }
+    if vocab_size is not None:
+        values.setdefault("vocab_size", vocab_size)
+        if values["vocab_size"] < vocab_size:
+            owner = "model.vocab_size" if given["vocab_size"] else f"model.pretrained={settings.pretrained}: vocab_size"
+            raise ConfigError(f"{owner}={values['vocab_size']}: the tokenizer has {vocab_size} pieces")
+        if given["vocab_size"] is None and values["vocab_size"] != vocab_size:
+            raise ConfigError(
+                f"model.pretrained={settings.pretrained}: it has {values['vocab_size']} pieces, the tokenizer "
+                f"{vocab_size}; give its own with tokenizer.path, or say model.vocab_size={values['vocab_size']}"
+            )
+    return config_class(**values, **fields)
+
+
+def _setting_names(settings: ModelConfig) -> list[str]:
+    return [field.name for field in dataclasses.fields(settings) if field.name not in _NOT_IN_MODEL]
+
+
+def _check_source(settings: ModelConfig, source: PreTrainedConfig, values: Mapping[str, Any]) -> None:
+    """Whether the pretrained weights are of a family, and of the sizes, that these settings can start from."""
+    path, known = settings.pretrained, sorted({settings.name, *_SOURCES})
+    if source.model_type not in known:
+        raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}; needed is {' or '.join(known)}")
+    differing = [
+        name for name in _SHAPES if name in values and hasattr(source, name) and getattr(source, name) != values[name]
+    ]
+    if differing:
+        listed = "; ".join(f"model.{name}={values[name]} but {getattr(source, name)} there" for name in differing)
+        raise ConfigError(f"model.pretrained={path}: {listed}")
+
+
+def _load_weights(
+    model_class: Any, path: str, source: PreTrainedConfig, config: PreTrainedConfig, attention: dict[str, str]
+) -> PreTrainedModel:
+    if source.model_type == "albert" and config.model_type == AlbertActConfig.model_type:
+        albert = AutoModelForPreTraining.from_pretrained(path, dtype=torch.float32)
+        model = model_class._from_config(config, **attention)
+        model.load_state_dict(convert_reference_state_dict(config.model_type, albert.state_dict()), strict=False)
+        model.tie_weights()
+        return model
+    return model_class.from_pretrained(path, config=config, **attention)
+
+
+def load_model(path: str, model_class: Any, settings: ModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
     """The model of a checkpoint, as it was trained but for what the user sets on top.
 
     Args:
         path: A folder or hub id.
+        model_class: The class it must hold.
         settings: The `model` group.
         overrides: Names of the settings that the user gave explicitly; the others are the checkpoint's own.
 
     Raises:
         ConfigError: If an override would change the shape of a weight.
-        CheckpointError: If there is no ACT-ALBERT at the path.
+        CheckpointError: If there is no model of that family at the path.
     """
     config = read_config("checkpoint", path)
-    if config.model_type != AlbertActConfig.model_type:
-        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not albert_act")
+    if config.model_type != settings.name:
+        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {settings.name}")
     attention: dict[str, str] = {}
     for name in overrides:
         value = getattr(settings, name)
+        value = getattr(value, "value", value)
         if name in _SHAPES and value is not None and getattr(config, name) != value:
             raise ConfigError(f"model.{name}={value}: the checkpoint was trained with {getattr(config, name)}")
         if name == "attn_implementation" and value is not None:
-            attention = {name: str(value)}
+            attention = {name: value}
         elif name not in _NOT_IN_MODEL and value is not None:
-            setattr(config, name, getattr(value, "value", value))
-    return AutoModelForPreTraining.from_pretrained(path, config=config, **attention)
+            setattr(config, name, value)
+    return model_class.from_pretrained(path, config=config, **attention)
 
 
 def read_config(key: str, path: str) -> PreTrainedConfig:
@@ -90,24 +187,3 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         what = "a folder without a model" if Path(path).is_dir() else "neither a folder nor a model that can be fetched"
         raise CheckpointError(f"{key}={path}: {what} ({str(error).splitlines()[0]})") from error
-
-
-def _check_shapes(path: str, source: PreTrainedConfig, config: AlbertActConfig) -> None:
-    if source.model_type not in ("albert", AlbertActConfig.model_type):
-        raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}, not albert_act or albert")
-    differing = [name for name in _SHAPES if getattr(source, name) != getattr(config, name)]
-    if differing:
-        listed = "; ".join(f"model.{n}={getattr(config, n)} but {getattr(source, n)} there" for n in differing)
-        raise ConfigError(f"model.pretrained={path}: {listed}")
-
-
-def _load_weights(
-    path: str, source: PreTrainedConfig, config: AlbertActConfig, attention: dict[str, str]
-) -> PreTrainedModel:
-    if source.model_type == AlbertActConfig.model_type:
-        return AutoModelForPreTraining.from_pretrained(path, config=config, **attention)
-    albert = AutoModelForPreTraining.from_pretrained(path, dtype=torch.float32)
-    model: Any = AutoModelForPreTraining.from_config(config, **attention)
-    model.load_state_dict(convert_reference_state_dict(AlbertActConfig.model_type, albert.state_dict()), strict=False)
-    model.tie_weights()
-    return model

@@ -12,7 +12,17 @@ from adadepth.errors import CheckpointError, nearest
 from adadepth.models.albert_act.configuration import AlbertActConfig
 
 _ALBERT_LAYER = re.compile(r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.(attention\.(?=LayerNorm))?")
+_ACT_LAYER = re.compile(r"encoder\.albert_layer\.(?=(LayerNorm)?)")
 _LEGACY_BUFFER = "embeddings.position_ids"
+_FIRST_NORM = "albert_layer.LayerNorm"
+# Part of the reference PonderALBERT's classifier -> what precedes it here.
+_PONDER_PARTS = {
+    "embeddings": "albert.",
+    "embedding_hidden_mapping_in": "albert.encoder.",
+    "albert_layer": "albert.encoder.",
+    "classifier": "",
+    "ponder": "",
+}
 
 
 def convert_reference_state_dict(
@@ -22,16 +32,18 @@ def convert_reference_state_dict(
 
     `albert_act` takes two layouts: that of the published ACT-ALBERT checkpoints, which is this project's own but for a
     legacy buffer, and that of any single-group ALBERT of transformers, which has no halting unit: load the result
-    with `strict=False` and the unit keeps its initialisation.
+    with `strict=False` and the unit keeps its initialisation. `albert` is the way back: from ACT-ALBERT's layout to
+    that of transformers, without the halting unit. `ponder_albert` takes the reference classifier's.
 
     Args:
-        model_type: The family, `albert_act`.
+        model_type: The family whose layout is wanted: `albert_act`, `albert` or `ponder_albert`.
         state_dict: Parameters by their original names.
         pooler_transpose: Transpose the pooler's weight. The conversion that produced the published checkpoints left
             this square matrix as TensorFlow stores it, and nothing fails when it is used the wrong way round.
 
     Raises:
-        CheckpointError: For an unknown family, or a checkpoint with more than one layer group.
+        CheckpointError: For an unknown family, a checkpoint with more than one layer group, or a name that the
+            reference classifier does not have.
     """
     if model_type not in _CONVERTERS:
         raise CheckpointError(
@@ -64,4 +76,35 @@ def _convert_albert_act(state_dict: Mapping[str, Tensor], pooler_transpose: bool
     return converted
 
 
-_CONVERTERS = {"albert_act": _convert_albert_act}
+def _convert_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
+    """The inverse of `_convert_albert_act`: the layer goes into its group, its first norm into the attention."""
+    one_layout = _convert_albert_act(state_dict, pooler_transpose)
+    return {
+        _ACT_LAYER.sub(_into_group, name): weight
+        for name, weight in one_layout.items()
+        if ".albert_layer.act." not in name
+    }
+
+
+def _into_group(match: re.Match[str]) -> str:
+    return f"encoder.albert_layer_groups.0.albert_layers.0.{'attention.' if match[1] else ''}"
+
+
+def _convert_ponder_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
+    """The reference classifier keeps the encoder's parts at the top; it has no pooler."""
+    converted = {}
+    for name, weight in state_dict.items():
+        if name == _LEGACY_BUFFER:
+            continue
+        part = name.split(".")[0]
+        if part not in _PONDER_PARTS:
+            raise CheckpointError(f"{name}: not a parameter of the reference classifier{nearest(part, _PONDER_PARTS)}")
+        converted[f"{_PONDER_PARTS[part]}{name.replace('albert_layer.attention.LayerNorm', _FIRST_NORM)}"] = weight
+    return converted
+
+
+_CONVERTERS = {
+    "albert_act": _convert_albert_act,
+    "albert": _convert_albert,
+    "ponder_albert": _convert_ponder_albert,
+}

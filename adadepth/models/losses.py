@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from adadepth.errors import ConfigError, DataError
+
+IGNORED_LABEL = -100
 
 
 @dataclass(frozen=True)
@@ -39,3 +44,103 @@ def combine_terms(
         for name, term in terms.items()
     }
     return torch.stack(list(parts.values())).sum(), parts
+
+
+def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
+    """Cross-entropy summed over the targets, in float32; negative labels are not targets."""
+    labels = labels.masked_fill(labels < 0, IGNORED_LABEL)
+    total = nn.functional.cross_entropy(
+        logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+    )
+    return LossTerm(total, (labels != IGNORED_LABEL).sum())
+
+
+def label_count(config: PreTrainedConfig) -> int:
+    """Classes of a head, 1 in regression; transformers' own default is two."""
+    return config.num_labels or 2
+
+
+def problem_of(config: PreTrainedConfig, labels: Tensor) -> str:
+    """The kind of sequence task: `problem_type`, or inferred from the labels where it is unset, and never stored."""
+    if config.problem_type is not None:
+        return config.problem_type
+    if label_count(config) == 1:
+        return "regression"
+    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+
+
+def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
+    """The loss of a sequence task: logits (B, C), labels as `problem_of` tells.
+
+    Raises:
+        DataError: If a label is not one of the C classes; see `check_classes`.
+    """
+    kind = problem_of(config, labels)
+    if kind == "single_label_classification":
+        check_classes(labels, logits.shape[-1])
+        return sum_cross_entropy(logits, labels)
+    count = torch.full((), labels.shape[0], device=labels.device)
+    if kind == "regression":
+        squares = (logits.float() - labels.float().view_as(logits)) ** 2
+        return LossTerm(squares.mean(dim=-1).sum(), count)
+    losses = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
+    return LossTerm(losses.mean(dim=-1).sum(), count)
+
+
+def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
+    """Sequences with a target: all of them, less those whose class is ignored."""
+    if labels.is_floating_point() or config.num_labels == 1:
+        return torch.full((), labels.shape[0], device=labels.device)
+    return (labels >= 0).sum()
+
+
+def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The task's loss after every step, float32 (B, N), and which sequences have a target, bool (B,).
+
+    Cross-entropy of classes (B,), see `class_losses`, or squared error of values (B,) where there is one output.
+
+    Raises:
+        ConfigError: If the task is neither classification nor regression with one output.
+        DataError: If a label is not one of the model's classes.
+    """
+    kind, outputs = problem_of(config, labels), step_logits.shape[-1]
+    if kind == "single_label_classification":
+        return class_losses(step_logits, labels)
+    if kind != "regression" or outputs != 1:
+        raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict one class or one value")
+    losses = (step_logits.float().squeeze(-1) - labels.float().view(-1, 1)) ** 2
+    return losses, torch.ones_like(losses[:, 0], dtype=torch.bool)
+
+
+def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy after every step, (B, N, C) and (B,) to float32 (B, N), and which labels are not negative, (B,).
+
+    Raises:
+        DataError: If a label is not one of the C classes.
+    """
+    check_classes(labels, step_logits.shape[-1])
+    counted = labels >= 0
+    targets = labels.clamp(min=0).unsqueeze(1).expand(step_logits.shape[:2])
+    losses = nn.functional.cross_entropy(step_logits.float().transpose(1, 2), targets, reduction="none")
+    return losses, counted
+
+
+def expected_loss(losses: Tensor, weights: Tensor) -> Tensor:
+    """sum_n w_n loss_n of every example: (B, N) and (B, N) or (N,) to (B,)."""
+    return (losses * weights).sum(dim=-1)
+
+
+def check_classes(labels: Tensor, classes: int) -> None:
+    """Refuse a class that the model does not have.
+
+    Looking costs a host synchronisation, so it is done on the CPU only; an accelerator reports such a label by an
+    assertion of its own.
+
+    Raises:
+        DataError: Naming the label and the model's classes.
+    """
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    largest = int(labels.max()) if labels.numel() else -1
+    if largest >= classes:
+        raise DataError(f"labels: {largest} is not a class of this model, which has {classes} (0 to {classes - 1})")

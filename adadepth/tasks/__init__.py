@@ -7,11 +7,19 @@ from adadepth.config import ExperimentConfig, Mode, Task
 
 def run(config: ExperimentConfig) -> float | None:
     """Run a validated experiment and return the metric named by `optimise`; None for a report."""
-    from adadepth.tasks import pretrain, report
+    from transformers.utils.logging import disable_progress_bar
 
+    from adadepth.tasks import finetune, pretrain, report, seeds
+
+    disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     if config.mode is Mode.report:
         report.rewrite(config)
         return None
-    tasks = {Task.pretrain: {Mode.train: pretrain.train, Mode.evaluate: pretrain.evaluate}}
-    metrics = tasks[config.task][config.mode](config)
+    task = {Task.pretrain: pretrain, Task.finetune: finetune}[config.task]
+    if config.mode is Mode.evaluate:
+        metrics = task.evaluate(config)
+    elif config.seeds > 1:
+        metrics = seeds.train_with_seeds(config, task.train)
+    else:
+        metrics = task.train(config)
     return report.optimised(config, metrics)

@@ -15,14 +15,22 @@ import torch.distributed as dist
 from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.analysis.console import halting_table
-from adadepth.analysis.files import class_table, write_halting_files
+from adadepth.analysis.console import exits_table, halting_table
+from adadepth.analysis.exits import flatten_exits
+from adadepth.analysis.files import class_table, write_exits, write_halting_files
 from adadepth.analysis.statistics import flatten
+from adadepth.training.evaluation import EvaluationReport
 from adadepth.training.tracking import Tracker
 from adadepth.training.trainer import DepthTrainer
 
 # Of transformers' own log entries these are not measurements of this run's progress.
 _UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
+
+
+# Nor are these worth a place on the console's line.
+_UNPRINTED = (
+    *_UNLOGGED, "epoch", "learning_rate", "grad_norm", "tokens_per_second", "peak_memory_gib", "eval_runtime", "step",
+)  # fmt: skip
 
 
 class EpochCallback(TrainerCallback):
@@ -142,24 +150,46 @@ class TrackingCallback(TrainerCallback):
             self.tracker.log(metrics, state.global_step)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write and show the halting statistics of the evaluation that just ended."""
+        """Write, track and show the statistics of the evaluation that just ended.
+
+        Depth by class is written for the set that selects the model; what exits are worth, for every set.
+        """
         self.evaluated_step = state.global_step
-        report = None if self.trainer is None else self.trainer.last_report
-        if report is None:
+        reports = {} if self.trainer is None else self.trainer.last_reports
+        for number, (name, report) in enumerate(reports.items()):
+            self._track_report(report, f"{name}/" if number else "", state)
+        if not reports or not state.is_world_process_zero:
             return
-        figures = flatten(report.statistics)
+        first = next(iter(reports.values()))
+        write_halting_files(self.directory, first.statistics, first.sentences, state.global_step)
+        if exits := {name: report.exits for name, report in reports.items() if report.exits is not None}:
+            write_exits(self.directory, exits, state.global_step)
+
+    def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
+        """Track and print one set's figures; `owner` is its name and a slash, empty for the first set."""
+        figures: dict[str, Any] = flatten(report.statistics)
+        if report.exits is not None:
+            figures |= flatten_exits(report.exits)
+        figures = {name.replace("/", f"/{owner}", 1): value for name, value in figures.items()}
         scalars = {name: value for name, value in figures.items() if isinstance(value, int | float)}
         self.last_metrics |= scalars
         if not state.is_world_process_zero:
             return
-        write_halting_files(self.directory, report.statistics, report.sentences, state.global_step)
-        print(halting_table(report.statistics, state.global_step), flush=True)
+        print("\n".join(_tables(report, owner, state.global_step)), flush=True)
         if not self._is_muted:
             self.tracker.log(scalars, state.global_step)
             for name, value in figures.items():
                 if isinstance(value, list):
                     self.tracker.histogram(name, value, 0, state.global_step)
-            self.tracker.table("halting/classes", *class_table(report.statistics), state.global_step)
+            self.tracker.table(f"halting/{owner}classes", *class_table(report.statistics), state.global_step)
+
+
+def _tables(report: EvaluationReport, owner: str, step: int) -> Iterator[str]:
+    if owner:
+        yield f"evaluation set {owner[:-1]}:"
+    yield halting_table(report.statistics, step)
+    if report.exits is not None:
+        yield exits_table(report.exits)
 
 
 class ProgressBarCallback(ProgressCallback):
@@ -186,12 +216,16 @@ class ConsoleCallback(TrainerCallback):
         prefix = "eval_" if "eval_loss" in logs else ""
         if f"{prefix}loss" not in logs:
             return
-        names = ("loss", "mlm_loss", "sop_loss", "ponder_loss", "mlm_accuracy", "sop_accuracy")
-        values = [f"{name} {logs[prefix + name]:.4f}" for name in names if prefix + name in logs]
+        names = [name for name in logs if name.startswith(prefix) and name not in _UNPRINTED and "/" not in name]
+        values = [f"{name.removeprefix(prefix)} {logs[name]:.4f}" for name in sorted(names, key=_losses_first)]
         if "learning_rate" in logs:
             values += [f"lr {logs['learning_rate']:.2e}", f"{logs['tokens_per_second']:,.0f} tokens/s"]
         label = "eval" if prefix else "train"
         tqdm.write(f"{label} step {state.global_step}/{state.max_steps}: " + ", ".join(values))
+
+
+def _losses_first(name: str) -> tuple[bool, bool]:
+    return not name.endswith("_loss") and name != "loss", name not in ("loss", "eval_loss")
 
 
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:

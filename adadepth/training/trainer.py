@@ -2,7 +2,7 @@
 
 transformers owns the loop, precision, accumulation, distribution, checkpoints and resume. What is added here: loss
 parts normalised by the counts of the whole optimiser step, over micro-batches and processes; their logging and the
-check that they are finite; evaluation that keeps sums instead of predictions; the optimizer and the schedule.
+check that they are finite; evaluation of several sets that keeps what the task wants; the optimizer and the schedule.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import inspect
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,14 +23,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from adadepth.analysis.sentences import SentenceSampler
-from adadepth.analysis.statistics import HaltingStatistics
-from adadepth.analysis.token_classes import TOKEN_CLASSES, token_classes
 from adadepth.config import TrainerConfig
-from adadepth.data import PretrainingData
 from adadepth.data.sampler import EpochSampler
 from adadepth.errors import UserError
-from adadepth.training.metrics import PretrainingMetrics
+from adadepth.training.evaluation import Evaluation, EvaluationReport
 from adadepth.training.optimization import build_optimizer, build_schedule
 
 TRAINER_STATE = "trainer_state.json"
@@ -49,12 +45,12 @@ class Progress:
     tokens: Tensor | int = 0
 
 
-@dataclass(frozen=True)
-class EvaluationReport:
-    """What an evaluation found besides its scalar metrics."""
+class TrainingData(Protocol):
+    """What the trainer reads of a task's data."""
 
-    statistics: dict[str, Any]
-    sentences: list[dict[str, Any]]
+    train: Any
+    tokenizer: Any
+    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
 
 
 class DepthTrainer(Trainer):
@@ -63,7 +59,10 @@ class DepthTrainer(Trainer):
     Args:
         model: Has `count_targets(batch)` and takes `num_targets` in its forward.
         args: From `training_arguments`.
-        data: Datasets, collator and tokenizer.
+        data: Training examples, collator and tokenizer.
+        evaluation_sets: What is evaluated, by name; the first set selects the best model, and the metrics of the others
+            carry their names.
+        start_evaluation: Begins the evaluation of the set of that name.
         settings: The trainer settings that transformers does not have.
     """
 
@@ -74,13 +73,17 @@ class DepthTrainer(Trainer):
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        data: PretrainingData,
+        data: TrainingData,
+        evaluation_sets: Mapping[str, Any],
+        start_evaluation: Callable[[str], Evaluation],
         settings: TrainerConfig,
         callbacks: list[Any] | None = None,
     ) -> None:
         self.data = data
+        self.evaluation_sets = evaluation_sets
+        self.start_evaluation = start_evaluation
         self.settings = settings
-        self.last_report: EvaluationReport | None = None
+        self.last_reports: dict[str, EvaluationReport] = {}
         self.train_sampler: EpochSampler | None = None
         self._forward_names = set(inspect.signature(model.forward).parameters)
         self._parts: dict[str, Tensor] = {}
@@ -90,7 +93,7 @@ class DepthTrainer(Trainer):
             model=model,
             args=args,
             train_dataset=data.train,
-            eval_dataset=data.evaluation,
+            eval_dataset=next(iter(evaluation_sets.values())),
             data_collator=data.collate,
             processing_class=data.tokenizer,
             callbacks=callbacks,
@@ -118,11 +121,12 @@ class DepthTrainer(Trainer):
             drop_last=True,
         )
 
-    def get_eval_dataloader(self, eval_dataset: Dataset | None = None) -> DataLoader:
-        """This process's share of the evaluation set: every example exactly once over all processes."""
-        indices = range(self.args.process_index, len(self.data.evaluation), self.args.world_size)
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """This process's share of an evaluation set: every example exactly once over all processes."""
+        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        indices = range(self.args.process_index, len(dataset), self.args.world_size)
         return DataLoader(
-            Subset(self.data.evaluation, indices),
+            Subset(dataset, indices),
             batch_size=self.args.eval_batch_size,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
@@ -151,7 +155,7 @@ class DepthTrainer(Trainer):
             return batches, {}
         model = self.accelerator.unwrap_model(self.model)
         counts = [model.count_targets(batch) for batch in batches]
-        tokens = sum(batch["attention_mask"].sum() for batch in batches)
+        tokens = torch.stack([_count_tokens(batch) for batch in batches]).sum()
         sums = [sum(count[name] for count in counts) for name in counts[0]]
         totals = torch.stack([*sums, tokens]).float().to(device)
         if self.args.world_size > 1:
@@ -265,67 +269,55 @@ class DepthTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate in one pass that keeps sums and histograms, so memory does not grow with the set."""
+        """Evaluate every set in one pass; what is kept of a batch is the task's to decide."""
+        self.last_reports = {}
+        values: dict[str, float] = {}
+        for number, (name, dataset) in enumerate(self.evaluation_sets.items()):
+            evaluation = self._evaluate_set(name, dataset)
+            prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
+            values |= {prefix + metric: value for metric, value in evaluation.metrics().items()}
+            if (report := evaluation.report()) is not None:
+                self.last_reports[name] = report
+        nothing: Any = None  # predictions are not kept
+        examples = sum(len(dataset) for dataset in self.evaluation_sets.values())
+        return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
+
+    def _evaluate_set(self, name: str, dataset: Any) -> Evaluation:
+        evaluation = self.start_evaluation(name)
+        for batch, outputs in self.forward_passes(dataset, **evaluation.forward_options):
+            evaluation.update(batch, outputs)
+        evaluation.merge()
+        return evaluation
+
+    def forward_passes(self, dataset: Any, **options: Any) -> Iterator[tuple[dict[str, Tensor], Any]]:
+        """This process's batches of a set with the model's outputs, without gradients."""
         unwrapped = self.accelerator.unwrap_model(self.model)
         model = self.model_wrapped if self.is_fsdp_enabled or self.is_deepspeed_enabled else unwrapped
         model.to(self.args.device)
         model.eval()
-        metrics = PretrainingMetrics(unwrapped.config.act_penalty, self.args.device)
-        statistics = HaltingStatistics(unwrapped.config.num_hidden_layers, TOKEN_CLASSES, self.args.device)
-        sentences = SentenceSampler(decode=lambda number: str(self.data.tokenizer.convert_ids_to_tokens(number)))
-        for batch, is_own in self._shared_batches(dataloader):
-            batch = self._prepare_inputs(batch)
+        for shared, is_own in self._shared_batches(dataset):
+            batch = self._prepare_inputs(shared)
             with torch.no_grad(), self.autocast_smart_context_manager():
-                outputs = model(**self.model_inputs(batch), output_hidden_states=self.settings.halting_statistics)
+                outputs = model(**self.model_inputs(batch), **options)
             if is_own:
-                metrics.update(batch, outputs, unwrapped.count_targets(batch))
-                if self.settings.halting_statistics:
-                    self._update_statistics(statistics, sentences, batch, outputs, unwrapped)
+                yield batch, outputs
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
-        for tensor in (*metrics.tensors(), *statistics.tensors()):
-            if self.args.world_size > 1:
-                dist.all_reduce(tensor)
-        if self.settings.halting_statistics:
-            self.last_report = EvaluationReport(statistics.summary(), sentences.sentences())
-        values = {f"{metric_key_prefix}_{name}": value for name, value in metrics.compute().items()}
-        nothing: Any = None  # predictions are not kept
-        return EvalLoopOutput(nothing, nothing, values, num_samples=len(self.data.evaluation))
-
-    def _shared_batches(self, dataloader: DataLoader) -> Iterator[tuple[Any, bool]]:
+    def _shared_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
         """This process's batches, and whether each is its own.
 
         Processes may have one batch more or less than others, yet sharded models need all of them in every forward
         pass: a process that has run out repeats its last batch, which nobody counts.
         """
-        share = math.ceil(len(self.data.evaluation) / self.args.world_size)
+        share = math.ceil(len(dataset) / self.args.world_size)
         batch: Any = None
-        batches = iter(dataloader)
+        batches = iter(self.get_eval_dataloader(dataset))
         for _ in range(math.ceil(share / self.args.eval_batch_size)):
             following = next(batches, None)
             batch = batch if following is None else following
             if batch is None:
-                batch = self.data_collator([self.data.evaluation[0]])
+                batch = self.data_collator([dataset[0]])
             yield batch, following is not None
-
-    def _update_statistics(
-        self,
-        statistics: HaltingStatistics,
-        sentences: SentenceSampler,
-        batch: Mapping[str, Tensor],
-        outputs: Any,
-        model: Any,
-    ) -> None:
-        tokenizer = self.data.tokenizer
-        classes = token_classes(
-            batch, cls_id=tokenizer.cls_token_id, sep_id=tokenizer.sep_token_id, mask_id=tokenizer.mask_token_id
-        )
-        chosen = batch["labels"] >= 0
-        losses = torch.full(chosen.shape, math.nan, device=chosen.device).masked_scatter(chosen, outputs.token_losses)
-        statistics.update(outputs.trace, classes, losses, outputs.hidden_states, model.price(outputs.trace))
-        if self.is_world_process_zero():
-            predictions = batch["labels"].masked_scatter(chosen, outputs.prediction_logits.argmax(dim=-1))
-            sentences.update(batch, outputs.trace, losses, predictions)
 
     # ---- checkpoints
 
@@ -338,6 +330,11 @@ class DepthTrainer(Trainer):
         tied = set(self.accelerator.unwrap_model(self.model).all_tied_weights_keys)
         load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result)
+
+
+def _count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
+    """Real tokens of a batch; of vectors, their values."""
+    return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
 
 
 def complete_checkpoints(directory: Path) -> list[Path]:

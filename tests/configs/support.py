@@ -13,11 +13,33 @@ from adadepth.validation import checked
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROOTS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 OPTIONS = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yaml") if path.parent.name != "hydra")
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+# Which root takes an option of its own task; any other option belongs to the pretraining root.
+HOMES = {
+    **{("model", name): "ponder_tiny" for name in (
+        "ponder_albert_mini", "albert_mini", "pabee_mini", "ponder_albert_pretrained", "albert_pretrained",
+        "albert_act_pretrained", "pabee_pretrained", "palbert_pretrained",
+    )},
+    **{("dataset", name): "ponder_tiny" for name in (*GLUE, "table", "bigram_shift", "parity")},
+    **{("trainer", name): "ponder_tiny" for name in ("finetune", "finetune_lamb", "scratch")},
+    ("tokenizer", "pretrained"): "ponder_tiny",
+    ("sweep", "glue"): "ponder_tiny",
+    ("debug", "finetune"): "ponder_tiny",
+    ("model", "parity_rnn"): "ponder_parity",
+    ("dataset", "parity_vectors"): "ponder_parity",
+    ("trainer", "parity"): "ponder_parity",
+}  # fmt: skip
 # What an option needs from the user before it can run.
 NEEDS = {
     ("dataset", "text"): ["dataset.path=corpus.txt"],
+    ("dataset", "table"): ["dataset.path=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }
+
+
+def home(group: str, option: str) -> str:
+    """The root on which an option is tried."""
+    return HOMES.get((group, option), "act_tiny")
 
 
 def composed(root: str, *overrides: str) -> DictConfig:

@@ -5,20 +5,51 @@ from __future__ import annotations
 import pytest
 
 from adadepth.config import ExperimentConfig, result_hash
-from tests.configs.support import CONFIGS, NEEDS, OPTIONS, ROOTS, configured
+from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
+
+NEEDS_OF_ROOTS = {"finetune": NEEDS["dataset", "table"]}
 
 
 def test_the_shipped_configs_are_found() -> None:
-    assert {"act_tiny", "act_small", "act_base"} <= set(ROOTS)
+    assert {"act_tiny", "act_base", "ponder_tiny", "ponder_parity", "act_cola", "ponder_rte"} <= set(ROOTS)
     assert ("model", "albert_act_mini") in OPTIONS
 
 
 @pytest.mark.parametrize("root", ROOTS)
-@pytest.mark.parametrize(("group", "option"), OPTIONS, ids="=".join)
-def test_every_root_takes_every_option(root: str, group: str, option: str) -> None:
-    config = configured(root, f"{group}={option}", *NEEDS.get((group, option), []))
+def test_every_root_composes_under_its_own_name(root: str) -> None:
+    config = configured(root, *NEEDS_OF_ROOTS.get(root, []))
     assert isinstance(config, ExperimentConfig)
     assert config.name == root
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids="=".join)
+def test_every_option_composes(group: str, option: str) -> None:
+    configured(home(group, option), f"{group}={option}", *NEEDS.get((group, option), []))
+
+
+@pytest.mark.parametrize("option", ["logger=wandb", "trainer=finetune_lamb", "model=albert_mini", "sweep=glue"])
+@pytest.mark.parametrize("task", GLUE)
+def test_every_glue_root_takes_every_family(task: str, option: str) -> None:
+    for family in ("ponder", "act"):
+        config = configured(f"{family}_{task}", option)
+        assert config.dataset.name == task
+        assert config.trainer.metric_for_best_model == "eval_score"
+
+
+@pytest.mark.parametrize(("task", "metrics"), [
+    ("cola", ["matthews"]), ("sst2", ["accuracy"]), ("mrpc", ["accuracy", "f1"]), ("stsb", ["pearson", "spearman"]),
+    ("qqp", ["accuracy", "f1"]), ("mnli", ["accuracy"]), ("qnli", ["accuracy"]), ("rte", ["accuracy"]),
+    ("wnli", ["accuracy"]),
+])  # fmt: skip
+def test_glue_tasks_have_their_official_metrics(task: str, metrics: list[str]) -> None:
+    assert sorted(configured(f"ponder_{task}").dataset.metrics) == sorted(metrics)
+
+
+def test_the_grid_is_the_published_one() -> None:
+    params = composed("act_cola", "sweep=glue").hydra.sweeper.params
+    assert params == {"trainer.learning_rate": "5e-5,3e-5,2e-5", "trainer.per_device_train_batch_size": "16,32"}
+    trainer = configured("act_cola").trainer
+    assert (trainer.optimizer, trainer.num_train_epochs, trainer.warmup_steps) == ("lamb", 4, 200)
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids="=".join)

@@ -64,6 +64,43 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert len(str(caught.value).splitlines()) == 4
 
 
+FINETUNING_MISTAKES = [
+    ("ponder_tiny", ["model.target_halt_probability=0"], "target_halt_probability=0.0: must be above 0 and below 1"),
+    ("ponder_tiny", ["model.target_halt_probability=1"], "target_halt_probability=1.0: must be above 0 and below 1"),
+    ("ponder_tiny", ["model.kl_penalty_factor=-1"], "model.kl_penalty_factor=-1.0: must be at least 0"),
+    ("ponder_tiny", ["model.halting_head_layers=3"], "read only with model.halting_head=linear_cat"),
+    ("ponder_tiny", ["model.hidden_size=null"], "model.hidden_size: a value is missing; without model.pretrained"),
+    ("ponder_tiny", ["task=pretrain"], "dataset=bigram_shift: task=pretrain reads a corpus"),
+    ("ponder_tiny", ["dataset=wikitext2"], "dataset=wikitext2: task=finetune reads labelled data"),
+    ("ponder_tiny", ["dataset=parity_vectors"], "model=ponder_albert: dataset=parity_vectors needs a recurrent cell"),
+    ("ponder_parity", ["model=ponder_albert_mini"], "model=ponder_albert: dataset=parity_vectors needs a recurrent"),
+    ("ponder_tiny", ["model=parity_rnn"], "model=ponder_rnn: dataset=bigram_shift needs a model of tokens"),
+    ("ponder_tiny", ["exit_rules=[all]"], "exit_rules=['all']: read only with task=finetune mode=evaluate"),
+    ("ponder_tiny", ["seeds=0"], "seeds=0: must be at least 1"),
+    ("ponder_tiny", ["seeds=2", "resume=latest"], "seeds=2: read only with mode=train, and not with resume"),
+    ("ponder_tiny", ["optimise=eval/scor"], "an evaluation has no such metric (did you mean 'score'?)"),
+    ("ponder_cola", ["optimise=eval/accuracy"], "an evaluation has no such metric"),
+    ("ponder_cola", ["dataset.source=local"], "dataset.path: dataset.source=local needs a folder"),
+    ("ponder_cola", ["dataset.hub.path=null"], "dataset.hub.path: dataset.source=hub needs it"),
+    ("ponder_cola", ["dataset.text_columns=[]"], "dataset.text_columns=[]: must name one column, or two"),
+    ("ponder_cola", ["dataset.evaluation_splits=[]"], "dataset.evaluation_splits=[]: at least one is needed"),
+    ("ponder_cola", ["dataset.submission=[a,b]"], "dataset.submission=['a', 'b']: needs a name for each of ['test']"),
+    ("ponder_parity", ["dataset.train_ones=[1,65]"], "dataset.train_ones=[1, 65]: must be [lowest, highest] within 1"),
+    (
+        "ponder_parity",
+        ["dataset.extrapolation_ones=[5,3]"],
+        "dataset.extrapolation_ones=[5, 3]: must be [lowest, highes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("root", "overrides", "message"), FINETUNING_MISTAKES, ids=str)
+def test_a_mistake_in_fine_tuning_is_refused_in_one_line(root: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configured(root, *overrides)
+    assert len([line for line in str(caught.value).splitlines() if message in line]) == 1
+
+
 @pytest.mark.parametrize("overrides", [
     ["model.act_penalty=0"],
     ["dataset.sequence_length=512"],

@@ -6,7 +6,8 @@ from transformers import set_seed
 
 from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
-from adadepth.models.build import build_model
+from adadepth.models.build import build_pretraining_model
+from adadepth.tasks.pretrain import pretraining_parts
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
 from adadepth.training.trainer import DepthTrainer
@@ -37,6 +38,9 @@ def tiny_trainer(folder: Path, *overrides: str) -> DepthTrainer:
     set_seed(config.seed)
     data = load_pretraining_data(config.dataset, config.tokenizer, config.seed)
     epochs = EpochCallback()
-    trainer = DepthTrainer(build_model(config.model, len(data.tokenizer)), args, data, config.trainer, [epochs])
+    parts = pretraining_parts(config, args, data, build_pretraining_model(config.model, len(data.tokenizer)))
+    trainer = DepthTrainer(
+        parts.model, args, data, parts.evaluation_sets, parts.start_evaluation, config.trainer, [epochs]
+    )
     epochs.trainer = trainer
     return trainer

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from adadepth.validation import EVALUATION_METRICS
+from adadepth.validation import PRETRAINING_METRICS
 from tests.training.support import tiny_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,8 +74,8 @@ def test_two_processes_equal_one(tmp_path):
     assert two["exact"] is not False, "two processes resumed in their second epoch must end where the whole run does"
     one = tiny_trainer(tmp_path / "again", "trainer.max_steps=1", "trainer.per_device_train_batch_size=8")
     one.evaluate()
-    assert two["untrained"]["n"] == one.last_report.statistics["n"]
-    for name, described in one.last_report.statistics["classes"].items():
+    assert two["untrained"]["n"] == one.last_reports["held_out"].statistics["n"]
+    for name, described in one.last_reports["held_out"].statistics["classes"].items():
         assert two["untrained"]["classes"][name].get("histogram") == described.get("histogram"), name
 
 
@@ -95,7 +95,7 @@ def test_every_trainable_parameter_gets_a_gradient(tmp_path):
 def test_evaluation_does_not_depend_on_its_batch_size(tmp_path):
     trainer = tiny_trainer(tmp_path, "trainer.max_steps=1")
     small = trainer.evaluate()
-    assert {f"eval_{name}" for name in EVALUATION_METRICS} <= small.keys()
+    assert {f"eval_{name}" for name in PRETRAINING_METRICS} <= small.keys()
     trainer.args.per_device_eval_batch_size = 3
     large = trainer.evaluate()
     for name in ("eval_loss", "eval_mlm_loss", "eval_mlm_accuracy", "eval_sop_accuracy", "eval_ponder_cost"):

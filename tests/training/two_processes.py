@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
     # transformers 5.17 loads an optimizer's state onto "cpu:0" where several CPU processes train, which torch refuses.
     exact = resume_is_exact(folder) if Version(transformers.__version__) >= Version("5.23") else None
     if untrained.is_world_process_zero():
-        statistics = untrained.last_report.statistics
+        statistics = untrained.last_reports["held_out"].statistics
         result = {"gradients": gradients, "logged": logged, "metrics": metrics, "untrained": statistics}
         torch.save(result | {"exact": exact}, folder / "two.pt")
     torch.distributed.barrier()

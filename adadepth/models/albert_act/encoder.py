@@ -1,19 +1,15 @@
-"""The encoder of ACT-ALBERT: embeddings, one shared layer, and the loop that lets tokens halt.
+"""The encoder of ACT-ALBERT: the shared layer with its halting unit, and the loop that lets tokens halt.
 
 Module names follow the state dict of the published checkpoints. Shape legend: B batch, T tokens, E embedding width,
-H hidden width, F feed-forward width, N iterations that ran, A attention heads.
+H hidden width, N iterations that ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
-from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.halting.act import (
     ActState,
@@ -24,96 +20,8 @@ from adadepth.halting.act import (
     update_result,
     update_stream,
 )
+from adadepth.models.albert.encoder import AlbertLayer, HaltingProjection
 from adadepth.models.albert_act.configuration import AlbertActConfig
-
-
-class AlbertActEmbeddings(nn.Module):
-    """Sum of word, segment and position embeddings, normalised: LN(word + type + position), (B, T, E)."""
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(
-        self, words: Tensor, token_type_ids: Tensor | None = None, position_ids: Tensor | None = None
-    ) -> Tensor:
-        """Embed. `words` are ids (B, T) or already embedded words (B, T, E)."""
-        embedded = words if words.is_floating_point() else self.word_embeddings(words)
-        length, limit = embedded.shape[1], self.position_embeddings.num_embeddings
-        if position_ids is None:
-            if length > limit:
-                raise ValueError(f"a sequence of {length} tokens is longer than max_position_embeddings={limit}")
-            position_ids = torch.arange(length, device=embedded.device).unsqueeze(0)
-        if token_type_ids is None:
-            token_type_ids = torch.zeros(embedded.shape[:2], dtype=torch.long, device=embedded.device)
-        embedded = embedded + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
-        return self.dropout(self.LayerNorm(embedded))
-
-
-def eager_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: object,
-) -> tuple[Tensor, Tensor]:
-    """softmax(Q K' / sqrt(d) + mask) V, returning the weights too; the interface's slow and readable member."""
-    scores = query @ key.transpose(-1, -2) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = nn.functional.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
-class AlbertActAttention(nn.Module):
-    """Multi-head self-attention with its output projection; residual and norm belong to the layer."""
-
-    is_causal = False
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.head_size = config.hidden_size // config.num_attention_heads
-        self.scaling = self.head_size**-0.5
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(self, state: Tensor, attention_mask: Tensor | None, **kwargs: object) -> tuple[Tensor, Tensor | None]:
-        """Attend: (B, T, H) to (B, T, H), and the weights (B, A, T, T) where the implementation has them."""
-        heads = (*state.shape[:-1], -1, self.head_size)
-        query, key, value = (
-            project(state).view(heads).transpose(1, 2) for project in (self.query, self.key, self.value)
-        )
-        attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention
-        )
-        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
-        context, weights = attend(
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
-        )
-        return self.output_dropout(self.dense(context.reshape(state.shape))), weights
-
-
-class HaltingProjection(nn.Linear):
-    """The linear map of the halting unit, computed in float32 whatever the model's precision.
-
-    A class of its own so that initialisation can find it: modules without direct parameters are passed over.
-    """
-
-    def forward(self, state: Tensor) -> Tensor:
-        """Halting logits, float32: (..., H) to (..., 1)."""
-        with torch.autocast(state.device.type, enabled=False):
-            return nn.functional.linear(state.float(), self.weight.float(), self.bias.float())
 
 
 class HaltingUnit(nn.Module):
@@ -128,23 +36,12 @@ class HaltingUnit(nn.Module):
         return self.dense(state).squeeze(-1).sigmoid()
 
 
-class AlbertActLayer(GradientCheckpointingLayer):
-    """The shared block, post-norm: a = LN(attention(x) + x); y = LN(W_o act(W_i a) + a). It owns the halting unit."""
+class AlbertActLayer(AlbertLayer):
+    """The shared block with the halting unit, which is the encoder's to call."""
 
     def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.attention = AlbertActAttention(config)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        super().__init__(config)
         self.act = HaltingUnit(config)
-
-    def forward(self, state: Tensor, attention_mask: Tensor | None, **kwargs: object) -> Tensor:
-        """One application of the block, (B, T, H) to (B, T, H). The halting unit is the encoder's to call."""
-        attended = self.LayerNorm(self.attention(state, attention_mask, **kwargs)[0] + state)
-        return self.full_layer_layer_norm(self.ffn_output(self.activation(self.ffn(attended))) + attended)
 
 
 class StateUpdate(nn.Module):

@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.models.albert_act.configuration import AlbertActConfig
-from adadepth.models.albert_act.modeling import (
+from adadepth.models.albert_act.modeling import AlbertActModel, AlbertActPreTrainedModel
+from adadepth.models.albert_act.outputs import AlbertActOutput, HaltingOutput, SpanOutput, TaskOutput
+from adadepth.models.losses import (
     IGNORED_LABEL,
-    AlbertActModel,
-    AlbertActPreTrainedModel,
+    LossTerm,
+    combine_terms,
+    count_sequences,
+    label_count,
+    sequence_loss,
     sum_cross_entropy,
 )
-from adadepth.models.albert_act.outputs import AlbertActOutput, HaltingOutput, SpanOutput, TaskOutput
-from adadepth.models.losses import LossTerm, combine_terms
 
 
 class AlbertActTaskModel(AlbertActPreTrainedModel):
@@ -64,28 +66,9 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         self.classifier = nn.Linear(config.hidden_size, label_count(config))
         self.post_init()
 
-    def sequence_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """The loss that `problem_type` names; inferred from the labels where it is unset, and never stored."""
-        kind = self.config.problem_type
-        if kind is None:
-            kind = "regression" if label_count(self.config) == 1 else "single_label_classification"
-            if labels.is_floating_point() and label_count(self.config) > 1:
-                kind = "multi_label_classification"
-        if kind == "single_label_classification":
-            return sum_cross_entropy(logits, labels)
-        count = torch.tensor(labels.shape[0], device=labels.device)
-        if kind == "regression":
-            squares = (logits.float() - labels.float().view_as(logits)) ** 2
-            return LossTerm(squares.mean(dim=-1).sum(), count)
-        losses = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
-        return LossTerm(losses.mean(dim=-1).sum(), count)
-
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Sequences, less those whose class is ignored."""
-        labels = batch["labels"]
-        if labels.is_floating_point() or self.config.num_labels == 1:
-            return torch.tensor(labels.shape[0], device=labels.device)
-        return super().count_labels(batch)
+        return count_sequences(self.config, batch["labels"])
 
     @can_return_tuple
     def forward(
@@ -105,7 +88,8 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         )
         logits = self.classifier(self.dropout(outputs.pooler_output))
         result = TaskOutput(logits=logits, **self.halting_fields(outputs))
-        self.add_loss(result, outputs, None if labels is None else self.sequence_loss(logits, labels), num_targets)
+        task = None if labels is None else sequence_loss(self.config, logits, labels)
+        self.add_loss(result, outputs, task, num_targets)
         return result
 
 
@@ -216,11 +200,6 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
         result = TaskOutput(logits=logits, **self.halting_fields(outputs))
         self.add_loss(result, outputs, None if labels is None else sum_cross_entropy(logits, labels), num_targets)
         return result
-
-
-def label_count(config: AlbertActConfig) -> int:
-    """Classes of a head; transformers' own default is two."""
-    return config.num_labels or 2
 
 
 def _inside(positions: Tensor, length: int) -> Tensor:

@@ -15,18 +15,11 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.halting.trace import DepthTrace, Work
+from adadepth.models.albert.encoder import AlbertAttention, AlbertEmbeddings, HaltingProjection, words_of
 from adadepth.models.albert_act.configuration import AlbertActConfig
-from adadepth.models.albert_act.encoder import (
-    AlbertActAttention,
-    AlbertActEmbeddings,
-    AlbertActTransformer,
-    HaltingProjection,
-    StateUpdate,
-)
+from adadepth.models.albert_act.encoder import AlbertActTransformer, StateUpdate
 from adadepth.models.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
-from adadepth.models.losses import LossTerm, combine_terms
-
-IGNORED_LABEL = -100
+from adadepth.models.losses import LossTerm, combine_terms, sum_cross_entropy
 
 
 class AlbertActPreTrainedModel(PreTrainedModel):
@@ -42,7 +35,7 @@ class AlbertActPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_record_outputs = {
         "hidden_states": OutputRecorder(StateUpdate),
-        "attentions": OutputRecorder(AlbertActAttention, index=1),
+        "attentions": OutputRecorder(AlbertAttention, index=1),
     }
     # Checkpoints of old transformers releases carry this buffer.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
@@ -109,7 +102,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
 
     def __init__(self, config: AlbertActConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
-        self.embeddings = AlbertActEmbeddings(config)
+        self.embeddings = AlbertEmbeddings(config)
         self.encoder = AlbertActTransformer(config)
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if add_pooling_layer else None
         self.post_init()
@@ -147,14 +140,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
             ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if the
                 sequence is longer than the positions.
         """
-        words = input_ids if inputs_embeds is None else inputs_embeds
-        if words is None or (input_ids is not None and inputs_embeds is not None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        if attention_mask is not None and attention_mask.shape != words.shape[:2]:
-            raise ValueError(
-                f"attention_mask has shape {tuple(attention_mask.shape)}; halting needs (batch, sequence) = "
-                f"{tuple(words.shape[:2])} to know which tokens exist"
-            )
+        words = words_of(input_ids, inputs_embeds, attention_mask)
         embedded = self.embeddings(words, token_type_ids, position_ids)
         valid = (
             torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
@@ -211,15 +197,6 @@ class AlbertActSOPHead(nn.Module):
     def forward(self, pooled: Tensor) -> Tensor:
         """(B, H) to (B, 2)."""
         return self.classifier(pooled)
-
-
-def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
-    """Cross-entropy summed over the targets, in float32; negative labels are not targets."""
-    labels = labels.masked_fill(labels < 0, IGNORED_LABEL)
-    total = nn.functional.cross_entropy(
-        logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
-    )
-    return LossTerm(total, (labels != IGNORED_LABEL).sum())
 
 
 class AlbertActForPreTraining(AlbertActPreTrainedModel):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from adadepth.analysis.correlation import spearman_from_table
+from adadepth.analysis.correlation import spearman, spearman_from_table
 
 
 def table_of(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -21,6 +21,24 @@ def test_exact_with_ties(seed: int) -> None:
     found = spearman_from_table(table_of(rows, columns), resamples=2)
     assert found.value == pytest.approx(spearmanr(rows, columns).statistic, abs=1e-12)
     assert found.n == 400
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_values_need_no_table(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    steps = generator.integers(1, 7, 300)
+    losses = steps * generator.normal(0.3, 1, 300)
+    found = spearman(steps, losses, resamples=50)
+    assert found.value == pytest.approx(spearmanr(steps, losses).statistic, abs=1e-12)
+    assert (found.n, found.low < found.value < found.high) == (300, True)
+    assert spearman(steps, np.round(losses).astype(int), resamples=50) == spearman_from_table(
+        table_of(steps, np.round(losses).astype(int) + 100), resamples=50
+    )
+
+
+def test_a_constant_has_no_correlation() -> None:
+    assert spearman(np.ones(9), np.arange(9)) is None
+    assert spearman(np.arange(2), np.arange(2)) is None
 
 
 def test_interval_is_that_of_resampling_the_observations() -> None:

@@ -286,8 +286,8 @@ def test_sequences() -> None:
 
 def test_what_was_not_given_is_absent_with_a_reason() -> None:
     real = torch.ones(1, 5, dtype=torch.bool)
-    statistics = HaltingStatistics(3, ["all", "mask"], "cpu")
-    statistics.update(DepthTrace("token", real.float(), real, 3), {"all": real, "mask": ~real})
+    statistics = HaltingStatistics(3, ["all", "mask", "cls"], "cpu")
+    statistics.update(DepthTrace("token", real.float(), real, 3), {"all": real, "mask": ~real, "cls": real})
     found = statistics.summary()
     assert found["classes"]["mask"] == {"n": 0}
     assert not {"remainder", "ponder_cost", "loss"} & found["classes"]["all"].keys()
@@ -297,6 +297,7 @@ def test_what_was_not_given_is_absent_with_a_reason() -> None:
         "halting/mask", "halting/all/remainder", "halting/all/loss", "halting/cosine", "halting/probability",
         "halting/spearman_depth_loss/all", "cost/executed_macs",
     } <= found["missing"].keys()  # fmt: skip
+    assert "halting/cls/remainder" not in found["missing"]  # said once, of all units
 
 
 def test_nothing_at_all() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.config import DatasetConfig, MaskingConfig, Separator, Source, TokenizerConfig
+from adadepth.config import CorpusConfig, MaskingConfig, Separator, Source, TokenizerConfig
 from adadepth.data.masking import Vocabulary
 
 SUBJECTS = ["cat", "dog", "bird", "fox", "horse", "lion", "tiger", "wolf", "bear", "owl", "mouse", "snake", "whale"]
@@ -36,10 +36,10 @@ def flat(lists: Iterable[Iterable[Any]]) -> list[Any]:
     return list(chain.from_iterable(lists))
 
 
-def local_config(path: Any, cache: Path, **changes: Any) -> DatasetConfig:
+def local_config(path: Any, cache: Path, **changes: Any) -> CorpusConfig:
     settings = {"name": "test", "source": Source.local, "path": str(path), "cache_dir": str(cache),
                 "sequence_length": 32, "evaluation_fraction": 0.2}  # fmt: skip
-    return DatasetConfig(**{**settings, **changes})
+    return CorpusConfig(**{**settings, **changes})
 
 
 def small_tokenizer() -> TokenizerConfig:
@@ -54,4 +54,4 @@ def plain_vocabulary(size: int = 1000, word_every: int = 1) -> Vocabulary:
     return Vocabulary(0, 2, 3, 4, ordinary, rank, np.arange(size) % word_every == 0)
 
 
-__all__ = ["DatasetConfig", "MaskingConfig", "Separator", "Source", "TokenizerConfig"]
+__all__ = ["CorpusConfig", "MaskingConfig", "Separator", "Source", "TokenizerConfig"]

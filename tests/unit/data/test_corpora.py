@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from adadepth.data import hub, load_pretraining_data
+from adadepth.data import load_pretraining_data
 from adadepth.data.corpora import Split, document_hash
 from adadepth.errors import DataError
 
-from .support import DatasetConfig, Separator, Source, flat, local_config, small_tokenizer, write_corpus
+from .support import CorpusConfig, Separator, Source, flat, local_config, small_tokenizer, write_corpus
 
 TEXTS = [f"Document number {n}. It says {'so ' * n}much." for n in range(12)]
 
 
-def documents(config: DatasetConfig) -> tuple[list[str], list[str]]:
+def documents(config: CorpusConfig) -> tuple[list[str], list[str]]:
     split = Split(config)
     return list(split.train()), list(split.evaluation())
 
@@ -58,7 +58,7 @@ def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> Non
     if kind == "list":
         config.path = [str(part) for part in path]
     if kind == "hub":
-        config = DatasetConfig(name="x", source=Source.hub, text_column="body", evaluation_fraction=0.2,
+        config = CorpusConfig(name="x", source=Source.hub, text_column="body", evaluation_fraction=0.2,
                                hub=[{"path": str(tmp_path / "in")}])  # fmt: skip
     train, held_out = documents(config)
     assert sorted(train + held_out) == sorted(TEXTS)
@@ -75,11 +75,11 @@ def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> Non
 
 def test_rows_of_a_hub_set_are_joined_to_documents(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [{"text": text} for text in TEXTS])
-    config = DatasetConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path), "rows_per_document": "5"}])
+    config = CorpusConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path), "rows_per_document": "5"}])
     assert sorted(map(len, (text.split("\n") for part in documents(config) for text in part))) == [2, 5, 5]
     titled = [row for n, text in enumerate(TEXTS[:3]) for row in ("", f" = Title {n} = \n", "", text + "\n")]
     write_jsonl(tmp_path / "rows.jsonl", [{"text": row} for row in titled])
-    config = DatasetConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path)}],
+    config = CorpusConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path)}],
                            document_separator=Separator.heading)  # fmt: skip
     assert sorted(text.split("\n")[0] for part in documents(config) for text in part) == [
         " = Title 0 = ", " = Title 1 = ", " = Title 2 = "
@@ -92,7 +92,7 @@ def test_streamed_hub_sets_take_turns_and_are_shared_out_by_file(tmp_path: Path)
         for part in (0, 1):
             rows = [{"text": f"{name}{part}{n}"} for n in range(3)]
             write_jsonl(tmp_path / name / f"train-{part}.jsonl", rows)
-    config = DatasetConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path / n)} for n in "ab"], streaming=True)
+    config = CorpusConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path / n)} for n in "ab"], streaming=True)
     corpus = Split(config).corpus
     assert [text[0] for text in corpus.documents(0, 1)] == ["a", "b"] * 6
     assert {text[1] for text in corpus.documents(0, 2)} == {"0"}
@@ -130,11 +130,11 @@ def test_split_is_stable_and_can_be_sent_to_a_worker(tmp_path: Path, streaming: 
 
 
 def test_embedded_split_needs_nothing(tmp_path: Path) -> None:
-    train, held_out = documents(DatasetConfig(name="python_docs", cache_dir=str(tmp_path), evaluation_fraction=0.1))
+    train, held_out = documents(CorpusConfig(name="python_docs", cache_dir=str(tmp_path), evaluation_fraction=0.1))
     assert len(held_out) == round(0.1 * (len(train) + len(held_out)))
 
 
-def message(config: DatasetConfig) -> str:
+def message(config: CorpusConfig) -> str:
     with pytest.raises(DataError) as caught:
         load_pretraining_data(config, small_tokenizer(), 0)
     assert "\n" not in str(caught.value)
@@ -192,7 +192,7 @@ def test_messages_about_columns_and_broken_files(tmp_path: Path) -> None:
 
 
 def test_a_hub_name_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = DatasetConfig(
+    config = CorpusConfig(
         name="x", source=Source.hub, hub=[{"path": "some/set", "name": "en"}], cache_dir=str(tmp_path)
     )
     assert "dataset.hub=some/set/en: " in message(config)
@@ -205,7 +205,7 @@ def test_a_hub_name_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatc
         raise urllib.error.URLError("Name or service not known")
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub.urllib.request, "urlopen", unreachable)
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
     text = message(config)
     assert "dataset.hub=some/set/en: the Hugging Face hub cannot be reached (Name or service not known)" in text
     assert "dataset.source=local dataset.path=..." in text

@@ -8,7 +8,7 @@ from adadepth.data.examples import make_example
 from adadepth.data.segments import IN_ORDER, NO_PAIR, SWAPPED, cut_in_two, pack_spans
 from adadepth.data.token_store import TokenStore, store_in_memory
 
-from .support import DatasetConfig, MaskingConfig, plain_vocabulary
+from .support import CorpusConfig, MaskingConfig, plain_vocabulary
 
 
 def store_of(*documents: list[int]) -> TokenStore:
@@ -77,7 +77,7 @@ def test_cuts_fall_on_sentence_boundaries_and_half_are_swapped() -> None:
 
 def test_layout_of_an_example() -> None:
     store, nothing = store_of([3, 4]), MaskingConfig(mask_share=0.0, random_share=0.0)
-    pair = DatasetConfig(name="x", masking=nothing)
+    pair = CorpusConfig(name="x", masking=nothing)
     seen = set()
     for index in range(20):
         example = make_example(store, np.array([0, 7]), plain_vocabulary(), pair, np.random.default_rng(index))
@@ -86,7 +86,7 @@ def test_layout_of_an_example() -> None:
         assert example["token_type_ids"].tolist() == [0] * (size + 2) + [1] * (8 - size)
         assert np.flatnonzero(example["special_tokens_mask"]).tolist() == [0, size + 1, 9]
     assert seen == {((2, 5, 6, 7, 3, 8, 9, 10, 11, 3), 0), ((2, 8, 9, 10, 11, 3, 5, 6, 7, 3), 1)}
-    single = DatasetConfig(name="x", masking=nothing, sentence_order=False)
+    single = CorpusConfig(name="x", masking=nothing, sentence_order=False)
     example = make_example(store, np.array([0, 7]), plain_vocabulary(), single, np.random.default_rng(0))
     assert example["input_ids"].tolist() == [2, *range(5, 12), 3]
     assert not example["token_type_ids"].any()

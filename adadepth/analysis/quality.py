@@ -1,0 +1,153 @@
+"""How good predictions are: GLUE's metrics by name, and the mean of the wanted ones, on which models are selected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from adadepth.analysis.hub_metrics import HUB_PREFIX, hub_metric
+from adadepth.errors import ConfigError, nearest
+
+Kind = Literal["classification", "regression"]
+SCORE = "score"
+UNDEFINED = "predictions or labels are constant, or a prediction is not a finite number"
+
+
+class Metric(NamedTuple):
+    """A metric by its kind of task, and its value for predictions and labels, both (M,); NaN where undefined."""
+
+    kind: Kind
+    compute: Callable[[np.ndarray, np.ndarray], float]
+
+
+def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    return float((predictions == labels).mean())
+
+
+def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """F1 of class 1, GLUE's for MRPC and QQP; 0 where class 1 is neither predicted nor there."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
+
+
+def _f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Unweighted mean of the F1 of every class that is predicted or there."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
+
+
+def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Matthews correlation, 0 for constant predictions: their limit, and what GLUE's scorer gives."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, predictions)) if _varies(predictions, labels) else 0.0
+
+
+def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
+    from scipy.stats import pearsonr
+
+    return float(pearsonr(predictions, labels).statistic) if _varies(predictions, labels) else float("nan")
+
+
+def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(predictions, labels).statistic) if _varies(predictions, labels) else float("nan")
+
+
+def _mse(predictions: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.square(predictions - labels).mean())
+
+
+def _varies(*columns: np.ndarray) -> bool:
+    return all(np.isfinite(values).all() and np.ptp(values) > 0 for values in columns)
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("classification", _accuracy),
+    "f1": Metric("classification", _f1),
+    "f1_macro": Metric("classification", _f1_macro),
+    "matthews": Metric("classification", _matthews),
+    "pearson": Metric("regression", _pearson),
+    "spearman": Metric("regression", _spearman),
+    "mse": Metric("regression", _mse),
+}
+_ERRORS = {"mse"}  # the lower the better
+
+
+def metric_key(name: str) -> str:
+    """Name under which a metric's value is reported: ``evaluate:FOLDER/METRIC:KEY`` is ``KEY``, else ``METRIC``."""
+    if not name.startswith(HUB_PREFIX):
+        return name
+    return name.rpartition(":")[2].rstrip("/").rpartition("/")[2]
+
+
+def check_metrics(metrics: Sequence[str], problem: Kind, num_classes: int | None = None) -> None:
+    """Check the names before a run; those of the hub are checked by `load_metrics`.
+
+    Args:
+        metrics: Of METRICS, or ``evaluate:NAME[:KEY]``.
+        problem: What the predictions are.
+        num_classes: Where it is known already.
+
+    Raises:
+        ConfigError: A name is unknown, twice there, or for another kind of task; no name is given.
+    """
+    allowed = [name for name, metric in METRICS.items() if metric.kind == problem]
+    if not metrics:
+        raise ConfigError(f"dataset.metrics=[]: at least one is needed, of {', '.join(allowed)}")
+    keys = [metric_key(name) for name in metrics]
+    for name in metrics:
+        if keys.count(metric_key(name)) > 1:
+            raise ConfigError(f"dataset.metrics={list(metrics)}: {metric_key(name)} is named twice")
+        if name.startswith(HUB_PREFIX):
+            continue
+        if name not in allowed:
+            reason = f"not a metric of a {problem}" if name in METRICS else "no such metric"
+            raise ConfigError(
+                f"dataset.metrics={name}: {reason}{nearest(name, allowed)}; known: {', '.join(allowed)}, "
+                f"{HUB_PREFIX}NAME[:KEY]"
+            )
+        if name == "f1" and num_classes is not None and num_classes != 2:
+            raise ConfigError(f"dataset.metrics=f1: is of class 1 of 2, but there are {num_classes}; use f1_macro")
+
+
+def load_metrics(metrics: Sequence[str]) -> None:
+    """Load the metrics of the hub, so that a run that cannot have them fails before it trains.
+
+    Raises:
+        DataError: One cannot be loaded.
+    """
+    for name in metrics:
+        if name.startswith(HUB_PREFIX):
+            hub_metric(name)
+
+
+def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Return the named metrics, and ``score``, their mean as GLUE averages the two of MRPC, QQP and STS-B.
+
+    A higher score is better: an error counts with a minus sign. Matthews' correlation of constant predictions is 0.
+    Pearson's and Spearman's are undefined there: they are left out (``UNDEFINED`` says why), and count as 0 in
+    ``score``, because a model has to be selected and such predictions rank nothing.
+
+    Args:
+        metrics: Names that `check_metrics` accepts.
+        predictions: Classes (M,) int64, or values (M,) float.
+        labels: Likewise.
+
+    Raises:
+        DataError: A metric of the hub cannot be had.
+    """
+    assert len(predictions) == len(labels) > 0, "nothing to measure"
+    found: dict[str, float] = {}
+    for name in metrics:
+        compute = hub_metric(name) if name.startswith(HUB_PREFIX) else METRICS[name].compute
+        value = compute(np.asarray(predictions), np.asarray(labels))
+        if np.isfinite(value):
+            found[metric_key(name)] = value
+    total = sum(-value if key in _ERRORS else value for key, value in found.items())
+    return {**found, SCORE: total / len(metrics)}

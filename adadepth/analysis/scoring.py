@@ -1,0 +1,32 @@
+"""From logits to predictions, their losses and their quality, for classes and for values.
+
+Shape legend: M examples, C classes (1 for a regression).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+
+from adadepth.analysis.quality import quality
+
+Problem = Literal["classification", "regression"]
+
+
+def predictions(logits: Tensor, problem: Problem) -> Tensor:
+    """The class of the highest logit, or the value: (M, C) to (M,)."""
+    return logits.squeeze(-1) if problem == "regression" else logits.argmax(dim=-1)
+
+
+def example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
+    """Cross-entropy in nats, or squared error: (M, C) and (M,) to (M,) float32."""
+    if problem == "regression":
+        return (logits.squeeze(-1) - labels.float()).square()
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def quality_of(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
+    """The metrics of predictions from logits (M, C), and their mean as `score`."""
+    return quality(metrics, predictions(logits, problem).numpy(), labels.numpy())

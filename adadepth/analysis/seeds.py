@@ -1,0 +1,53 @@
+"""Several runs that differ in their seed only: mean and deviation of every metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+
+def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Mean, sample standard deviation (divided by n - 1), n and values of every metric.
+
+    Args:
+        runs: Seed and final metrics of each run; what is not a finite number is left out.
+
+    Returns:
+        `seeds`, `n`, and `metrics`: by name `n`, `mean`, `std` (absent for a single value), `values` by seed. A metric
+        that some runs lack is there with the smaller n.
+    """
+    names = dict.fromkeys(name for _, metrics in runs for name in metrics)
+    found = {}
+    for name in names:
+        values = {str(seed): float(metrics[name]) for seed, metrics in runs if _is_finite(metrics.get(name))}
+        if values:
+            found[name] = _describe(values)
+    return {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": found}
+
+
+def _describe(values: Mapping[str, float]) -> dict[str, Any]:
+    numbers = list(values.values())
+    described: dict[str, Any] = {"n": len(numbers), "mean": fmean(numbers)}
+    if len(numbers) > 1:
+        described["std"] = stdev(numbers)
+    return described | {"values": dict(values)}
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The metrics worth a table: quality and losses at the exit, mean depths; not those of every single step."""
+    return {
+        name: found
+        for name, found in summary["metrics"].items()
+        if (name.startswith("eval") and "/step_" not in name) or name in _DEPTH_METRICS
+    }
+
+
+_DEPTH_METRICS = (
+    "halting/exit_step/mean", "halting/all/mean", "halting/expected_steps", "halting/kl", "halting/calibration/tv",
+    "halting/calibration/ece", "cost/layer_ratio", "cost/adaptive_over_full",
+)  # fmt: skip

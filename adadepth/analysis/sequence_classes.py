@@ -1,0 +1,122 @@
+"""The classes of whole sequences whose depths are compared: by label, by correctness, by length and by difficulty.
+
+The names are fixed when an evaluation begins, from values of the whole set, so every batch and process has the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+LENGTH_BUCKETS, DIFFICULTY_BUCKETS = 4, 8
+
+_DEFINITIONS = {
+    "all": "every sequence",
+    "correct": "predicted as labelled",
+    "wrong": "predicted as anything else",
+    "label": "of this class, by its label",
+    "length": "real tokens, special ones included",
+    "difficulty": "as the data set defines it",
+}
+
+
+def definition(name: str) -> str:
+    """What a class of sequences holds, in words; empty for a class that is none of these."""
+    return _DEFINITIONS.get(name.partition(" ")[0].removesuffix(":"), "")
+
+
+def bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
+    """Inner borders that cut whole numbers into at most `buckets` parts of similar size.
+
+    Args:
+        values: (M,) int64.
+        buckets: 4 for quartiles. Few distinct values get a bucket each.
+
+    Returns:
+        Increasing; a value belongs below a border if it does not exceed it. Empty if all values are equal.
+    """
+    distinct = values.unique()
+    if len(distinct) <= buckets:
+        return tuple(distinct[:-1].tolist())
+    levels = torch.arange(1, buckets, dtype=torch.float64) / buckets
+    borders = values.double().quantile(levels, interpolation="lower").long().unique()
+    return tuple(border for border in borders.tolist() if border < int(distinct[-1]))
+
+
+@dataclass(frozen=True)
+class SequenceClasses:
+    """Sorts sequences into (overlapping) classes with fixed names.
+
+    Attributes:
+        labels: Class names of a classification in order; empty for a regression, which has no `correct` either.
+        length_edges: From `bucket_edges`.
+        difficulty_edges: Likewise; empty where the data set knows no difficulty.
+    """
+
+    labels: tuple[str, ...]
+    length_edges: tuple[int, ...] = ()
+    difficulty_edges: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of tables."""
+        by_label = ("correct", "wrong", *(f"label: {label}" for label in self.labels)) if self.labels else ()
+        lengths = _bucket_names("length", self.length_edges)
+        return ("all", *by_label, *lengths, *_bucket_names("difficulty", self.difficulty_edges))
+
+    def masks(
+        self,
+        logits: Tensor,
+        labels: Tensor | None,
+        lengths: Tensor,
+        difficulty: Tensor | None = None,
+        valid: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Which sequences of a batch are in which class.
+
+        Args:
+            logits: (B, C).
+            labels: (B,); None puts no sequence into a class that needs one.
+            lengths: (B,) real tokens.
+            difficulty: (B,), likewise.
+            valid: The mask of a trace, (B,) or (B, T). With (B, T) a sequence's class is that of its real tokens.
+
+        Returns:
+            Name to boolean mask, (B,) or the shape of `valid`, with the names of `names`.
+        """
+        everyone = torch.ones_like(lengths, dtype=torch.bool)
+        found = {"all": everyone}
+        if self.labels:
+            unknown = torch.full_like(lengths, -1)
+            found |= self._by_label(logits.argmax(dim=-1), unknown if labels is None else labels)
+        found |= _by_bucket("length", lengths, self.length_edges)
+        if difficulty is not None:
+            found |= _by_bucket("difficulty", difficulty, self.difficulty_edges)
+        found = {name: found.get(name, ~everyone) for name in self.names}
+        if valid is None:
+            return found
+        shape = (-1, *(1,) * (valid.dim() - 1))
+        return {name: mask.view(shape) & valid for name, mask in found.items()}
+
+    def _by_label(self, predictions: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        labelled, right = labels >= 0, predictions == labels
+        by_label = {f"label: {name}": labels == number for number, name in enumerate(self.labels)}
+        return {"correct": labelled & right, "wrong": labelled & ~right, **by_label}
+
+
+def _bucket_names(kind: str, edges: Sequence[int]) -> list[str]:
+    if not edges:
+        return []
+    middle = [f"{low + 1}-{high}" if high > low + 1 else f"{high}" for low, high in pairwise(edges)]
+    return [f"{kind} {bucket}" for bucket in (f"<= {edges[0]}", *middle, f"> {edges[-1]}")]
+
+
+def _by_bucket(kind: str, values: Tensor, edges: Sequence[int]) -> dict[str, Tensor]:
+    if not edges:
+        return {}
+    bucket = torch.bucketize(values, torch.tensor(edges, device=values.device))
+    return {name: bucket == number for number, name in enumerate(_bucket_names(kind, edges))}

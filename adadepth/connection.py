@@ -1,0 +1,28 @@
+"""Whether the Hugging Face hub can be asked, found out at once and not after many retries."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+from adadepth.errors import DataError
+
+
+def require_hub(what: str, alternative: str) -> None:
+    """Fail at once when the hub must be asked and cannot be reached; a single attempt honouring proxy settings.
+
+    With ``HF_HUB_OFFLINE=1`` nothing is asked: the libraries then look in their own cache only.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return
+    try:
+        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
+    except urllib.error.HTTPError:
+        return  # an answer, whatever it says
+    except OSError as error:
+        raise DataError(
+            f"{what}: the Hugging Face hub cannot be reached ({getattr(error, 'reason', error)}); {alternative}, "
+            "or set HF_HUB_OFFLINE=1 to use what was downloaded before"
+        ) from error

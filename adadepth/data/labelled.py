@@ -1,0 +1,166 @@
+"""Labelled sentences and pairs: GLUE's tasks and any table of that shape, from the hub or from local files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.config import LabelledConfig, ParityConfig
+from adadepth.data.bigram_shift import load_bigram_shift
+from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.labelled_data import LabelledData, describe_labels, spread_rows
+from adadepth.data.labelled_store import LabelledStore, open_store, write_store
+from adadepth.data.labels import class_names, class_reader, read_value
+from adadepth.data.layout import DoubleCls, Layout
+from adadepth.data.parity import load_parity
+from adadepth.data.randomness import epoch_and_index
+from adadepth.data.sequence_collate import SequenceCollator
+from adadepth.data.splits import open_splits
+from adadepth.data.submission import check_submission_names
+from adadepth.data.table import Table, require_columns
+from adadepth.data.tokenizer import load_or_train, parallel_encoding
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.config import DatasetConfig, TokenizerConfig
+
+
+def load_labelled_data(
+    dataset: DatasetConfig,
+    tokenizer: TokenizerConfig,
+    seed: int,
+    *,
+    cls_tokens: int = 1,
+    double_cls_pairs: DoubleCls = "first",
+) -> LabelledData:
+    """Read and tokenise labelled data, or take from the cache what was done before.
+
+    Safe to call from several processes at once; one of them does the work.
+
+    Args:
+        dataset: A `LabelledConfig` or a `ParityConfig`.
+        tokenizer: Existing, or trained on the training texts; not read where the data set has symbols of its own.
+        seed: Of what is drawn: shifted words, parity examples.
+        cls_tokens: How many [CLS] a sequence begins with; they count against ``dataset.sequence_length``.
+        double_cls_pairs: ``both``: the second text of a pair gets the further [CLS] too.
+
+    Raises:
+        DataError: Something the data or the tokenizer lack, in one line.
+    """
+    if isinstance(dataset, ParityConfig):
+        return load_parity(dataset, seed, cls_tokens)
+    assert isinstance(dataset, LabelledConfig), "validated"
+    if dataset.source == "embedded":
+        return load_bigram_shift(dataset, tokenizer, seed, cls_tokens)
+    return _load_tables(dataset, tokenizer, cls_tokens, double_cls_pairs)
+
+
+class LabelledExamples(Dataset[dict[str, Any]]):
+    """Some rows of a store as sequences; the same in every epoch."""
+
+    def __init__(self, store: LabelledStore, layout: Layout, problem: str, limit: int | None) -> None:
+        self.store = store
+        self.layout = layout
+        self.label_type = float if problem == "regression" else int
+        self.rows = spread_rows(len(store), limit)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        row = int(self.rows[epoch_and_index(item)[1]])
+        example = {**self.layout.build(self.store.row(row)), "index": row}
+        if self.store.labels is not None:
+            example["label"] = self.label_type(self.store.labels[row])
+        return example
+
+
+def _load_tables(
+    dataset: LabelledConfig, tokenizer: TokenizerConfig, cls_tokens: int, double_cls_pairs: DoubleCls
+) -> LabelledData:
+    check_submission_names(dataset.submission)
+    root = cache_root(dataset.cache_dir)
+    tables = open_splits(dataset)
+    labelled = {split: tables[split] for split in (dataset.train_split, *dataset.evaluation_splits)}
+    for split, table in tables.items():
+        require_columns(table, "text_columns", dataset.text_columns)
+        if split in labelled:
+            require_columns(table, "label_column", [dataset.label_column])
+    train = tables[dataset.train_split]
+    names = () if dataset.problem == "regression" else class_names(dataset, train, root)
+    with parallel_encoding():
+        words = _tokenizer(dataset, tokenizer, train, root)
+        key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
+        stores = {
+            split: _store(dataset, table, key, names if split in labelled else None, words, root)
+            for split, table in tables.items()
+        }
+    layout = Layout(words.cls_token_id, words.sep_token_id, dataset.sequence_length, cls_tokens, double_cls_pairs)
+
+    def examples(split: str, limit: int | None) -> LabelledExamples:
+        found = LabelledExamples(stores[split], layout, dataset.problem, limit)
+        if not len(found):
+            raise DataError(f"dataset.name={dataset.name}: the split {split} of {tables[split].label} has no rows")
+        return found
+
+    training = examples(dataset.train_split, dataset.max_train_examples)
+    evaluation = {split: examples(split, dataset.max_evaluation_examples) for split in dataset.evaluation_splits}
+    test = {split: examples(split, None) for split in dataset.test_splits if split in tables}
+    summary = {
+        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "train": _describe(training, names),
+        "evaluation": {split: _describe(found, names) for split, found in evaluation.items()},
+        "test": {split: _describe(found, names) for split, found in test.items()},
+        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
+    }  # fmt: skip
+    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return LabelledData(
+        training, dict(evaluation), dict(test), words, collate, summary, "regression" if dataset.problem == "regression" else "classification", names,
+        tuple(dataset.metrics),
+    )  # fmt: skip
+
+
+def _tokenizer(dataset: LabelledConfig, config: TokenizerConfig, train: Table, root: Path) -> PreTrainedTokenizerFast:
+    def sentences() -> Iterator[str]:
+        rows = (row for batch in train.batches() for row in zip(*map(batch.get, dataset.text_columns), strict=True))
+        return (text for row in islice(rows, config.train_documents) for text in row if isinstance(text, str))
+
+    def text_key() -> str:
+        return digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns))
+
+    return load_or_train(config, root, text_key, sentences)
+
+
+def _store(
+    dataset: LabelledConfig,
+    table: Table,
+    key: str,
+    names: tuple[str, ...] | None,
+    words: PreTrainedTokenizerFast,
+    root: Path,
+) -> LabelledStore:
+    """Return a split's tokens and, unless ``names`` is None, its labels."""
+    label_column = None if names is None else dataset.label_column
+    read_label = class_reader(names) if names else read_value
+
+    def build(folder: Path) -> None:
+        write_store(folder, table, dataset.text_columns, words, label_column, read_label)
+
+    name = f"labelled-{digest(key, table.fingerprint(), label_column)}"
+    return open_store(cached_folder(root, name, build), len(dataset.text_columns))
+
+
+def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return rows there are and rows used, how many of these are cut, and their labels."""
+    store, rows = examples.store, examples.rows
+    counts = {
+        "rows": len(store), "examples": len(rows), "tokens": int(store.lengths()[rows].sum()),
+        "cut": int((store.lengths()[rows] > examples.layout.room(store.texts)).sum()),
+    }  # fmt: skip
+    return counts if store.labels is None else {**counts, **describe_labels(np.asarray(store.labels[rows]), names)}

@@ -1,0 +1,60 @@
+"""What a fine-tuning run reads, whatever kind of data set it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+Examples = Dataset[dict[str, Any]]
+Problem = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """Training, evaluation and test examples.
+
+    Attributes:
+        train: ``train[(epoch, index)]`` is an example, a pure function of (seed, epoch, index).
+        evaluation: Split to its examples, ``[index]``, independent of the seed. The first one selects the model.
+        test: Split to its examples, without labels.
+        tokenizer: To be saved with the model; None where the input is a vector.
+        collate: Makes a batch of examples: ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
+            ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32; ``index`` (B,) int64, ``labels`` (B,)
+            int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it.
+        summary: What was read, for logs and reports.
+        problem: ``classification`` or ``regression``.
+        labels: Class names in order; empty for a regression.
+        metrics: Names of the task's metrics.
+        has_difficulty: Whether examples say how hard they are.
+    """
+
+    train: Examples
+    evaluation: dict[str, Examples]
+    test: dict[str, Examples]
+    tokenizer: PreTrainedTokenizerFast | None
+    collate: Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]
+    summary: dict[str, Any]
+    problem: Problem
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    has_difficulty: bool = False
+
+
+def spread_rows(rows: int, limit: int | None) -> np.ndarray:
+    """Return the numbers of at most ``limit`` of ``rows`` rows, evenly spread: files are often sorted by label."""
+    count = rows if limit is None else min(rows, limit)
+    return np.arange(count) * rows // max(count, 1)
+
+
+def describe_labels(values: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:
+    """Return how often each class occurs, or mean and deviation of values, for the summary."""
+    if labels:
+        counts = np.bincount(values.astype(np.int64), minlength=len(labels))
+        return {"labels": dict(zip(labels, counts.tolist(), strict=True))}
+    return {"mean": float(values.mean()), "std": float(values.std())} if len(values) else {}

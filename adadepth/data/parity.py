@@ -1,0 +1,145 @@
+"""Parity: is the number of ones odd? The task of ACT (Graves 2016) and PonderNet (Banino et al. 2021, section 3.1).
+
+A vector of ``size`` values has k of them, at random places, set to +1 or -1 at random, and zeros elsewhere; k is drawn
+uniformly. Nothing is stored on disk: examples are drawn when they are asked for.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.labelled_data import LabelledData
+from adadepth.data.layout import Layout
+from adadepth.data.randomness import EVALUATION_SEED, Purpose, epoch_and_index, random_generator
+from adadepth.data.sequence_collate import SequenceCollator, collate_vectors
+from adadepth.data.tokenizer import SPECIAL_TOKENS
+from adadepth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adadepth.config import ParityConfig
+
+LABELS = ("even", "odd")
+SYMBOLS = ("-1", "0", "1")  # the value v is symbol v + 1
+_BLOCK = 1024  # examples drawn at once
+
+
+class ParityExamples(Dataset[dict[str, Any]]):
+    """``length`` examples: each a pure function of (seed, epoch, index).
+
+    An example has ``label`` (1 odd), ``difficulty`` (the number of counted ones), ``index``, and ``inputs`` (size,)
+    float32 or, with a layout, a sequence of tokens. Blocks of examples are drawn at once, which is far quicker, and
+    those of one epoch are kept: ``size`` bytes an example.
+    """
+
+    def __init__(
+        self, dataset: ParityConfig, ones: tuple[int, int], length: int, seed: int, layout: Layout | None
+    ) -> None:
+        self.size = dataset.size
+        self.counts_negative = dataset.counted == "nonzero"
+        self.ones = ones
+        self.length = length
+        self.seed = seed
+        self.layout = layout
+        self._epoch: int | None = None
+        self._blocks: dict[int, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        epoch, index = epoch_and_index(item)
+        values = self._block(epoch, index // _BLOCK)[index % _BLOCK]
+        counted = int(np.count_nonzero(values) if self.counts_negative else (values > 0).sum())
+        found = {"index": index, "label": counted % 2, "difficulty": counted}
+        if self.layout is None:
+            return {"inputs": values.astype(np.float32), **found}
+        return {**self.layout.build([values + (1 + len(SPECIAL_TOKENS))]), **found}
+
+    def _block(self, epoch: int, number: int) -> np.ndarray:
+        if epoch != self._epoch:
+            self._epoch, self._blocks = epoch, {}
+        if number not in self._blocks:
+            generator = random_generator(self.seed, Purpose.PARITY, epoch, number)
+            self._blocks[number] = draw_values(_BLOCK, self.size, self.ones, generator)
+        return self._blocks[number]
+
+
+def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
+    """Return rows with k values of +1 or -1 and zeros, k uniform from ``ones[0]`` to ``ones[1]``; (rows, size) int8."""
+    counts = generator.integers(ones[0], ones[1] + 1, (rows, 1))
+    ranks = generator.random((rows, size), dtype=np.float32).argsort(axis=1)  # a random permutation a row
+    signs = 2 * generator.integers(0, 2, (rows, size), dtype=np.int8) - 1
+    values: np.ndarray = np.where(ranks < counts, signs, np.int8(0))
+    return values
+
+
+def parity_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer of ALBERT's special tokens and the three symbols; text is symbols with spaces between."""
+    words = [*SPECIAL_TOKENS.values(), *SYMBOLS]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )  # fmt: skip
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        bos_token=SPECIAL_TOKENS["cls_token"], eos_token=SPECIAL_TOKENS["sep_token"], **SPECIAL_TOKENS,
+    )  # fmt: skip
+
+
+def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
+    """Return parity as vectors, or as tokens with the given number of [CLS].
+
+    The evaluation sets depend on neither the seed nor the number of training examples; ``max_evaluation_examples`` is
+    the size of each, by default that of a training epoch.
+
+    Raises:
+        ConfigError: ``dataset.sequence_length`` does not hold all tokens.
+    """
+    words = parity_tokenizer() if dataset.representation == "tokens" else None
+    layout = None
+    if words is not None:
+        layout = Layout(words.cls_token_id, words.sep_token_id, dataset.sequence_length, cls_tokens)
+        if layout.room(1) < dataset.size:
+            needed = dataset.size + dataset.sequence_length - layout.room(1)
+            raise ConfigError(
+                f"dataset.sequence_length={dataset.sequence_length}: {dataset.size} values and the special tokens "
+                f"need {needed}"
+            )
+    draw = partial(ParityExamples, dataset, layout=layout)
+    train = draw(ones=_range(dataset.train_ones), length=dataset.train_examples, seed=seed)
+    size = dataset.max_evaluation_examples or dataset.train_examples
+    ranges = {"interpolation": dataset.train_ones, "extrapolation": dataset.extrapolation_ones}
+    evaluation = {
+        name: draw(ones=_range(ones), length=size, seed=EVALUATION_SEED)
+        for name, ones in ranges.items()
+        if ones is not None
+    }
+    summary = {
+        "name": dataset.name, "source": f"drawn, {dataset.representation}", "size": dataset.size,
+        "counted": str(dataset.counted), "train": {"examples": len(train), "ones": list(train.ones)},
+        "evaluation": {
+            name: {"examples": len(examples), "ones": list(examples.ones)} for name, examples in evaluation.items()
+        },
+    }  # fmt: skip
+    if words is None:
+        return LabelledData(
+            train, dict(evaluation), {}, None, collate_vectors, summary, "classification", LABELS, ("accuracy",), True
+        )
+    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return LabelledData(
+        train, dict(evaluation), {}, words, collate, summary, "classification", LABELS, ("accuracy",), True
+    )
+
+
+def _range(ones: Any) -> tuple[int, int]:
+    low, high = ones
+    return int(low), int(high)

@@ -1,0 +1,49 @@
+"""From labelled examples to batches: sequences of tokens, or vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.data.collate import Examples, padded, padded_width, sequence_columns
+
+
+@dataclass(frozen=True)
+class SequenceCollator:
+    """Pads sequences to the longest, rounded up to a multiple of 8, at most ``sequence_length``.
+
+    Attributes:
+        pad_id: Id of the padding token.
+        sequence_length: Longest batch.
+        pad_to_length: Pad every batch to ``sequence_length`` (one shape, for compiled runs).
+    """
+
+    pad_id: int
+    sequence_length: int
+    pad_to_length: bool = False
+
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
+        """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and what `example_columns` returns."""
+        width = padded_width(examples, self.sequence_length, self.pad_to_length)
+        return {**padded(examples, width, sequence_columns(self.pad_id)), **example_columns(examples)}
+
+
+def collate_vectors(examples: Examples) -> dict[str, Tensor]:
+    """Return ``inputs`` (B, S) float32, and what `example_columns` returns."""
+    inputs = np.stack([example["inputs"] for example in examples]).astype(np.float32)
+    return {"inputs": torch.from_numpy(inputs), **example_columns(examples)}
+
+
+def example_columns(examples: Examples) -> dict[str, Tensor]:
+    """Return one number an example, (B,): ``index`` int64 and, where the examples have them, ``labels`` and others.
+
+    ``labels`` are int64 for classes, float32 for values; ``difficulty`` is int64.
+    """
+    columns = {"index": torch.tensor([example["index"] for example in examples])}
+    for name, column in (("label", "labels"), ("difficulty", "difficulty")):
+        if name in examples[0]:
+            columns[column] = torch.tensor([example[name] for example in examples])
+    return columns

@@ -1,0 +1,56 @@
+"""A table of examples, whatever it is read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from adadepth.errors import DataError, nearest
+
+Rows = Mapping[str, list[Any]]  # some rows, as column to values
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with named columns.
+
+    Attributes:
+        label: What it is, for messages.
+        columns: Their names.
+        class_names: Column to its class names in order, where the data declare them.
+        batches: Yields all rows, some at a time, again and again in the same order.
+        fingerprint: Identifies the content.
+    """
+
+    label: str
+    columns: list[str]
+    class_names: Mapping[str, list[str]]
+    batches: Callable[[], Iterator[Rows]]
+    fingerprint: Callable[[], list[str]]
+
+
+def require_columns(table: Table, key: str, names: list[str]) -> None:
+    """Fail with the nearest name when a table lacks a column that ``key`` names."""
+    for name in names:
+        if name not in table.columns:
+            known = ", ".join(table.columns)
+            raise DataError(
+                f"dataset.{key}={name}: {table.label} has the columns {known}{nearest(name, table.columns)}"
+            )
+
+
+def joined(parts: list[Table]) -> Table:
+    """Return one table of the rows of several with the same columns."""
+    first = parts[0]
+    for other in parts[1:]:
+        if other.columns != first.columns:
+            raise DataError(f"{other.label}: its columns {', '.join(other.columns)} are not those of {first.label}")
+    return Table(
+        first.label,
+        first.columns,
+        first.class_names,
+        lambda: chain.from_iterable(part.batches() for part in parts),
+        lambda: [digest for part in parts for digest in part.fingerprint()],
+    )

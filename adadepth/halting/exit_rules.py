@@ -1,0 +1,333 @@
+"""The exit rules: when does an example stop, given what the steps so far have said?
+
+See `adadepth.halting.exits` for what a rule is. Shape legend: A rows that still run, C classes (1 in regression).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from adadepth.errors import ConfigError, nearest
+from adadepth.halting.exits import (
+    HALTING,
+    LOGITS,
+    ExitRule,
+    StepView,
+    all_rows,
+    apply_rule,
+    oracle_exits,
+    predictions_at,
+    random_exits,
+)
+
+__all__ = [
+    "RULES",
+    "Confidence",
+    "Entropy",
+    "ExitRule",
+    "Expectation",
+    "Fixed",
+    "Margin",
+    "NormalisedEntropy",
+    "Patience",
+    "Quantile",
+    "Sample",
+    "StepView",
+    "apply_rule",
+    "check_rule",
+    "oracle_exits",
+    "parse_rule",
+    "predictions_at",
+    "random_exits",
+    "standard_rules",
+    "supported_rules",
+]
+
+_SIGNAL_NAMES = {LOGITS: "logits of every step", HALTING: "halting probabilities"}
+
+
+@dataclass(frozen=True)
+class Quantile(ExitRule):
+    """Exit at the first step with cdf_n > q (Q-exit, Balagansky & Gavrilov 2022, arXiv 2204.03276).
+
+    The cdf is the online one, 1 - prod_{j<=n} (1 - lambda_j): how the distribution will be truncated at its end is not
+    known yet. The memory is that product, the probability of still running.
+    """
+
+    name = "quantile"
+    needs = frozenset({HALTING})
+    q: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._check("q", 0.0, 1.0)
+
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        """Everybody runs."""
+        return torch.ones(rows, 1, device=device)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        running = memory * _continues(view)
+        return 1.0 - running[:, 0] > self.q, running
+
+
+@dataclass(frozen=True)
+class Sample(ExitRule):
+    """Draw the exit step from the halting distribution (PonderNet): stop at each step with probability lambda_n.
+
+    One uniform number u a row, drawn at the start, and exit at the first n with cdf_n > u: the law is that of a draw at
+    every step, and neither the batch nor the order in which rows leave it changes what a row gets.
+    """
+
+    name = "sample"
+    needs = frozenset({HALTING})
+
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        """The probability of still running, and u from the generator, which lives on the CPU."""
+        level = torch.rand(rows, 1, generator=generator).to(device, non_blocking=True)
+        return torch.cat([torch.ones_like(level), level], dim=1)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        running, level = memory[:, :1] * _continues(view), memory[:, 1:]
+        return (1.0 - running > level)[:, 0], torch.cat([running, level], dim=1)
+
+
+@dataclass(frozen=True)
+class Expectation(ExitRule):
+    """Mix the predictions of all steps: sum_n p_n softmax(logits_n), or sum_n p_n y_n in regression.
+
+    Nobody exits early, so it saves nothing.
+    """
+
+    name = "expectation"
+    needs = frozenset({LOGITS, HALTING})
+    mixes = True
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Never."""
+        return all_rows(memory, False), memory
+
+
+@dataclass(frozen=True)
+class Fixed(ExitRule):
+    """Exit at step k: the control that adapts nothing."""
+
+    name = "fixed"
+    needs = frozenset({LOGITS})
+    k: int
+
+    def __post_init__(self) -> None:
+        self._check("k", 1)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        return all_rows(memory, view.step >= self.k), memory
+
+
+@dataclass(frozen=True)
+class _Certainty(ExitRule):
+    """Exit at the first step whose prediction is certain enough, by a measure of its own and a threshold."""
+
+    needs = frozenset({LOGITS})
+    classes_only = True
+    largest: ClassVar[float] = 1.0
+    threshold: float
+
+    def __post_init__(self) -> None:
+        self._check("threshold", 0.0, self.largest)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        return self.is_certain(_logits(view)), memory
+
+    @abstractmethod
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """(A, C) to bool (A,)."""
+
+
+@dataclass(frozen=True)
+class Entropy(_Certainty):
+    """Exit at the first step whose prediction has an entropy below the threshold, in nats (DeeBERT, ACL 2020)."""
+
+    name = "entropy"
+    largest = math.inf
+
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """See the class."""
+        return _entropy(logits) < self.threshold
+
+
+@dataclass(frozen=True)
+class NormalisedEntropy(_Certainty):
+    """Exit at the first step with H / log C below the threshold, which FastBERT (ACL 2020) calls speed."""
+
+    name = "normalised_entropy"
+    threshold: float = 0.5
+
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """See the class."""
+        return _entropy(logits) / math.log(logits.shape[-1]) < self.threshold
+
+
+@dataclass(frozen=True)
+class Confidence(_Certainty):
+    """Exit at the first step that gives one class a probability above the threshold."""
+
+    name = "confidence"
+
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """See the class."""
+        return logits.softmax(dim=-1).amax(dim=-1) > self.threshold
+
+
+@dataclass(frozen=True)
+class Margin(_Certainty):
+    """Exit at the first step whose two likeliest classes differ by more than the threshold (CALM, NeurIPS 2022)."""
+
+    name = "margin"
+
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """See the class."""
+        first, second = logits.softmax(dim=-1).topk(2, dim=-1).values.unbind(dim=-1)
+        return first - second > self.threshold
+
+
+@dataclass(frozen=True)
+class Patience(ExitRule):
+    """Exit once `patience` steps in a row agreed with the step before them (PABEE, arXiv 2006.04152).
+
+    Classes agree when they are the same, values when they differ by less than `tolerance` (0.2 in PABEE's code). The
+    memory is the previous prediction and the number of agreements up to now.
+    """
+
+    name = "patience"
+    needs = frozenset({LOGITS})
+    patience: int = 3
+    tolerance: float = 0.2
+
+    def __post_init__(self) -> None:
+        self._check("patience", 1)
+        self._check("tolerance", 0.0)
+
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        """No prediction yet, NaN, which agrees with nothing; no agreement yet."""
+        nothing = torch.full((rows,), math.nan, device=device)
+        return torch.stack([nothing, torch.zeros_like(nothing)], dim=1)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        logits, (previous, agreements) = _logits(view), memory.unbind(dim=1)
+        if logits.shape[-1] == 1:
+            prediction = logits[:, 0]
+            agrees = (prediction - previous).abs() < self.tolerance
+        else:
+            prediction = logits.argmax(dim=-1).float()
+            agrees = prediction == previous
+        agreements = torch.where(agrees, agreements + 1.0, 0.0)
+        return agreements >= self.patience, torch.stack([prediction, agreements], dim=1)
+
+
+RULES: dict[str, type[ExitRule]] = {
+    rule.name: rule
+    for rule in (Quantile, Sample, Expectation, Fixed, Entropy, NormalisedEntropy, Confidence, Margin, Patience)
+}
+
+
+def parse_rule(text: str) -> ExitRule:
+    """The rule that `name` or `name:parameter[:parameter]` stands for.
+
+    Raises:
+        ConfigError: One line naming the text and what is allowed.
+    """
+    name, *values = str(text).split(":")
+    if name not in RULES:
+        raise ConfigError(f"exit rule {text!r}: must be one of {', '.join(RULES)}{nearest(name, RULES)}")
+    parameters = fields(RULES[name])
+    form = ":".join([name, *(f"<{field.name}>" for field in parameters)])
+    if len(values) > len(parameters):
+        raise ConfigError(f"exit rule {text!r}: too many parameters, the form is {form}")
+    try:
+        converted = [_CONVERT[str(field.type)](value) for field, value in zip(parameters, values, strict=False)]
+    except ValueError as error:
+        raise ConfigError(f"exit rule {text!r}: a parameter is not a number of its kind, the form is {form}") from error
+    try:
+        return RULES[name](*converted)
+    except TypeError as error:
+        raise ConfigError(f"exit rule {text!r}: a parameter is missing, the form is {form}") from error
+
+
+_CONVERT = {"int": int, "float": float}
+
+
+def supported_rules(signals: frozenset[str], num_classes: int) -> list[str]:
+    """Names of the rules that a model can be run with, given what it offers and its classes (1 in regression)."""
+    return [
+        name for name, rule in RULES.items() if rule.needs <= signals and not (rule.classes_only and num_classes == 1)
+    ]
+
+
+def check_rule(rule: ExitRule, signals: frozenset[str], num_classes: int, max_steps: int, model_type: str) -> None:
+    """Refuse a rule that a model cannot support.
+
+    Args:
+        rule: The rule.
+        signals: What the model offers, of `logits` and `halting`.
+        num_classes: Classes, 1 in regression.
+        max_steps: N.
+        model_type: Names the model in the message.
+
+    Raises:
+        ConfigError: One line with the reason and the rules that the model supports.
+    """
+    if missing := sorted(rule.needs - signals):
+        reason = f"needs {' and '.join(_SIGNAL_NAMES[name] for name in missing)}, which {model_type} does not have"
+    elif rule.classes_only and num_classes == 1:
+        reason = "needs classes, and this is a regression"
+    elif isinstance(rule, Fixed) and rule.k > max_steps:
+        reason = f"the model has {max_steps} steps"
+    else:
+        return
+    supported = ", ".join(supported_rules(signals, num_classes)) or "no exit rule"
+    raise ConfigError(f"exit rule {rule.label!r}: {reason}; {model_type} supports {supported}")
+
+
+def standard_rules(signals: frozenset[str], num_classes: int, max_steps: int) -> list[str]:
+    """Labels of every supported rule on a small grid: what a study of all rules evaluates."""
+    fixed = torch.linspace(1, max_steps, min(max_steps, 12)).round().long().unique().tolist()
+    uncertainty = (0.05, 0.1, 0.2, 0.3, 0.5)
+    grids: dict[str, list[ExitRule]] = {
+        "quantile": [Quantile(q) for q in (0.1, 0.25, 0.5, 0.75, 0.9)],
+        "sample": [Sample()],
+        "expectation": [Expectation()],
+        "fixed": [Fixed(k) for k in fixed],
+        "entropy": [Entropy(share) for share in uncertainty],
+        "normalised_entropy": [NormalisedEntropy(share) for share in uncertainty],
+        "confidence": [Confidence(threshold) for threshold in (0.6, 0.75, 0.9, 0.95, 0.99)],
+        "margin": [Margin(threshold) for threshold in (0.2, 0.5, 0.8, 0.9, 0.98)],
+        "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_steps],
+    }
+    return [rule.label for name in supported_rules(signals, num_classes) for rule in grids[name]]
+
+
+def _continues(view: StepView) -> Tensor:
+    """1 - lambda_n, (A, 1)."""
+    assert view.halting_logits is not None
+    return torch.sigmoid(-view.halting_logits).unsqueeze(1)
+
+
+def _logits(view: StepView) -> Tensor:
+    assert view.logits is not None
+    return view.logits
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    """Of the prediction, in nats; (A, C) to (A,)."""
+    entropy: Tensor = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
+    return entropy

@@ -1,0 +1,141 @@
+"""The fields that every ALBERT has, those that every stepwise ALBERT has, and the check of a field's choices."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from adadepth.errors import ConfigError, nearest
+from adadepth.halting.exit_rules import parse_rule
+
+Config = TypeVar("Config", bound=PreTrainedConfig)
+
+
+@strict
+class AlbertShape(PreTrainedConfig):
+    """The shape of an ALBERT, under the names of transformers; a family adds fields of its own.
+
+    Attributes:
+        vocab_size: Word pieces.
+        embedding_size: Width E of the factorised embeddings.
+        hidden_size: Width H of the states.
+        num_hidden_layers: The largest number of updates L a token or sequence can receive. The shared layer's weights
+            do not depend on it.
+        num_attention_heads: Heads; must divide `hidden_size`.
+        intermediate_size: Width F of the feed-forward layer.
+        inner_group_num: Kept for the published configurations; only 1 exists.
+        hidden_act: Activation; `gelu_new` is the tanh form the published weights were trained with.
+        hidden_dropout_prob: Dropout on embeddings and block outputs.
+        attention_probs_dropout_prob: Dropout on attention weights.
+        classifier_dropout_prob: Dropout before the task heads; the sentence-order head has none, as in training.
+        max_position_embeddings: Positions P.
+        type_vocab_size: Segment types.
+        initializer_range: Standard deviation of the normal initialisation.
+        layer_norm_eps: Epsilon of every layer norm.
+    """
+
+    vocab_size: int = 30000
+    embedding_size: int = 128
+    hidden_size: int = 4096
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 64
+    intermediate_size: int = 16384
+    inner_group_num: int = 1
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: int | float = 0.0
+    attention_probs_dropout_prob: int | float = 0.0
+    classifier_dropout_prob: int | float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"
+            )
+        if self.inner_group_num != 1:
+            raise ConfigError(f"inner_group_num={self.inner_group_num} is not supported; only 1 exists")
+
+
+@strict
+class StepwiseAlbertShape(AlbertShape):
+    """An ALBERT that predicts after every step.
+
+    Attributes:
+        num_hidden_groups: Kept for the configurations of transformers; only 1 exists.
+        exit_rule: The exit rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.
+    """
+
+    num_hidden_groups: int = 1
+    exit_rule: str = "sample"
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.num_hidden_groups != 1:
+            raise ConfigError(f"num_hidden_groups={self.num_hidden_groups} is not supported; only 1 exists")
+        parse_rule(self.exit_rule)
+
+    @property
+    def max_steps(self) -> int:
+        """The last step."""
+        return self.num_hidden_layers
+
+
+def derive_config(target: type[Config], source: PreTrainedConfig, overrides: Mapping[str, Any]) -> Config:
+    """A family's configuration made from another ALBERT's: its shape and labels, or everything within a family.
+
+    A configuration of the family that needs no change is returned itself.
+
+    Args:
+        target: Class of the result.
+        source: A configuration with the fields of `AlbertShape`.
+        overrides: Fields of the result by name; `num_labels` may be among them.
+
+    Raises:
+        ConfigError: If the target has no field of an override's name, or a value is not allowed.
+    """
+    if isinstance(source, target) and not overrides:
+        return source
+    check_field_names(target, overrides)
+    shared = [*AlbertShape.__annotations__, "num_hidden_groups", "problem_type", "id2label", "label2id"]
+    known = [field.name for field in fields(target)]
+    names = known if isinstance(source, target) else [name for name in shared if name in known]
+    if {"num_labels", "id2label", "label2id"} & set(overrides):
+        names = [name for name in names if name not in ("id2label", "label2id")]
+    derived = target(**({name: getattr(source, name) for name in names if hasattr(source, name)} | dict(overrides)))
+    derived._attn_implementation = source._attn_implementation
+    derived.name_or_path = source.name_or_path
+    return derived
+
+
+def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]) -> None:
+    """Refuse what is not a field; the configuration itself would store it without a word.
+
+    Raises:
+        ConfigError: Naming the first that is not, and its nearest match.
+    """
+    known = [*(field.name for field in fields(config_class)), "num_labels"]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{name}: {config_class.__name__} has no such field{nearest(name, known)}")
+
+
+def check_choices(config: PreTrainedConfig, choices: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse a value that is none of a field's choices.
+
+    Raises:
+        ConfigError: Naming the field, its value, what is allowed and the nearest match.
+    """
+    for name, allowed in choices.items():
+        value = getattr(config, name)
+        if value not in allowed:
+            raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}{nearest(value, allowed)}")

@@ -1,0 +1,1 @@
+"""ALBERT with a classifier after every step, all trained together: the PABEE baseline."""

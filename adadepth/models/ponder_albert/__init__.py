@@ -1,0 +1,1 @@
+"""PonderALBERT: one shared layer, applied until the sequence's halting distribution lets it out."""

@@ -1,0 +1,171 @@
+"""The objective of PonderNet, shared by the models that train with it.
+
+    L = (1/B) sum_b sum_n p_bn loss(y_b, yhat_bn) + beta (1/B) sum_b KL_b
+
+Banino et al. 2021 (arXiv 2107.05407), section 2.2. The loss is averaged over steps, not the prediction. Shape legend:
+B batch, N steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from adadepth.errors import ConfigError
+from adadepth.halting.distribution import (
+    KL_DIRECTIONS,
+    TRUNCATIONS,
+    HaltingDistribution,
+    geometric_prior,
+    halting_distribution,
+    halting_kl,
+)
+from adadepth.models.albert.configuration import check_choices
+from adadepth.models.losses import LossTerm, class_losses, combine_terms, expected_loss
+from adadepth.models.stepwise import StepwiseOutput
+from adadepth.models.stepwise_model import StepwiseModel
+
+CE_NORMALISATIONS = ("sum", "mean_over_steps")
+CHOICES = {
+    "ce_normalisation": CE_NORMALISATIONS,
+    "kl_direction": KL_DIRECTIONS,
+    "truncation": TRUNCATIONS,
+}
+
+
+def check_ponder_fields(config: PreTrainedConfig) -> None:
+    """Refuse settings of the objective that mean nothing: those of `CHOICES` which the configuration has, and numbers.
+
+    Raises:
+        ConfigError: One line for the first field that is wrong.
+    """
+    probability = config.target_halt_probability
+    if not isinstance(probability, float) or not 0.0 < probability < 1.0:
+        raise ConfigError(f"target_halt_probability={probability!r} must be a fraction between 0 and 1, both excluded")
+    if config.kl_penalty_factor < 0:
+        raise ConfigError(f"kl_penalty_factor={config.kl_penalty_factor} must not be negative")
+    check_choices(config, {name: allowed for name, allowed in CHOICES.items() if hasattr(config, name)})
+
+
+def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
+    """Posterior (B, N) and prior (N,) of a batch.
+
+    Both are truncated alike, but for `truncation: none`, which leaves the posterior as it is and gives the prior's last
+    step what is left, as PALBERT does.
+    """
+    prior_truncation = "leftover" if config.truncation == "none" else config.truncation
+    steps, device = halting_logits.shape[-1], halting_logits.device
+    return (
+        halting_distribution(halting_logits, config.truncation),
+        geometric_prior(config.target_halt_probability, steps, prior_truncation, device),
+    )
+
+
+def ponder_terms(
+    losses: Tensor,
+    counted: Tensor,
+    posterior: HaltingDistribution,
+    prior: HaltingDistribution,
+    *,
+    kl_penalty_factor: float,
+    ce_normalisation: str = "sum",
+    kl_direction: str = "posterior_prior",
+) -> dict[str, LossTerm]:
+    """The loss parts `task` and `kl`, summed over the sequences that have a target and counted in them.
+
+    Args:
+        losses: Task loss after every step, (B, N).
+        counted: Sequences with a target, bool, (B,).
+        posterior: p, (B, N).
+        prior: p_G, (N,).
+        kl_penalty_factor: Weight beta.
+        ce_normalisation: `sum`: sum_n p_n loss_n; `mean_over_steps`: divided by N besides, as the reference code of
+            PonderALBERT does, which makes beta count N times as much.
+        kl_direction: `posterior_prior`: KL(p || p_G) (PonderNet); `prior_posterior`: KL(p_G || p) (PALBERT).
+    """
+    task = expected_loss(losses, posterior.pmf)
+    if ce_normalisation == "mean_over_steps":
+        task = task / losses.shape[-1]
+    divergence = halting_kl(posterior, prior, kl_direction)
+    count = counted.sum()
+    return {
+        "task": LossTerm((task * counted).sum(), count),
+        "kl": LossTerm((divergence * counted).sum(), count, kl_penalty_factor),
+    }
+
+
+class PonderModel(StepwiseModel):
+    """A stepwise model with a halting head, trained with this objective.
+
+    Its configuration has `target_halt_probability`, `kl_penalty_factor`, `kl_direction` and `truncation`, and may have
+    `ce_normalisation`.
+    """
+
+    exit_signals = frozenset({"logits", "halting"})
+    loss_names = ("task", "kl")
+
+    def complete(self, output: StepwiseOutput) -> None:
+        """Add posterior and prior."""
+        assert output.halting_logits is not None
+        output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
+
+    def loss_terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """Expected task loss and divergence; see `ponder_terms`."""
+        assert output.posterior is not None
+        assert output.prior is not None
+        return ponder_terms(
+            losses,
+            counted,
+            output.posterior,
+            output.prior,
+            kl_penalty_factor=self.config.kl_penalty_factor,
+            ce_normalisation=getattr(self.config, "ce_normalisation", "sum"),
+            kl_direction=self.config.kl_direction,
+        )
+
+
+class PonderClassificationLoss:
+    """The objective as a criterion of its own, for training loops that do not give the model its labels.
+
+    Args:
+        kl_penalty_factor: Weight beta of the divergence.
+        ce_normalisation: As in `ponder_terms`.
+        kl_direction: As in `ponder_terms`.
+    """
+
+    def __init__(
+        self,
+        kl_penalty_factor: float = 1e-2,
+        ce_normalisation: str = "sum",
+        kl_direction: str = "posterior_prior",
+    ) -> None:
+        self.kl_penalty_factor = kl_penalty_factor
+        self.ce_normalisation = ce_normalisation
+        self.kl_direction = kl_direction
+
+    def __call__(self, prediction: StepwiseOutput, labels: Sequence[int] | Tensor) -> dict[str, Tensor]:
+        """Compute the loss.
+
+        Args:
+            prediction: A model's output with all its steps.
+            labels: Classes (B,), as a list or a tensor; negative ones are not targets.
+
+        Returns:
+            `task` and `kl`, weighted, means over the examples, and their sum `total_loss`.
+
+        Raises:
+            ValueError: If the prediction has steps that did not run.
+            DataError: If a label is not one of the model's classes.
+        """
+        if prediction.posterior is None or prediction.prior is None:
+            raise ValueError("the loss needs every step: call the model in training mode or with run_all_steps=True")
+        assert prediction.step_logits is not None
+        targets = torch.as_tensor(labels, device=prediction.step_logits.device)
+        losses, counted = class_losses(prediction.step_logits, targets)
+        terms = ponder_terms(losses, counted, prediction.posterior, prediction.prior, **vars(self))
+        total, parts = combine_terms(terms)
+        return {"total_loss": total, **parts}

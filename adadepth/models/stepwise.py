@@ -1,0 +1,204 @@
+"""Models that predict after every step: what they return, and the loop in which finished examples leave the batch.
+
+A model gives the loop a `Stepper`, an exit rule decides row by row (`adadepth.halting.exit_rules`), and results are
+written back by original row number. Shape legend: B batch, A rows that still run, N steps, C classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+from adadepth.halting.distribution import HaltingDistribution
+from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, predictions_at
+from adadepth.halting.trace import DepthTrace
+
+
+@dataclass
+class StepwiseOutput(ModelOutput):
+    """Predictions after every step. Everything is float32; NaN stands at steps that an example did not run.
+
+    Attributes:
+        loss: Sum of `loss_parts`, when labels are given.
+        loss_parts: Weighted and normalised parts by name.
+        logits: (B, C), at each example's own exit step; the logarithm of the mixture (the mixed value in regression)
+            under a rule that mixes the steps.
+        step_logits: (B, N, C).
+        halting_logits: z_n, (B, N); None where the model has no halting head.
+        halting_probabilities: lambda_n = sigmoid(z_n), (B, N): the probability of halting at step n, given that it was
+            reached.
+        exit_steps: First step is 1, int64, (B,).
+        posterior: The halting distribution p of every example; only when all steps ran.
+        prior: The distribution that the loss draws p towards; with `posterior`.
+        trace: The depth of every sequence: `updates` is `exit_steps`, and `step_probabilities` are 0 after the exit.
+        hidden_states: Always None, as is `attentions`: rows have different depths.
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    halting_probabilities: Tensor | None = None
+    exit_steps: Tensor | None = None
+    posterior: HaltingDistribution | None = None
+    prior: HaltingDistribution | None = None
+    trace: DepthTrace | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class Stepper(Protocol):
+    """The running rows of a batch in the middle of their steps."""
+
+    @property
+    def width(self) -> int:
+        """Padded length of the rows; 1 for inputs without tokens."""
+        ...
+
+    def advance(self) -> tuple[Tensor, Tensor | None]:
+        """Take one step: its logits (A, C), and its halting logits (A,) or None."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these of the running rows only: int64 positions (A',)."""
+        ...
+
+
+class Steps(NamedTuple):
+    """What the loop leaves: logits (B, N, C) and halting logits (B, N), exit steps (B,), rows and widths computed (N,).
+
+    Logits are float32 and NaN where a row did not run; the last three are int64, and the last two cover the executed
+    steps only and live on the CPU.
+    """
+
+    logits: Tensor
+    halting_logits: Tensor | None
+    exit_steps: Tensor
+    rows: Tensor
+    widths: Tensor
+
+
+def run_steps(
+    stepper: Stepper,
+    rule: ExitRule,
+    *,
+    rows: int,
+    max_steps: int,
+    device: torch.device,
+    run_all: bool,
+    generator: torch.Generator | None = None,
+) -> Steps:
+    """Step until the rule has let every row out, at most `max_steps` times.
+
+    Args:
+        stepper: The model's side.
+        rule: Decides who exits; whoever is left exits at the last step.
+        rows: B.
+        max_steps: N.
+        device: Of the rows.
+        run_all: Run all rows through all steps, and let the rule decide afterwards on what they gave: the loss needs
+            every step. The decisions are those of the other way.
+        generator: For rules that draw.
+    """
+    if run_all:
+        return _run_all(stepper, rule, rows, max_steps, generator)
+    running = torch.arange(rows, device=device)
+    memory = rule.start(rows, device, generator)
+    exit_steps = torch.full((rows,), max_steps, device=device)
+    results: list[_Result] = []
+    for step in range(1, max_steps + 1):
+        width = stepper.width
+        logits, halting_logits = _float32(stepper.advance())
+        results.append(_Result(running, width, logits, halting_logits))
+        if step == max_steps:
+            break
+        exits, memory = rule.decide(StepView(step, max_steps, logits, halting_logits), memory)
+        staying = (~exits).nonzero().squeeze(1)  # waits for the device: the next step's shape depends on it
+        if len(staying) == len(running):
+            continue
+        exit_steps[running[exits]] = step
+        if not len(staying):
+            break
+        running, memory = running[staying], memory[staying]
+        stepper.keep(staying)
+    return _write_back(results, exit_steps, max_steps)
+
+
+class _Result(NamedTuple):
+    rows: Tensor
+    width: int
+    logits: Tensor
+    halting_logits: Tensor | None
+
+
+def _run_all(stepper: Stepper, rule: ExitRule, rows: int, max_steps: int, generator: torch.Generator | None) -> Steps:
+    pairs = [_float32(stepper.advance()) for _ in range(max_steps)]
+    logits = torch.stack([pair[0] for pair in pairs], dim=1)
+    halting = [pair[1] for pair in pairs if pair[1] is not None]
+    halting_logits = torch.stack(halting, dim=1) if halting else None
+    with torch.no_grad():
+        exit_steps = apply_rule(rule, logits, halting_logits, generator)
+    constant = torch.ones(max_steps, dtype=torch.int64)
+    return Steps(logits, halting_logits, exit_steps, rows * constant, stepper.width * constant)
+
+
+def _write_back(results: list[_Result], exit_steps: Tensor, max_steps: int) -> Steps:
+    """Put every result where its row came from."""
+    first, batch = results[0], len(exit_steps)
+    logits = first.logits.new_full((batch, max_steps, first.logits.shape[-1]), torch.nan)
+    halting_logits = None if first.halting_logits is None else logits.new_full((batch, max_steps), torch.nan)
+    for position, result in enumerate(results):
+        logits[result.rows, position] = result.logits
+        if halting_logits is not None:
+            assert result.halting_logits is not None
+            halting_logits[result.rows, position] = result.halting_logits
+    counts = torch.tensor([[len(result.rows), result.width] for result in results])
+    return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1])
+
+
+def _float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+    logits, halting_logits = pair
+    return logits.float(), None if halting_logits is None else halting_logits.float()
+
+
+def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None = None) -> StepwiseOutput:
+    """The output of a batch, without its losses.
+
+    Args:
+        steps: From `run_steps`.
+        rule: The rule that let the rows out.
+        tokens: Real tokens of each row, (B,), for inputs that have tokens.
+    """
+    probabilities = None if steps.halting_logits is None else steps.halting_logits.sigmoid()
+    return StepwiseOutput(
+        logits=predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps),
+        step_logits=steps.logits,
+        halting_logits=steps.halting_logits,
+        halting_probabilities=probabilities,
+        exit_steps=steps.exit_steps,
+        trace=_trace(steps, probabilities, tokens),
+    )
+
+
+def _trace(steps: Steps, probabilities: Tensor | None, tokens: Tensor | None) -> DepthTrace:
+    max_steps, executed = steps.logits.shape[1], len(steps.rows)
+    if probabilities is not None:
+        order = torch.arange(1, executed + 1, device=probabilities.device)
+        ran = order <= steps.exit_steps.unsqueeze(1)
+        probabilities = torch.where(ran, probabilities.detach()[:, :executed], 0.0)
+    return DepthTrace(
+        unit="sequence",
+        updates=steps.exit_steps.float(),
+        valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
+        max_depth=max_steps,
+        step_probabilities=probabilities,
+        executed_steps=executed,
+        tokens=tokens,
+        rows_per_step=steps.rows,
+        width=steps.widths,
+    )

@@ -1,0 +1,138 @@
+"""One checkpoint under many exit rules: quality from one recorded evaluation, time from running each rule for real."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from adadepth.analysis.console import study_table
+from adadepth.analysis.exit_study import add_timings, study
+from adadepth.analysis.files import write_exit_study
+from adadepth.data import LabelledData
+from adadepth.errors import ConfigError
+from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule, standard_rules
+from adadepth.halting.trace import DepthTrace
+from adadepth.tasks.session import Session
+from adadepth.training.labelled_evaluation import collect_records
+
+BATCHES = (1, 8, 32)
+TIMED_EXAMPLES = 64  # the first of the evaluation set
+REPETITIONS = 3
+
+
+def parse(texts: Sequence[str], model: PreTrainedModel) -> list[ExitRule]:
+    """The rules that `exit_rules` names; `all` stands for every rule the model supports, on a small grid.
+
+    Raises:
+        ConfigError: For a rule that does not exist or that the model cannot follow.
+    """
+    settings: Any = model.config
+    signals: frozenset[str] = getattr(model, "exit_signals", frozenset())
+    if texts and not signals:
+        raise ConfigError(
+            f"exit_rules={list(texts)}: {settings.model_type} predicts after its last step only and has no exit rules"
+        )
+    named = [
+        name
+        for text in texts
+        for name in (standard_rules(signals, settings.num_labels, settings.max_steps) if text == "all" else [text])
+    ]
+    if not named:
+        return []
+    full = f"fixed:{settings.max_steps}"  # what every other rule is compared with
+    rules = [parse_rule(name) for name in dict.fromkeys([*named, full])]
+    for rule in rules:
+        check_rule(rule, signals, settings.num_labels, settings.max_steps, settings.model_type)
+    return rules
+
+
+def compare(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
+    """Study the rules on every evaluation set; write exit_rules.json and pareto.csv, and print the tables."""
+    trainer = session.trainer
+    studies = {name: _study(rules, data, dataset, session) for name, dataset in data.evaluation.items()}
+    if trainer.is_world_process_zero():
+        write_exit_study(session.run.directory, studies)
+        for name, found in studies.items():
+            print(f"exit rules on {name}:\n{study_table(found)}", flush=True)
+
+
+def _study(rules: Sequence[ExitRule], data: LabelledData, dataset: Any, session: Session) -> dict[str, Any]:
+    trainer = session.trainer
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    records = collect_records(trainer, dataset, run_all_steps=True)
+
+    def price(exit_steps: Tensor, lengths: Tensor) -> float:
+        return float(model.price(_needed(exit_steps, lengths, records.max_steps)).adaptive)
+
+    found = study(records, rules, problem=data.problem, metrics=data.metrics, price=price)
+    conditions = {
+        "device": _device_name(trainer.args.device),
+        "precision": session.run.record.get("precision"),
+        "threads": torch.get_num_threads(),
+        "examples": min(len(dataset), TIMED_EXAMPLES),
+        "repetitions": REPETITIONS,
+    }
+    return add_timings(found, measure(trainer, dataset, rules), conditions)
+
+
+def _needed(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
+    """The trace of examples that ran to these steps one by one, without padding."""
+    return DepthTrace(
+        unit="sequence",
+        updates=exit_steps.float(),
+        valid=torch.ones_like(exit_steps, dtype=torch.bool),
+        max_depth=max_steps,
+        executed_steps=int(exit_steps.max()),
+        tokens=lengths,
+        width=lengths.max(),
+    )
+
+
+def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, dict[int, float]]:
+    """Seconds an example by rule and batch size: medians over repetitions in which the rules take turns."""
+    examples = [dataset[index] for index in range(min(len(dataset), TIMED_EXAMPLES))]
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for batch_size in BATCHES:
+        batches = _batches(trainer, examples, batch_size)
+        for repetition in range(REPETITIONS + 1):
+            for rule in rules:
+                spent = _time(trainer, batches, rule)
+                if repetition:  # the first round warms up
+                    seconds.setdefault((rule.label, batch_size), []).append(spent / len(examples))
+    timings: dict[str, dict[int, float]] = {}
+    for (label, batch_size), values in seconds.items():
+        timings.setdefault(label, {})[batch_size] = statistics.median(values)
+    return timings
+
+
+def _batches(trainer: Any, examples: Sequence[Any], batch_size: int) -> list[dict[str, Tensor]]:
+    cut = [list(examples[start : start + batch_size]) for start in range(0, len(examples), batch_size)]
+    batches = [trainer.model_inputs(trainer._prepare_inputs(trainer.data_collator(part))) for part in cut]
+    return [{name: value for name, value in batch.items() if name != "labels"} for batch in batches]
+
+
+def _time(trainer: Any, batches: Sequence[dict[str, Tensor]], rule: ExitRule) -> float:
+    model = trainer.accelerator.unwrap_model(trainer.model).eval()
+    generator = torch.Generator().manual_seed(0)
+    _wait(trainer.args.device)
+    begun = time.perf_counter()
+    with torch.no_grad(), trainer.autocast_smart_context_manager():
+        for batch in batches:
+            model(**batch, exit_rule=rule, generator=generator)
+    _wait(trainer.args.device)
+    return time.perf_counter() - begun
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -1,0 +1,141 @@
+"""Fine-tuning: classification or regression of sentences, pairs and vectors, by any family with a sequence head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, TrainingArguments, set_seed
+
+from adadepth.analysis.scoring import predictions
+from adadepth.config import (
+    ExperimentConfig,
+    LabelledConfig,
+    ModelConfig,
+    ParityConfig,
+    PonderAlbertModelConfig,
+    TokenizerConfig,
+)
+from adadepth.data import LabelledData, load_labelled_data, write_submission
+from adadepth.errors import CheckpointError
+from adadepth.models.build import SEQUENCE_CLASSIFIERS, build_classifier, load_model
+from adadepth.tasks import exit_rules
+from adadepth.tasks.processes import decide, main_first
+from adadepth.tasks.session import (
+    Parts,
+    Session,
+    fit,
+    model_path,
+    open_session,
+    overridden_model_settings,
+    resumed_checkpoint,
+)
+from adadepth.training.arguments import training_arguments
+from adadepth.training.labelled_evaluation import LabelledEvaluation, collect_records, sequence_classes
+from adadepth.training.run_directory import run_directory
+
+
+def train(config: ExperimentConfig) -> dict[str, float]:
+    """Train, evaluate the best checkpoint, save the model, write submissions and report; returns the final metrics."""
+    args = training_arguments(config, "unused until the run's folder is known")
+    data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model)))
+    set_seed(config.seed)
+    vocab_size = None if data.tokenizer is None else len(data.tokenizer)
+    model = build_classifier(config.model, vocab_size, _head_fields(config, data))
+    directory = decide(args, lambda: run_directory(config))
+    checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
+    with open_session(config, args, directory, finetuning_parts(config, args, data, model), checkpoint) as session:
+        metrics = fit(session, checkpoint)
+        _write_submissions(config, data, session)
+        return metrics
+
+
+def evaluate(config: ExperimentConfig) -> dict[str, float]:
+    """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
+    args = training_arguments(config, "unused until the run's folder is known")
+    path = model_path(config)
+    model = load_model(path, SEQUENCE_CLASSIFIERS[config.model.name], config.model, overridden_model_settings())
+    tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
+    data = main_first(args, lambda: _load_data(config, tokenizer, _cls_options(model.config)))
+    _check_fit(config, data, model)
+    rules = exit_rules.parse(config.exit_rules, model)
+    directory = decide(args, lambda: run_directory(config))
+    with open_session(config, args, directory, finetuning_parts(config, args, data, model)) as session:
+        session.trainer.evaluate()
+        if rules:
+            exit_rules.compare(rules, data, session)
+        _write_submissions(config, data, session)
+        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
+        return session.tracking.last_metrics
+
+
+def finetuning_parts(
+    config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: PreTrainedModel
+) -> Parts:
+    """The evaluation sets of the data, each evaluated with the task's metrics and the depth of every example."""
+    classes = {name: sequence_classes(dataset, data) for name, dataset in data.evaluation.items()}
+
+    def start(name: str) -> LabelledEvaluation:
+        wanted = config.trainer.halting_statistics
+        return LabelledEvaluation(model, data, classes[name], args.device, wants_statistics=wanted)
+
+    return Parts(data, data.evaluation, start, model)
+
+
+def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> LabelledData:
+    return load_labelled_data(config.dataset, tokenizer, config.seed, **options)
+
+
+def _cls_options(model: ModelConfig | Any) -> dict[str, Any]:
+    """How many [CLS] the model reads, from its settings or its configuration."""
+    if isinstance(model, PonderAlbertModelConfig) or getattr(model, "model_type", None) == "ponder_albert":
+        return {
+            "cls_tokens": 2 if str(model.readout) == "tokens" else 1,
+            "double_cls_pairs": str(model.double_cls_pairs),
+        }
+    return {}
+
+
+def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
+    """What the data decide about the model: its classes, and the size of its input where that is a vector."""
+    fields: dict[str, Any] = {}
+    if isinstance(config.dataset, ParityConfig) and data.tokenizer is None:
+        fields["input_size"] = config.dataset.size
+    if data.problem == "regression":
+        return fields | {"num_labels": 1, "problem_type": "regression"}
+    return fields | {
+        "id2label": dict(enumerate(data.labels)),
+        "label2id": {name: number for number, name in enumerate(data.labels)},
+        "problem_type": "single_label_classification",
+    }
+
+
+def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
+    """Whether a checkpoint can read and answer what the data ask."""
+    settings: Any = model.config
+    positions = getattr(settings, "max_position_embeddings", None)
+    if positions is not None and config.dataset.sequence_length > positions:
+        raise CheckpointError(
+            f"dataset.sequence_length={config.dataset.sequence_length}: the checkpoint has only {positions} positions"
+        )
+    wanted = 1 if data.problem == "regression" else len(data.labels)
+    if settings.num_labels != wanted:
+        raise CheckpointError(
+            f"checkpoint={config.checkpoint}: it predicts {settings.num_labels} classes, "
+            f"dataset={config.dataset.name} has {wanted}"
+        )
+
+
+def _write_submissions(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
+    """Predict the test sets and write one file each, as GLUE's server wants them."""
+    dataset = config.dataset
+    if not isinstance(dataset, LabelledConfig) or not dataset.submission:
+        return
+    names = dict(zip(dataset.test_splits, dataset.submission, strict=True))
+    for split, examples in data.test.items():
+        records = collect_records(session.trainer, examples)
+        if session.trainer.is_world_process_zero():
+            predicted = predictions(records.logits, data.problem).numpy()
+            path = Path(session.run.directory) / "submission"
+            written = write_submission(path, names[split], predicted, data.labels)
+            print(f"submission: {written}", flush=True)

@@ -1,0 +1,40 @@
+"""Several runs of one experiment that differ in their seed only, summarised as mean and deviation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from adadepth.analysis.console import seeds_table
+from adadepth.analysis.files import write_seeds
+from adadepth.analysis.report import write_report
+from adadepth.analysis.seeds import summarise_seeds
+from adadepth.config import ExperimentConfig
+from adadepth.tasks.processes import decide
+from adadepth.training.arguments import training_arguments
+from adadepth.training.run_directory import open_run, run_directory
+
+
+def train_with_seeds(
+    config: ExperimentConfig, train: Callable[[ExperimentConfig], dict[str, float]]
+) -> dict[str, float]:
+    """Run `train` with the seeds `seed`, `seed + 1`, ...; every run has its own folder, and their summary one more.
+
+    Returns:
+        The means of the final metrics that all runs have.
+    """
+    args = training_arguments(config, "unused: each run makes its own")
+    directory = decide(args, lambda: run_directory(config))
+    is_main = args.process_index == 0
+    runs: list[tuple[int, dict[str, float]]] = []
+    with open_run(config, directory, is_main) as run:
+        for seed in range(config.seed, config.seed + config.seeds):
+            runs.append((seed, dict(train(dataclasses.replace(config, seed=seed, seeds=1)))))
+            summary = summarise_seeds(runs)
+            if is_main:
+                write_seeds(directory, summary)
+        metrics = {name: found["mean"] for name, found in summary["metrics"].items() if found["n"] == len(runs)}
+        run.update(final_metrics=metrics)
+    if is_main:
+        print(f"{seeds_table(summary)}\nreport: {write_report(directory)}", flush=True)
+    return metrics

@@ -1,0 +1,178 @@
+"""What all training tasks share: an open run with its tracker and trainer, training it, and finding its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    TrainingArguments,
+)
+
+from adadepth.analysis.plots import draw_figures
+from adadepth.analysis.report import write_report
+from adadepth.config import ExperimentConfig
+from adadepth.errors import CheckpointError
+from adadepth.training.arguments import choose_precision
+from adadepth.training.callbacks import (
+    ConsoleCallback,
+    EpochCallback,
+    ProgressBarCallback,
+    StopCallback,
+    TrackingCallback,
+)
+from adadepth.training.evaluation import Evaluation
+from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run
+from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
+from adadepth.training.trainer import DepthTrainer, checkpoint_step, complete_checkpoints
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a task brings to a run: its data, its evaluation sets by name, how each is evaluated, and its model."""
+
+    data: Any
+    evaluation_sets: Mapping[str, Any]
+    start_evaluation: Callable[[str], Evaluation]
+    model: PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Session:
+    """The parts of a run that is open: its folder and record, its trainer, and the callbacks that hold results."""
+
+    run: Run
+    trainer: DepthTrainer
+    tracking: TrackingCallback
+    stop: StopCallback
+
+
+@contextmanager
+def open_session(
+    config: ExperimentConfig,
+    args: TrainingArguments,
+    directory: Path,
+    parts: Parts,
+    checkpoint: Path | None = None,
+) -> Iterator[Session]:
+    """Open run, tracker and trainer; when they close, however that comes, draw the report of what there is."""
+    is_main = args.process_index == 0
+    args.output_dir = str(directory / "checkpoints")
+    resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
+    try:
+        with open_run(config, directory, is_main) as run:
+            run.update(
+                data=parts.data.summary,
+                precision=choose_precision(config.trainer),
+                parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
+            )
+            tracker = open_tracker(config, directory, is_main=is_main, resume_step=resume_step)
+            with closing_tracker(tracker):
+                session = _assemble(config, args, run, tracker, parts)
+                if is_main:
+                    print(_banner(run, args, parts.data.summary), flush=True)
+                try:
+                    yield session
+                finally:
+                    if is_main:
+                        _draw_figures(directory, tracker, session.trainer.state.global_step)
+    finally:
+        if is_main:
+            print(f"report: {write_report(directory)}", flush=True)
+
+
+def fit(session: Session, checkpoint: Path | None) -> dict[str, float]:
+    """Train, evaluate the best checkpoint, save the model; returns the final metrics.
+
+    Raises:
+        SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
+    """
+    trainer, run = session.trainer, session.run
+    if checkpoint is not None:
+        trainer.args.eval_on_start = False
+    with session.stop.listening():
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if session.stop.signal is not None:
+        if trainer.is_world_process_zero():
+            print(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={run.directory}")
+        raise SystemExit(128 + session.stop.signal)
+    if session.tracking.needs_final_evaluation(trainer.state):
+        with session.tracking.muted():
+            trainer.evaluate()
+    trainer.save_model(str(run.directory / "model"))
+    best = trainer.state.best_model_checkpoint
+    run.update(
+        final_metrics=session.tracking.last_metrics,
+        best_checkpoint=None if best is None else Path(best).name,
+        stopped_because=session.stop.reason,
+    )
+    return session.tracking.last_metrics
+
+
+def _draw_figures(directory: Path, tracker: Tracker, step: int) -> None:
+    for figure in draw_figures(directory):
+        tracker.image(f"figures/{figure.stem}", figure, step)
+
+
+def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, tracker: Tracker, parts: Parts) -> Session:
+    stop = StopCallback(config.trainer.time_budget_minutes)
+    tracking, epochs = TrackingCallback(tracker, run.directory), EpochCallback()
+    callbacks = [epochs, stop, tracking, ConsoleCallback()]
+    if config.trainer.early_stopping_patience is not None:
+        callbacks.append(EarlyStoppingCallback(config.trainer.early_stopping_patience))
+    trainer = DepthTrainer(
+        parts.model, args, parts.data, parts.evaluation_sets, parts.start_evaluation, config.trainer, callbacks
+    )
+    trainer.remove_callback(PrinterCallback)
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ProgressBarCallback)
+    tracking.trainer = epochs.trainer = trainer
+    return Session(run, trainer, tracking, stop)
+
+
+def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> str:
+    record, counts = run.record, summary["train"]
+    unit = next((name for name in ("documents", "examples") if name in counts), None)
+    size = f"{counts[unit]:,} {unit}" if unit else "streamed"
+    return (
+        f"{record['config_name']}: {record['parameters']:,} parameters, {record['precision']} on {args.device}"
+        f" x {args.world_size}, data {summary['name']} ({size}), seed {record['seed']}\n"
+        f"writing to {run.directory}"
+    )
+
+
+def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:
+    """The newest whole checkpoint of a run, which must have been written by as many processes as there are now."""
+    checkpoints = complete_checkpoints(directory / "checkpoints")
+    if not checkpoints:
+        raise CheckpointError(f"resume={directory}: it has no complete checkpoint yet")
+    processes = read_record(directory).get("hardware", {}).get("processes", args.world_size)
+    if processes != args.world_size:
+        raise CheckpointError(
+            f"resume={directory}: the run had {processes} processes, now there are {args.world_size}; "
+            "the order of its data depends on that"
+        )
+    return checkpoints[-1]
+
+
+def model_path(config: ExperimentConfig) -> str:
+    """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id."""
+    value = str(config.checkpoint)
+    is_run = value == "latest" or (Path(value) / RECORD).is_file()
+    return str(resolve_run(value, config, needs="model") / "model") if is_run else value
+
+
+def overridden_model_settings() -> list[str]:
+    """The `model.*` settings given on the command line, which are laid over a checkpoint's own."""
+    if not HydraConfig.initialized():
+        return []
+    keys = [override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task]
+    return [key.removeprefix("model.") for key in keys if key.startswith("model.")]

@@ -1,0 +1,137 @@
+"""PonderALBERT against the reference classifier written as a plain loop, and against transformers' own ALBERT."""
+
+import math
+
+import pytest
+import torch
+from transformers import AlbertConfig, AlbertModel
+
+from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification, convert_reference_state_dict
+from adadepth.errors import CheckpointError
+from adadepth.halting.distribution import geometric_prior
+from adadepth.models.albert.stepping import Reading
+from tests.models_support import SMALL, padded_batch, small_ponder
+from tests.parity.plain_ponder import plain_losses, plain_ponder, reference_layout, renormalised
+
+REFERENCE = {
+    "ce_normalisation": "mean_over_steps",
+    "kl_direction": "posterior_prior",
+    "truncation": "renormalise",
+    "target_halt_probability": 0.2,
+    "kl_penalty_factor": 5e-3,
+    "num_labels": 3,
+}
+
+
+def reference_weights(seed=0):
+    """A reference classifier with random parameters, large enough for its halting to vary."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = reference_layout(120, 32, 16, 32, 64, classes=3)
+    weights = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    weights["ponder.2.weight"] *= 10.0
+    return weights | {"embeddings.position_ids": torch.arange(32).unsqueeze(0)}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_equals_the_reference_classifier(attention):
+    weights = reference_weights()
+    config = PonderAlbertConfig(**SMALL, **REFERENCE)
+    model = PonderAlbertForSequenceClassification(config).eval()
+    model.set_attn_implementation(attention)
+    model.load_state_dict(convert_reference_state_dict("ponder_albert", weights))
+    batch, labels = padded_batch((10, 7, 2, 12)), torch.tensor([0, 2, 1, 1])
+    with torch.no_grad():
+        outputs = model(**batch, labels=labels)
+    logits, probabilities = plain_ponder(weights, *batch.values(), steps=6, heads=4, epsilon=1e-12)
+    pmfs = [renormalised(row) for row in probabilities]
+    task, divergence = plain_losses(logits, pmfs, labels.tolist(), 0.2, 5e-3)
+
+    assert torch.tensor(pmfs).std(dim=0).max() > 0.05, "the examples must halt differently"
+    torch.testing.assert_close(outputs.step_logits, logits.transpose(0, 1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs.halting_probabilities, torch.tensor(probabilities), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outputs.posterior.pmf, torch.tensor(pmfs), atol=1e-5, rtol=1e-5)
+    assert outputs.loss_parts["task"].item() == pytest.approx(task, rel=1e-5)
+    assert outputs.loss_parts["kl"].item() == pytest.approx(divergence, rel=1e-5)
+    assert outputs.loss.item() == pytest.approx(task + divergence, rel=1e-5)
+
+
+def test_a_name_outside_the_reference_layout_is_refused():
+    with pytest.raises(CheckpointError, match=r"pooler\.weight: not a parameter of the reference classifier"):
+        convert_reference_state_dict("ponder_albert", {"pooler.weight": torch.zeros(1)})
+
+
+def test_the_references_mean_over_steps_weakens_the_task_by_their_number():
+    batch, labels = padded_batch(), torch.tensor([0, 1, 0])
+    losses = {}
+    for normalisation in ("sum", "mean_over_steps"):
+        with torch.no_grad():
+            losses[normalisation] = small_ponder(ce_normalisation=normalisation)(**batch, labels=labels).loss_parts
+    torch.testing.assert_close(losses["sum"]["task"], 6 * losses["mean_over_steps"]["task"])
+    torch.testing.assert_close(losses["sum"]["kl"], losses["mean_over_steps"]["kl"])
+
+
+@pytest.mark.parametrize("direction", ["posterior_prior", "prior_posterior"])
+@pytest.mark.parametrize("truncation", ["renormalise", "leftover", "none"])
+def test_losses_equal_a_plain_loop(truncation, direction):
+    model = small_ponder(num_labels=3, truncation=truncation, kl_direction=direction, kl_penalty_factor=0.5)
+    labels = torch.tensor([0, 2, 1])
+    with torch.no_grad():
+        outputs = model(**padded_batch(), labels=labels)
+    posteriors = [truncated(row, truncation) for row in outputs.halting_probabilities.tolist()]
+    prior = truncated([0.1] * 6, "leftover" if truncation == "none" else truncation)
+    task = divergence = 0.0
+    for logits, posterior, label in zip(outputs.step_logits, posteriors, labels, strict=True):
+        for step, p in enumerate(posterior):
+            task -= p * float(torch.log_softmax(logits[step], dim=-1)[label]) / 3
+            first, second = (p, prior[step]) if direction == "posterior_prior" else (prior[step], p)
+            divergence += 0.5 * first * math.log(first / second) / 3
+    assert outputs.loss_parts["task"].item() == pytest.approx(task, rel=1e-4)
+    assert outputs.loss_parts["kl"].item() == pytest.approx(divergence, rel=1e-4)
+    torch.testing.assert_close(outputs.prior.pmf, torch.tensor(prior), atol=1e-6, rtol=1e-5)
+
+
+def truncated(probabilities, truncation):
+    """The distribution of conditional probabilities, its leftover placed as the truncation says."""
+    reached, pmf = 1.0, []
+    for probability in probabilities:
+        pmf.append(reached * probability)
+        reached *= 1.0 - probability
+    if truncation == "leftover":
+        pmf[-1] += reached
+    if truncation == "renormalise":
+        pmf = [p / sum(pmf) for p in pmf]
+    return pmf
+
+
+@pytest.mark.parametrize("depth", [1, 6, 43])
+def test_halting_at_the_last_step_only_equals_albert(depth, tmp_path):
+    """With lambda_N = 1 and the others 0 the model is plain ALBERT of depth N, whatever depth the weights came from."""
+    torch.manual_seed(0)
+    sizes = SMALL | {"num_hidden_layers": 6}
+    AlbertModel(AlbertConfig(**sizes)).save_pretrained(tmp_path)
+    albert = AlbertModel.from_pretrained(tmp_path, num_hidden_layers=depth).eval()
+    model = PonderAlbertForSequenceClassification.from_pretrained(tmp_path, num_hidden_layers=depth).eval()
+    states = []
+
+    def read(state, memory, step):
+        states.append(state)
+        certain = torch.full((len(state),), 80.0 if step == depth else -80.0)
+        return Reading(state[:, 0], certain)
+
+    model.read = read
+    batch = padded_batch()
+    with torch.no_grad():
+        outputs = model(**batch, exit_rule="quantile:0.5")
+        expected = albert(**batch).last_hidden_state
+    valid = batch["attention_mask"].bool()
+    assert outputs.exit_steps.tolist() == [depth] * 3
+    torch.testing.assert_close(states[-1][valid], expected[valid], atol=1e-5, rtol=0)
+    torch.testing.assert_close(outputs.logits, expected[:, 0], atol=1e-5, rtol=0)
+
+
+def test_the_prior_is_the_geometric_one():
+    with torch.no_grad():
+        outputs = small_ponder(target_halt_probability=0.3)(**padded_batch(), run_all_steps=True)
+    weights = torch.tensor([0.3 * 0.7**n for n in range(6)])
+    torch.testing.assert_close(outputs.prior.pmf, weights / weights.sum())
+    torch.testing.assert_close(outputs.prior.pmf, geometric_prior(0.3, 6, "renormalise").pmf)

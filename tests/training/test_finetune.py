@@ -1,0 +1,278 @@
+"""Fine-tuning from the command's settings to its files: every family, resume, seeds, exit rules, submissions."""
+
+import csv
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from adadepth import tasks
+from adadepth.errors import ConfigError, UserError
+from adadepth.models import AlbertActForPreTraining
+from tests.configs.support import GLUE, configured
+
+SMALL = (
+    "model.embedding_size=16",
+    "model.hidden_size=32",
+    "model.num_hidden_layers=4",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=64",
+    "model.max_position_embeddings=64",
+    "dataset.sequence_length=32",
+    "tokenizer.vocab_size=120",
+)
+SENTENCE = "the cat sat on a mat and then it slept for some hours in the warm sun while birds sang"
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A checkpoint of the first family with its tokenizer, as its own training would leave it."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    config = configured(
+        "act_tiny",
+        "debug=default",
+        f"output_dir={folder}",
+        "trainer.disable_tqdm=true",
+        "trainer.halting_statistics=false",
+    )
+    tasks.run(config)
+    (model,) = folder.glob("act_tiny/*/model")
+    return model
+
+
+def write_table(folder, config):
+    """Files in the columns of a task: enough rows to train, evaluate and submit."""
+    folder.mkdir()
+    dataset = config.dataset
+    classes = dataset.labels or ["0", "1"]
+    splits = {dataset.train_split: 12, **dict.fromkeys(dataset.evaluation_splits, 9)}
+    splits |= dict.fromkeys(dataset.test_splits, 5)
+    for number, (split, rows) in enumerate(splits.items()):
+        with (folder / f"{split}.jsonl").open("w") as file:
+            for row in range(rows):
+                texts = [
+                    " ".join(SENTENCE.split()[(row + shift + number) % 7 :][:6])
+                    for shift in range(len(dataset.text_columns))
+                ]
+                regression = dataset.problem == "regression"
+                label = round(5 * row / rows, 2) if regression else row % len(classes)
+                label = -1 if split in dataset.test_splits else label
+                record = dict(zip(dataset.text_columns, texts, strict=True)) | {"label": label, "idx": row}
+                file.write(json.dumps(record) + "\n")
+
+
+def run(tmp_path, root, *overrides):
+    """Run at the debug length; returns the folders of the runs, in order, and the metric."""
+    config = configured(root, "debug=finetune", f"output_dir={tmp_path}/out", "trainer.disable_tqdm=true", *overrides)
+    metric = tasks.run(config)
+    return sorted((tmp_path / "out").glob("*/*")), metric
+
+
+@pytest.mark.parametrize("family", ["ponder", "act"])
+@pytest.mark.parametrize("task", GLUE)
+def test_every_glue_configuration_trains_from_our_own_pretraining(family, task, tmp_path, pretrained):
+    root = f"{family}_{task}"
+    given = (f"model.pretrained={pretrained}", "dataset.source=local", f"dataset.path={tmp_path}/table")
+    write_table(tmp_path / "table", configured(root))
+    (directory,), metric = run(tmp_path, root, *given)
+    record = json.loads((directory / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["final_metrics"]["eval/score"] == metric
+    for name in ("config.yaml", "metrics.jsonl", "halting.json", "depth_by_class.csv", "report.html"):
+        assert (directory / name).stat().st_size > 0, name
+    config = configured(root)
+    for stem in config.dataset.submission:
+        with (directory / "submission" / f"{stem}.tsv").open() as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
+        assert [row["index"] for row in rows] == [str(number) for number in range(5)]
+        if task in ("mnli", "qnli", "rte"):
+            assert {row["prediction"] for row in rows} <= set(config.dataset.labels)
+    model = AutoModelForSequenceClassification.from_pretrained(directory / "model")
+    assert model.config.model_type == {"ponder": "ponder_albert", "act": "albert_act"}[family]
+    assert model.config.hidden_size == 32, "sizes come from the pretrained weights"
+
+
+@pytest.mark.parametrize("model", [
+    "ponder_albert_mini", "albert_mini", "pabee_mini", "ponder_albert_pretrained", "palbert_pretrained",
+    "albert_pretrained", "albert_act_pretrained", "pabee_pretrained",
+])  # fmt: skip
+def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained):
+    given = [f"model={model}", *SMALL]
+    if model.endswith("_pretrained"):
+        given = [f"model={model}", f"model.pretrained={pretrained}", "dataset.sequence_length=32"]
+    (directory,), metric = run(tmp_path, "ponder_tiny", *given)
+    again = configured(
+        "ponder_tiny", *given[:1], "dataset.sequence_length=32", "dataset.max_evaluation_examples=8", "mode=evaluate",
+        f"checkpoint={directory}", f"output_dir={tmp_path}/again", "tokenizer.path=null",
+    )  # fmt: skip
+    assert tasks.run(again) == pytest.approx(metric)
+    halting = json.loads((directory / "halting.json").read_text())
+    assert halting["unit"] == ("token" if "act" in model else "sequence")
+    assert (directory / "exits.json").exists() == any(name in model for name in ("ponder", "palbert", "pabee"))
+
+
+@pytest.mark.parametrize("option", ["trainer=finetune", "trainer=finetune_lamb", "trainer=scratch", "trainer=parity"])
+def test_every_trainer_of_fine_tuning_runs(option, tmp_path):
+    (directory,), _ = run(tmp_path, "ponder_tiny", option, *SMALL, "trainer.save_steps=2")
+    assert json.loads((directory / "run.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize(("root", "overrides"), [
+    ("ponder_parity", ("dataset.size=12", "dataset.train_ones=[1,6]", "dataset.extrapolation_ones=[7,12]")),
+    ("ponder_tiny", ("dataset=parity", *SMALL, "dataset.size=12", "dataset.train_ones=[1,6]",
+                     "dataset.extrapolation_ones=[7,12]")),
+])  # fmt: skip
+def test_parity_reports_every_range(root, overrides, tmp_path):
+    (directory,), _ = run(tmp_path, root, "trainer.max_steps=2", *overrides)
+    metrics = json.loads((directory / "run.json").read_text())["final_metrics"]
+    ranges = ["interpolation", "extrapolation"]
+    assert metrics["eval/accuracy"] is not None
+    assert all(f"eval/{name}/accuracy" in metrics for name in ranges[1:])
+    exits = json.loads((directory / "exits.json").read_text())["sets"]
+    assert list(exits) == ranges
+    assert any(name.startswith("difficulty") for name in exits[ranges[0]]["classes"])
+
+
+def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
+    (trained,), _ = run(tmp_path, "ponder_tiny", *SMALL)
+    out = tmp_path / "compared"
+    config = configured(
+        "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "exit_rules=[all]", f"output_dir={out}",
+        "dataset.sequence_length=32", "dataset.max_evaluation_examples=16", "tokenizer.path=null",
+    )  # fmt: skip
+    tasks.run(config)
+    (directory,) = out.glob("*/*")
+    (study,) = json.loads((directory / "exit_rules.json").read_text())["sets"].values()
+    rows = {row["rule"]: row for row in study["rows"]}
+    assert {"sample", "expectation", "fixed:4", "quantile:0.5", "patience:2", "oracle"} <= rows.keys()
+    assert rows["fixed:2"]["mean_updates"] == 2
+    assert rows["fixed:2"]["macs_ratio"] == pytest.approx(2, rel=0.2)
+    assert set(rows["fixed:4"]["seconds"]) == {"1", "8", "32"}
+    assert "patience:2" in (directory / "report.html").read_text()
+    assert "patience:2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("model", "rule", "message"), [
+    ("albert_mini", "quantile:0.5", "albert predicts after its last step only"),
+    ("pabee_mini", "quantile:0.5", "needs halting probabilities, which multi_exit_albert does not have"),
+    ("ponder_albert_mini", "fixed:9", "the model has 4 steps"),
+    ("ponder_albert_mini", "entrpy:0.5", "did you mean 'entropy'?"),
+])  # fmt: skip
+def test_a_rule_the_model_cannot_follow_is_one_line(model, rule, message, tmp_path):
+    (trained,), _ = run(tmp_path, "ponder_tiny", f"model={model}", *SMALL)
+    config = configured(
+        "ponder_tiny", f"model={model}", "mode=evaluate", f"checkpoint={trained}", f"exit_rules=[{rule}]",
+        "dataset.sequence_length=32", "tokenizer.path=null", f"output_dir={tmp_path}/refused",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=message) as caught:
+        tasks.run(config)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    (("model.exit_rule=entropy",), "model.exit_rule: exit rule 'entropy': a parameter is missing"),
+    (("model=pabee_mini", "model.exit_rule=quantile"), "model.exit_rule: .*needs halting probabilities"),
+])  # fmt: skip
+def test_a_wrong_exit_rule_of_the_model_fails_before_anything_is_written(overrides, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, "ponder_tiny", *overrides, *SMALL)
+    assert not (tmp_path / "out").exists()
+
+
+def test_seeds_are_runs_of_their_own_with_a_summary(tmp_path, capsys):
+    directories, metric = run(tmp_path, "ponder_tiny", "seeds=3", "seed=5", *SMALL)
+    assert len(directories) == 4
+    summary = next(path for path in directories if (path / "seeds.json").exists())
+    found = json.loads((summary / "seeds.json").read_text())
+    assert found["seeds"] == [5, 6, 7]
+    scores = [
+        json.loads((path / "run.json").read_text())["final_metrics"]["eval/score"]
+        for path in directories
+        if path != summary
+    ]
+    assert found["metrics"]["eval/score"]["mean"] == pytest.approx(sum(scores) / 3)
+    assert metric == pytest.approx(sum(scores) / 3)
+    assert len({json.loads((path / "run.json").read_text())["seed"] for path in directories if path != summary}) == 3
+    assert "+-" in capsys.readouterr().out
+
+
+def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
+    given = (*SMALL, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "model.exit_rule=sample",
+             "trainer.save_total_limit=null", "model.hidden_dropout_prob=0.1")  # fmt: skip
+    (whole,), _ = run(tmp_path / "whole", "ponder_tiny", *given, "name=whole")
+    (stopped,), _ = run(tmp_path / "stopped", "ponder_tiny", *given, "name=stopped")
+    for step in (4, 6):
+        for path in sorted((stopped / "checkpoints" / f"checkpoint-{step}").iterdir()):
+            path.unlink()
+    config = configured(
+        "ponder_tiny", "debug=finetune", f"output_dir={tmp_path}/stopped/out", "trainer.disable_tqdm=true",
+        *given, "name=stopped", f"resume={stopped}",
+    )  # fmt: skip
+    tasks.run(config)
+    left, right = (AutoModelForSequenceClassification.from_pretrained(path / "model") for path in (whole, stopped))
+    for (name, one), (_, other) in zip(left.named_parameters(), right.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+    def lines(directory):
+        entries = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        timed = ("time", "per_second", "runtime")
+        return [{key: value for key, value in entry.items() if not key.endswith(timed)} for entry in entries]
+
+    assert lines(whole) == lines(stopped)
+
+
+def test_labels_out_of_range_are_one_line(tmp_path):
+    folder = tmp_path / "table"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        rows = [{"sentence": "a cat sat", "label": label} for label in (0, 1, 7)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match="label") as caught:
+        run(
+            tmp_path,
+            "ponder_cola",
+            "model=ponder_albert_mini",
+            *SMALL,
+            "dataset.source=local",
+            f"dataset.path={folder}",
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_with_several_layer_groups_is_one_line(tmp_path):
+    from transformers import AlbertConfig, AlbertModel
+
+    config = AlbertConfig(
+        vocab_size=120, embedding_size=16, hidden_size=32, num_hidden_layers=4, num_attention_heads=2,
+        intermediate_size=64, num_hidden_groups=2,
+    )  # fmt: skip
+    AlbertModel(config).save_pretrained(tmp_path / "groups")
+    with pytest.raises(UserError, match="group") as caught:
+        run(tmp_path, "ponder_tiny", "model=ponder_albert_pretrained", f"model.pretrained={tmp_path}/groups",
+            "tokenizer.path=null", "tokenizer.vocab_size=120", "model.vocab_size=120")  # fmt: skip
+    assert "\n" not in str(caught.value)
+
+
+def test_gradients_do_not_depend_on_how_an_update_is_cut(tmp_path):
+    norms = []
+    for batch, accumulation in ((8, 1), (2, 4)):
+        given = (f"trainer.per_device_train_batch_size={batch}", f"trainer.gradient_accumulation_steps={accumulation}",
+                 "trainer.max_steps=1", "trainer.eval_steps=1", "trainer.save_steps=1")  # fmt: skip
+        (directory,), _ = run(tmp_path / str(batch), "ponder_tiny", *SMALL, *given)
+        lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        (entry,) = [line for line in lines if "train/grad_norm" in line]
+        norms.append((entry["train/grad_norm"], entry["train/loss"], entry["train/kl_loss"]))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_pretraining_weights_reach_the_fine_tuned_model(tmp_path, pretrained):
+    source = AlbertActForPreTraining.from_pretrained(pretrained)
+    (directory,), _ = run(
+        tmp_path, "ponder_tiny", "model=ponder_albert_pretrained", f"model.pretrained={pretrained}",
+        "dataset.sequence_length=32", "trainer.learning_rate=1e-12",
+    )  # fmt: skip
+    tuned = AutoModelForSequenceClassification.from_pretrained(directory / "model")
+    weights = source.albert.encoder.albert_layer.ffn.weight
+    torch.testing.assert_close(tuned.albert.encoder.albert_layer.ffn.weight, weights, atol=1e-6, rtol=0)

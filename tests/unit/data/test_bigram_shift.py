@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adadepth.config import CorpusConfig, LabelledConfig, Source, TokenizerConfig
+from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data.bigram_shift import SHARES, draw_pairs, swap, usable_sentences
+from adadepth.data.corpora import Split
+from adadepth.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def load(cache: Path, seed: int = 0, cls_tokens: int = 2, **changes: Any) -> LabelledData:
+    settings = {"name": "shift", "source": Source.embedded, "sequence_length": 200, "cache_dir": str(cache)}
+    dataset = LabelledConfig(**{**settings, **changes})
+    return load_labelled_data(dataset, TokenizerConfig(vocab_size=500, train_documents=10), seed, cls_tokens=cls_tokens)
+
+
+@pytest.fixture(scope="module")
+def data(cache: Path) -> LabelledData:
+    return load(cache)
+
+
+def words_of(data: LabelledData, example: dict[str, Any]) -> list[str]:
+    assert data.tokenizer is not None
+    pieces = data.tokenizer.convert_ids_to_tokens(example["input_ids"][2:-1])
+    return "".join(pieces).replace("▁", " ").split()
+
+
+def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
+
+
+def test_every_sentence_is_there_as_it_is_and_shifted(data: LabelledData) -> None:
+    for examples in (data.train, data.evaluation["validation"]):
+        for index in range(0, 200, 2):
+            original, shifted = examples[index], examples[index + 1]
+            assert (original["label"], shifted["label"]) == (0, 1)
+            assert (original["index"], shifted["index"]) == (index, index + 1)
+            before, after = words_of(data, original), words_of(data, shifted)
+            assert before != after
+            assert Counter(before) == Counter(after)
+            moved = sum(a != b for a, b in zip(before, after, strict=True))
+            share = (1.0, 0.5, 0.25)[shifted["difficulty"]]
+            assert moved == 2 * max(1, round(share * (len(before) // 2)))
+            assert original["difficulty"] == 3
+
+
+def test_every_difficulty_is_as_likely(data: LabelledData) -> None:
+    counts = Counter(data.train[(0, index)]["difficulty"] for index in range(1, len(data.train), 2))
+    shares = [counts[difficulty] / sum(counts.values()) for difficulty in range(len(SHARES))]
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.05)
+    assert len(counts) == 3
+
+
+def test_examples_are_pure_functions_of_seed_epoch_and_index(data: LabelledData, cache: Path) -> None:
+    again, other = load(cache), load(cache, seed=1)
+    fresh = 0
+    for index in (41, 1, 2001):
+        first = data.train[(2, index)]
+        data.train[(0, 3)]
+        assert same(first, again.train[(2, index)])
+        fresh += not same(first, data.train[(3, index)])
+        fresh += not same(first, other.train[(2, index)])
+        assert same(data.train[(2, index - 1)], other.train[(5, index - 1)])
+        assert same(data.evaluation["validation"][index % 300], other.evaluation["validation"][index % 300])
+    assert fresh >= 5
+    assert same(pickle.loads(pickle.dumps(data.train))[(2, 41)], data.train[(2, 41)])
+
+
+def test_held_out_sentences_are_in_no_training_document(data: LabelledData) -> None:
+    split = Split(CorpusConfig(name="x", evaluation_fraction=0.15))
+    held_out, training = usable_sentences(split.evaluation()), usable_sentences(split.train())
+    assert set(training) & set(held_out)  # or there is nothing to keep apart
+    for part, texts in (("train", set(training) - set(held_out)), ("validation", set(held_out))):
+        summary = data.summary["train"] if part == "train" else data.summary["evaluation"][part]
+        assert 0.97 * len(texts) < summary["sentences"] <= len(texts)  # without those of repeated words
+        assert summary["examples"] == 2 * summary["sentences"]
+    both = [
+        {" ".join(words_of(data, examples[index])) for index in range(0, len(examples), 2)}
+        for examples in (data.train, data.evaluation["validation"])
+    ]
+    assert not both[0] & both[1]
+
+
+def test_fewer_examples_stay_balanced(cache: Path) -> None:
+    found = load(cache, max_train_examples=100, max_evaluation_examples=31)
+    assert (len(found.train), len(found.evaluation["validation"])) == (100, 30)
+    batch = found.collate([found.train[(0, index)] for index in range(100)])
+    assert batch["labels"].sum() == 50
+    assert len(set(batch["index"].tolist())) == 100
+    assert (batch["input_ids"][:, :2] == batch["input_ids"][0, 0]).all()  # the second [CLS]
+    assert (found.labels, found.has_difficulty) == (("original", "shifted"), True)
+
+
+@given(st.integers(2, 30), st.integers(0, 1000), st.data())
+def test_pairs_do_not_overlap(words: int, seed: int, data: st.DataObject) -> None:
+    pairs = data.draw(st.integers(1, words // 2))
+    firsts = draw_pairs(words, pairs, np.random.default_rng(seed))
+    assert len(firsts) == pairs
+    assert min(firsts) >= 0
+    assert max(firsts) <= words - 2
+    assert all(later - first >= 2 for first, later in pairwise(firsts))
+
+
+def test_every_choice_of_pairs_is_as_likely() -> None:
+    generator = np.random.default_rng(0)
+    counts = Counter(tuple(draw_pairs(6, 2, generator)) for _ in range(6000))
+    assert sorted(counts) == [(0, 2), (0, 3), (0, 4), (1, 3), (1, 4), (2, 4)]
+    assert all(abs(count - 1000) < 5 * 29 for count in counts.values())
+
+
+def test_swapping() -> None:
+    words = [np.array([number]) for number in range(6)]
+    assert [int(word[0]) for word in swap(words, [0, 3])] == [1, 0, 2, 4, 3, 5]
+    assert [int(word[0]) for word in words] == list(range(6))
+
+
+def test_sentences_without_a_use_are_left_out() -> None:
+    documents = [
+        "Too short here. This sentence is long enough now.",
+        "This sentence is long enough now.\n" + "a b " * 15,
+    ]
+    assert usable_sentences(documents) == ["This sentence is long enough now."]
+
+
+def test_no_sentence_is_cut(cache: Path, data: LabelledData) -> None:
+    found = load(cache, sequence_length=40)
+    assert 0 < len(found.train) < len(data.train)
+    lengths = {len(found.train[index]["input_ids"]) for index in range(len(found.train))}
+    assert max(lengths) == 40
+    with pytest.raises(DataError, match=r"sequence_length=8: no sentence is as short as that"):
+        load(cache, sequence_length=8)

@@ -1,0 +1,323 @@
+"""Labelled tables on their way from files to batches."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.config import HubTable, Problem, Source, TokenizerConfig
+from adadepth.data import EpochSampler, LabelledData, labelled
+from adadepth.data.layout import Layout, cut_longest
+from tests.configs.support import GLUE, configured
+
+from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    unlabelled = [{**row, "label": -1} for row in rows_of_pairs(7, 50)]
+    splits = {"train": rows_of_pairs(40), "validation": rows_of_pairs(10, 40), "test": unlabelled}
+    return write_splits(tmp_path_factory.mktemp("pairs"), **splits)
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelledData:
+    return load(config(folder, tmp_path_factory.mktemp("cache")))
+
+
+def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
+
+
+def contents(data: LabelledData) -> list[tuple[str, int]]:
+    assert data.tokenizer is not None
+    examples = [data.train[(0, index)] for index in range(len(data.train))]
+    return [(data.tokenizer.decode(example["input_ids"]), example["label"]) for example in examples]
+
+
+# --- what is read
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv", "tsv", "parts", "mapping", "hub"])
+def test_every_source_gives_the_same_examples(tmp_path: Path, data: LabelledData, kind: str) -> None:
+    suffix = {"parts": "parquet", "mapping": "csv", "hub": "jsonl"}.get(kind, kind)
+    path: Any = write_splits(
+        tmp_path / "in", suffix, train=rows_of_pairs(40), validation=rows_of_pairs(10, 40), train_old=rows_of_pairs(3)
+    )
+    if kind == "parts":
+        (path / "train.parquet").unlink()
+        write_table(path / "train-00001-of-00002.parquet", rows_of_pairs(15, 25))
+        write_table(path / "train-00000-of-00002.parquet", rows_of_pairs(25))
+    if kind == "mapping":
+        path = {"train": str(path / "train.csv"), "validation": [str(path / "validation.csv")]}
+    dataset = config(path, tmp_path / "cache")
+    if kind == "hub":
+        (path / "train_old.jsonl").unlink()  # the library reads by its own rules
+        dataset.source, dataset.path, dataset.hub = Source.hub, None, HubTable(str(path))
+    found = load(dataset)
+    assert contents(found) == contents(data)
+    assert (found.test, len(data.test["test"])) == ({}, 7)
+    assert found.labels == data.labels == ("0", "1")
+
+
+def test_delimited_files_keep_what_looks_like_a_number_or_nothing(tmp_path: Path) -> None:
+    rows = [{"premise": text, "hypothesis": "x", "label": n % 2} for n, text in enumerate(["NA", "1e5", "", "null"])]
+    for suffix in ("csv", "tsv"):
+        write_splits(tmp_path / suffix, suffix, train=rows, validation=rows)
+        found = load(config(tmp_path / suffix, tmp_path / "cache"), TokenizerConfig(vocab_size=40))
+        texts = [text.removeprefix("[CLS]").partition("[SEP]")[0].strip() for text, _ in contents(found)]
+        assert texts == ["na", "1e5", "", "null"]
+    (tmp_path / "csv" / "train.csv").write_text('premise,hypothesis,label\n"two\nlines",x,0\nb,x,1\n')
+    found = load(config(tmp_path / "csv", tmp_path / "cache"), TokenizerConfig(vocab_size=40))
+    assert contents(found)[0] == ("[CLS] two lines[SEP] x[SEP]", 0)
+
+
+def test_summary_counts_what_was_read(data: LabelledData) -> None:
+    train, evaluation = data.summary["train"], data.summary["evaluation"]["validation"]
+    assert (train["rows"], train["examples"], train["labels"]) == (40, 40, {"0": 20, "1": 20})
+    assert (evaluation["rows"], evaluation["labels"]) == (10, {"0": 5, "1": 5})
+    assert "labels" not in data.summary["test"]["test"]
+    lengths = [len(data.train[(0, index)]["input_ids"]) for index in range(40)]
+    assert train["tokens"] == sum(lengths) - 3 * 40
+    assert train["cut"] == 0
+
+
+def test_test_examples_have_no_label(data: LabelledData) -> None:
+    examples = data.test["test"]
+    batch = data.collate([examples[index] for index in range(len(examples))])
+    assert "labels" not in batch
+    assert batch["index"].tolist() == list(range(7))
+
+
+def test_fewer_examples_are_spread_over_the_rows(folder: Path, tmp_path: Path) -> None:
+    found = load(config(folder, tmp_path, max_train_examples=4, max_evaluation_examples=5))
+    assert [found.train[(3, index)]["index"] for index in range(len(found.train))] == [0, 10, 20, 30]
+    assert [found.evaluation["validation"][index]["index"] for index in range(5)] == [0, 2, 4, 6, 8]
+    assert len(found.test["test"]) == 7  # a submission needs them all
+    assert found.summary["train"]["examples"] == 4
+
+
+def test_the_first_of_several_evaluation_sets_selects(tmp_path: Path) -> None:
+    write_splits(
+        tmp_path, train=rows_of_pairs(9), matched=rows_of_pairs(4), mismatched=rows_of_pairs(5),
+        test_matched=rows_of_pairs(2),
+    )  # fmt: skip
+    found = load(config(tmp_path, tmp_path / "cache", evaluation_splits=["mismatched", "matched"],
+                        test_splits=["test_matched", "test_mismatched"]))  # fmt: skip
+    assert [(split, len(examples)) for split, examples in found.evaluation.items()] == [
+        ("mismatched", 5),
+        ("matched", 4),
+    ]
+    assert list(found.test) == ["test_matched"]
+
+
+# --- labels
+
+
+@pytest.mark.parametrize(("values", "names", "expected", "classes"), [
+    ([0, 1, 1], ["no", "yes"], [0, 1, 1], ("no", "yes")),
+    (["yes", "no", "no"], ["no", "yes"], [1, 0, 0], ("no", "yes")),
+    (["1", "0", "0"], ["no", "yes"], [1, 0, 0], ("no", "yes")),
+    (["b", "a", "b"], None, [1, 0, 1], ("a", "b")),
+    ([3, 10, 1], None, [1, 2, 0], ("1", "3", "10")),
+    ([5, 1, 1], ["1", "2", "3", "4", "5"], [4, 0, 0], ("1", "2", "3", "4", "5")),
+    ([1.0, 0.0, 0.0], None, [1, 0, 0], ("0", "1")),
+    (["1.0", "0.0", "0"], None, [1, 0, 0], ("0", "1")),
+    ([True, False, False], None, [1, 0, 0], ("0", "1")),
+    ([-1, 1, 1], None, [0, 1, 1], ("-1", "1")),
+])  # fmt: skip
+def test_labels_are_numbers_or_names(
+    tmp_path: Path, values: list[Any], names: list[str] | None, expected: list[int], classes: tuple[str, ...]
+) -> None:
+    rows = [{"premise": "a", "hypothesis": "b", "label": value} for value in values]
+    write_splits(tmp_path, "parquet", train=rows, validation=rows)
+    found = load(config(tmp_path, tmp_path / "cache", labels=names), TokenizerConfig(vocab_size=32))
+    assert [found.train[(0, index)]["label"] for index in range(3)] == expected
+    assert found.labels == classes
+
+
+def test_declared_class_names_are_used(tmp_path: Path) -> None:
+    from datasets import ClassLabel, Dataset
+
+    for split in ("train", "validation"):
+        table = Dataset.from_list(rows_of_pairs(6)).cast_column("label", ClassLabel(names=["talks", "is silent"]))
+        table.to_parquet(str(tmp_path / f"{split}.parquet"))
+    for source, hub in ((Source.local, HubTable()), (Source.hub, HubTable(str(tmp_path)))):
+        found = load(config(tmp_path, tmp_path / "cache", source=source, hub=hub))
+        assert found.labels == ("talks", "is silent")
+        assert [found.train[(0, index)]["label"] for index in range(6)] == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_regression_has_values(tmp_path: Path) -> None:
+    rows = [{**row, "label": value} for row, value in zip(rows_of_pairs(4), ["0.5", 2, 3.25, -1], strict=True)]
+    for row in rows:
+        row["label"] = float(row["label"])
+    write_splits(tmp_path, "tsv", train=rows, validation=rows)
+    found = load(config(tmp_path, tmp_path / "cache", problem=Problem.regression, metrics=["pearson"]))
+    batch = found.collate([found.train[(0, index)] for index in range(4)])
+    assert batch["labels"].dtype == torch.float32
+    assert batch["labels"].tolist() == [0.5, 2.0, 3.25, -1.0]
+    assert (found.labels, found.metrics, found.problem) == ((), ("pearson",), "regression")
+    assert found.summary["train"]["mean"] == pytest.approx(4.75 / 4)
+
+
+# --- layout
+
+
+def test_sequences_are_those_of_the_tokenizer(data: LabelledData, folder: Path) -> None:
+    assert data.tokenizer is not None
+    for index, row in enumerate(rows_of_pairs(40)):
+        expected = data.tokenizer(row["premise"], row["hypothesis"], return_special_tokens_mask=True)
+        found = data.train[(0, index)]
+        for name in ("input_ids", "token_type_ids", "special_tokens_mask"):
+            assert found[name].tolist() == expected[name]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_the_second_cls_is_as_if_written_before_the_text(folder: Path, tmp_path: Path, both: bool) -> None:
+    found = load(config(folder, tmp_path), cls_tokens=2, double_cls_pairs="both" if both else "first")
+    assert found.tokenizer is not None
+    for index, row in enumerate(rows_of_pairs(40)):
+        second = ("[CLS] " if both else "") + row["hypothesis"]
+        expected = found.tokenizer("[CLS] " + row["premise"], second)
+        example = found.train[(0, index)]
+        assert example["input_ids"].tolist() == expected["input_ids"]
+        assert example["token_type_ids"].tolist() == expected["token_type_ids"]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 30), st.integers(1, 30), st.integers(8, 40))  # an empty second text is none to the library
+def test_pairs_are_cut_as_the_tokenizer_cuts_them(data: LabelledData, first: int, second: int, length: int) -> None:
+    words = data.tokenizer
+    assert isinstance(words, PreTrainedTokenizerFast)
+    a, b = ("cat " * first).strip(), ("lot " * second).strip()
+    ids = words([a, b], add_special_tokens=False)["input_ids"]
+    expected = words(a, b, truncation="longest_first", max_length=length)
+    found = Layout(words.cls_token_id, words.sep_token_id, length).build([np.array(part, dtype=int) for part in ids])
+    assert found["input_ids"].tolist() == expected["input_ids"]
+    assert found["token_type_ids"].tolist() == expected["token_type_ids"]
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=2), st.integers(2, 40), st.integers(1, 3), st.booleans())
+def test_no_sequence_is_longer_than_allowed(lengths: list[int], extra: int, cls_tokens: int, both: bool) -> None:
+    layout = Layout(2, 3, 2 * cls_tokens + 2 + extra, cls_tokens, "both" if both else "first")
+    found = layout.build([np.full(length, 7 + number) for number, length in enumerate(lengths)])
+    ids, special = found["input_ids"], found["special_tokens_mask"]
+    room = layout.room(len(lengths))
+    assert len(ids) == min(sum(lengths), room) + layout.sequence_length - room <= layout.sequence_length
+    assert ids[:cls_tokens].tolist() == [2] * cls_tokens
+    assert (special == (ids < 7)).all()
+    assert [int((ids == 7 + number).sum()) for number in range(len(lengths))] == cut_longest(lengths, room)
+
+
+def test_batches(data: LabelledData) -> None:
+    examples = [data.train[(0, index)] for index in (3, 0, 8)]
+    batch = data.collate(examples)
+    longest = max(len(example["input_ids"]) for example in examples)
+    shape = (3, (longest + 7) // 8 * 8)
+    assert {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in batch.items()} == {
+        "input_ids": (shape, torch.int64), "attention_mask": (shape, torch.int64),
+        "token_type_ids": (shape, torch.int64), "special_tokens_mask": (shape, torch.uint8),
+        "labels": ((3,), torch.int64), "index": ((3,), torch.int64),
+    }  # fmt: skip
+    assert batch["index"].tolist() == [3, 0, 8]
+    assert batch["labels"].tolist() == [1, 0, 0]
+    for row, example in enumerate(examples):
+        length = len(example["input_ids"])
+        assert batch["attention_mask"][row].tolist() == [1] * length + [0] * (shape[1] - length)
+        assert batch["input_ids"][row].tolist() == example["input_ids"].tolist() + [0] * (shape[1] - length)
+        assert batch["special_tokens_mask"][row, length:].all()
+
+
+def test_all_batches_have_one_shape_if_wanted(folder: Path, tmp_path: Path) -> None:
+    found = load(config(folder, tmp_path, pad_to_length=True))
+    assert found.collate([found.train[(0, 0)]])["input_ids"].shape == (1, 64)
+
+
+# --- cache and workers
+
+
+def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    built: list[str] = []
+    write = labelled.write_store
+
+    def count(folder: Path, *arguments: Any) -> None:
+        built.append(folder.name)
+        write(folder, *arguments)
+
+    monkeypatch.setattr(labelled, "write_store", count)
+    return built
+
+
+def test_text_is_tokenised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, cache = counted_builds(monkeypatch), tmp_path / "cache"
+    path = write_splits(tmp_path / "in", "csv", train=rows_of_pairs(20), validation=rows_of_pairs(5))
+    load(config(path, cache))
+    assert len(built) == 2
+    load(config(path, cache, sequence_length=16, max_train_examples=3, name="other"), cls_tokens=2)
+    assert len(built) == 2
+    for changes in ({"labels": ["a", "b"]}, {"text_columns": ["premise"]}, {"label_column": "number"}):
+        before = len(built)
+        load(config(path, cache, **changes))
+        assert len(built) == before + 2
+    file = path / "validation.csv"
+    file.write_text(file.read_text().replace("talks", "walks"))
+    before = len(built)
+    load(config(path, cache))
+    assert len(built) == before + 1
+    load(config(path, cache), TokenizerConfig(vocab_size=55))
+    assert len(built) == before + 3
+
+
+def test_workers_do_not_change_a_batch(data: LabelledData) -> None:
+    def batches(workers: int) -> list[dict[str, torch.Tensor]]:
+        sampler = EpochSampler(len(data.train), seed=3)
+        return list(DataLoader(data.train, batch_size=8, sampler=sampler, num_workers=workers, collate_fn=data.collate))
+
+    for alone, helped in zip(batches(0), batches(2), strict=True):
+        assert all(torch.equal(alone[name], helped[name]) for name in alone)
+
+
+def test_a_data_set_sent_to_a_worker_is_small_and_equal(data: LabelledData) -> None:
+    assert len(pickle.dumps(data.train.store)) < 1000
+    assert same(pickle.loads(pickle.dumps(data.train))[(0, 5)], data.train[(4, 5)])
+
+
+# --- real data
+
+
+ROWS = {"cola": (8551, 1043), "sst2": (67349, 872), "mrpc": (3668, 408), "stsb": (5749, 1500), "rte": (2490, 277),
+        "wnli": (635, 71)}  # fmt: skip
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(ROWS))
+def test_shipped_configs_read_the_real_tasks(data_root: Path, tmp_path: Path, task: str) -> None:
+    assert task in GLUE
+    path = data_root / "glue" / task
+    dataset = configured(
+        "ponder_tiny",
+        f"dataset={task}",
+        "dataset.source=local",
+        f"dataset.path={path}",
+        f"dataset.cache_dir={tmp_path}",
+    ).dataset
+    found = load(dataset, TokenizerConfig(vocab_size=1000, train_documents=500), cls_tokens=2)
+    assert (len(found.train), len(found.evaluation["validation"])) == ROWS[task]
+    train = found.summary["train"]
+    if task == "stsb":
+        assert 0 < train["mean"] < 5
+    else:
+        assert sum(train["labels"].values()) == ROWS[task][0]
+        assert min(train["labels"].values()) > 0
+        assert tuple(train["labels"]) == found.labels == tuple(dataset.labels)

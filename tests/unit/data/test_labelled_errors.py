@@ -1,0 +1,148 @@
+"""What a person reads when labelled data are not what the configuration says: one line, with what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.config import HubTable, Problem, Source
+from adadepth.errors import UserError
+
+from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_splits(
+        tmp_path_factory.mktemp("pairs"), "tsv", train=rows_of_pairs(12), validation=rows_of_pairs(4, 12)
+    )
+
+
+def message(path: Any, cache: Path, **changes: Any) -> str:
+    with pytest.raises(UserError) as raised:
+        load(config(path, cache, **changes))
+    assert "\n" not in str(raised.value)
+    assert not list(cache.glob("*.partial"))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"label_column": "lable"}, "dataset.label_column=lable: dataset.path=FOLDER/train.tsv has the columns premise, "
+                                "hypothesis, label, number (did you mean 'label'?)"),
+    ({"text_columns": ["premise", "hypotesis"]}, "dataset.text_columns=hypotesis: dataset.path=FOLDER/train.tsv has "
+                                "the columns premise, hypothesis, label, number (did you mean 'hypothesis'?)"),
+    ({"train_split": "trian"}, "dataset.train_split=trian: no file trian with one of .parquet, "),
+    ({"train_split": "trian"}, "in dataset.path=FOLDER; there is train.tsv, validation.tsv (did you mean 'train'?)"),
+    ({"evaluation_splits": ["validation", "dev"]}, "dataset.evaluation_splits=dev: no file dev with one of"),
+    ({"labels": ["only"]}, "dataset.labels=['only']; at least two different ones are needed"),
+    ({"labels": ["a", "a"]}, "dataset.labels=['a', 'a']; at least two different ones are needed"),
+    ({"label_column": "number", "labels": ["no", "yes"]}, "dataset.label_column=number: row 2 of "
+                                "dataset.path=FOLDER/train.tsv has the label '2'; allowed are 0 to 1 or no, yes"),
+    ({"label_column": "number"}, "dataset.label_column=number: row 0 of dataset.path=FOLDER/validation.tsv has the "
+                                 "label '12'; allowed are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."),
+    ({"label_column": "premise", "problem": Problem.regression}, "has the label 'The 0. cat says \"much\", doesn\\'t "
+                                                                 "it?'; a finite number is needed"),
+    ({"submission": ["CoLa"]}, "dataset.submission=CoLa: not a file of GLUE's server (did you mean 'CoLA'?)"),
+])  # fmt: skip
+def test_a_wrong_name_or_value(folder: Path, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    assert expected.replace("FOLDER", str(folder)) in message(folder, tmp_path, **changes)
+
+
+def test_a_wrong_path(folder: Path, tmp_path: Path) -> None:
+    text = message(folder / "train.tsv", tmp_path)
+    assert (
+        text == f"dataset.path={folder}/train.tsv: is a file; give a folder of splits, or a mapping of splits to files"
+    )
+    other = tmp_path / "tables"
+    other.mkdir()
+    assert f"dataset.path={tmp_path}/tabels: no such folder (did you mean 'tables'?)" in message(
+        tmp_path / "tabels", tmp_path / "cache"
+    )
+    assert "there is nothing" in message(other, tmp_path / "cache")
+    mapping = {"train": str(folder / "train.tsv"), "validatoin": str(folder / "validation.tsv")}
+    assert message(mapping, tmp_path) == (
+        "dataset.evaluation_splits=validation: dataset.path names files for train, validatoin only "
+        "(did you mean 'validatoin'?)"
+    )
+    assert "dataset.path.train=" in message({"train": str(folder / "trains.tsv")}, tmp_path)
+    write_table(other / "train.csv", rows_of_pairs(3))
+    write_table(other / "train.tsv", rows_of_pairs(3))
+    assert "train.csv, train.tsv are all the split train; choose with dataset.path={train: FILE}" in message(
+        other, tmp_path / "cache"
+    )
+
+
+def test_an_unlabelled_row_where_labels_are_needed(tmp_path: Path) -> None:
+    rows = rows_of_pairs(6)
+    write_splits(tmp_path, train=rows, validation=[*rows[:2], {**rows[2], "label": -1}])
+    text = message(tmp_path, tmp_path / "cache")
+    assert f"row 2 of dataset.path={tmp_path}/validation.jsonl has the label -1; allowed are 0, 1" in text
+    write_splits(tmp_path, train=[{**row, "label": None} for row in rows], validation=rows)
+    assert "has the classes none; at least two" in message(tmp_path, tmp_path / "cache")
+
+
+def test_a_name_that_is_nearly_a_class(tmp_path: Path) -> None:
+    rows = [{**row, "label": "entailed" if row["label"] else "entailment"} for row in rows_of_pairs(4)]
+    write_splits(tmp_path, train=rows, validation=rows)
+    text = message(tmp_path, tmp_path / "cache", labels=["entailment", "neutral"])
+    assert text.endswith("'entailed'; allowed are 0 to 1 or entailment, neutral (did you mean 'entailment'?)")
+
+
+def test_values_are_no_classes(tmp_path: Path) -> None:
+    rows = [{**row, "label": row["number"] / 4} for row in rows_of_pairs(4)]
+    write_splits(tmp_path, train=rows, validation=rows)
+    text = message(tmp_path, tmp_path / "cache")
+    assert "holds values such as 0.25, not classes; use dataset.problem=regression" in text
+
+
+def test_damaged_and_empty_files(tmp_path: Path) -> None:
+    write_splits(tmp_path, "csv", train=rows_of_pairs(6), validation=rows_of_pairs(3))
+    file, cache = tmp_path / "train.csv", tmp_path / "cache"
+    file.write_text("premise,hypothesis,label\na,b,0\na,b\n")
+    assert f"dataset.path={file}: row 1 has 2 fields, its header 3" in message(tmp_path, cache)
+    file.write_text("premise,hypothesis,label\n")
+    assert "has the classes none" in message(tmp_path, cache)
+    assert "the training documents hold no text to train on" in message(tmp_path, cache, labels=["a", "b"])
+    write_table(file, rows_of_pairs(3))
+    (tmp_path / "validation.csv").write_text("premise,hypothesis,label\n")
+    assert "the split validation of" in message(tmp_path, cache)
+    file.write_text("")
+    assert "dataset.train_split=train: no file train" in message(tmp_path, cache)
+    file.write_bytes(b"premise,hypothesis,label\na,\xff,0\n")
+    assert "not UTF-8 at byte 27" in message(tmp_path, cache)
+    file.unlink()
+    (tmp_path / "train.parquet").write_text("nothing of the kind")
+    assert "train.parquet: not a readable parquet file" in message(tmp_path, cache)
+    (tmp_path / "train.parquet").unlink()
+    write_table(tmp_path / "train.jsonl", [{"premise": 3, "hypothesis": "a", "label": 0}])
+    text = message(tmp_path, cache, labels=["a", "b"])
+    assert f"dataset.text_columns=premise: row 0 of dataset.path={tmp_path}/train.jsonl holds int, not text" in text
+    assert "train.txt: not a table; known are .parquet" in message(
+        {"train": str(write_table(tmp_path / "train.txt", rows_of_pairs(3))), "validation": str(tmp_path)}, cache
+    )
+
+
+def test_parts_of_a_split_have_the_same_columns(tmp_path: Path) -> None:
+    write_table(tmp_path / "train-00000-of-00002.csv", rows_of_pairs(3))
+    write_table(tmp_path / "train-00001-of-00002.csv", [{"premise": "a", "label": 1}])
+    assert "train-00001-of-00002.csv: its columns premise, label are not those of" in message(tmp_path, tmp_path / "c")
+
+
+def test_the_hub_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = {"source": Source.hub, "hub": HubTable("nobody/nothing", "cola")}
+    assert "dataset.hub=nobody/nothing/cola: " in message("", tmp_path, **hub)
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    assert "cannot be reached (no route); use local files with dataset.source=local" in message("", tmp_path, **hub)
+
+
+def test_a_hub_set_without_the_split(tmp_path: Path) -> None:
+    write_splits(tmp_path, train=rows_of_pairs(3), test=rows_of_pairs(3))
+    text = message("", tmp_path / "cache", source=Source.hub, hub=HubTable(str(tmp_path)), evaluation_splits=["tests"])
+    assert text == "dataset.evaluation_splits=tests: the data set has only train, test (did you mean 'test'?)"

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoTokenizer
+
+from adadepth.config import ParityConfig, Representation, TokenizerConfig
+from adadepth.data import EpochSampler, LabelledData, load_labelled_data
+from adadepth.errors import ConfigError
+
+
+def load(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> LabelledData:
+    settings: dict[str, Any] = {"name": "parity", "max_evaluation_examples": 500, "train_examples": 3000, **changes}
+    return load_labelled_data(ParityConfig(**settings), TokenizerConfig(), seed, cls_tokens=cls_tokens)
+
+
+def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
+
+
+def test_examples_are_pure_functions_of_seed_epoch_and_index() -> None:
+    data, again, other = load(3), load(3), load(4)
+    for index in (2999, 0, 1500):
+        first = data.train[(2, index)]
+        data.train[(1, 7)]  # another epoch between them must not matter
+        assert same(first, again.train[(2, index)])
+        assert not same(first, data.train[(3, index)])
+        assert not same(first, other.train[(2, index)])
+        assert same(first, load(3, train_examples=5000).train[(2, index)])
+    for index in (499, 0):
+        held_out = data.evaluation["interpolation"][index]
+        assert same(held_out, other.evaluation["interpolation"][index])
+    assert not same(load(0).train[(0, 0)], load(0).evaluation["interpolation"][0])
+    assert same(pickle.loads(pickle.dumps(data.train))[(2, 5)], data.train[(2, 5)])
+
+
+@pytest.mark.parametrize("counted", ["nonzero", "positive"])
+def test_values_labels_and_difficulty(counted: str) -> None:
+    data = load(size=20, train_ones=[3, 11], counted=counted)
+    examples = [data.train[(0, index)] for index in range(len(data.train))]
+    values = np.stack([example["inputs"] for example in examples])
+    assert values.shape == (3000, 20)
+    assert set(np.unique(values)) == {-1.0, 0.0, 1.0}
+    number = (values != 0).sum(axis=1)
+    ones = number if counted == "nonzero" else (values == 1).sum(axis=1)
+    assert [example["label"] for example in examples] == (ones % 2).tolist()
+    assert [example["difficulty"] for example in examples] == ones.tolist()
+    assert [example["index"] for example in examples] == list(range(3000))
+    # Every number of ones is as likely, and so is every place and sign: within 5 standard deviations.
+    counts = Counter(number.tolist())
+    assert sorted(counts) == list(range(3, 12))
+    assert all(abs(count - 3000 / 9) < 5 * (3000 / 9) ** 0.5 for count in counts.values())
+    assert np.abs((values != 0).mean(axis=0) - 7 / 20).max() < 5 * (0.35 * 0.65 / 3000) ** 0.5
+    assert abs(values.sum()) < 5 * (7 * 3000) ** 0.5
+
+
+def test_no_example_comes_twice() -> None:
+    data = load(train_ones=[10, 64])
+    rows = {data.train[(epoch, index)]["inputs"].tobytes() for epoch in (0, 1) for index in range(3000)}
+    rows |= {data.evaluation["interpolation"][index]["inputs"].tobytes() for index in range(500)}
+    assert len(rows) > 6490  # those with few ones may, by chance
+
+
+def test_evaluation_sets_have_their_ranges() -> None:
+    data = load(size=24, train_ones=[1, 12], extrapolation_ones=[13, 24])
+    assert list(data.evaluation) == ["interpolation", "extrapolation"]
+    found = [{e["difficulty"] for e in map(examples.__getitem__, range(500))} for examples in data.evaluation.values()]
+    assert found == [set(range(1, 13)), set(range(13, 25))]
+    assert (data.labels, data.metrics, data.problem, data.has_difficulty) == (
+        ("even", "odd"),
+        ("accuracy",),
+        "classification",
+        True,
+    )
+
+
+def test_batches_of_vectors() -> None:
+    data = load()
+    assert data.tokenizer is None
+    batch = data.collate([data.train[(0, index)] for index in (4, 9)])
+    assert {name: (tuple(t.shape), t.dtype) for name, t in batch.items()} == {
+        "inputs": ((2, 64), torch.float32), "index": ((2,), torch.int64), "labels": ((2,), torch.int64),
+        "difficulty": ((2,), torch.int64),
+    }  # fmt: skip
+    assert batch["index"].tolist() == [4, 9]
+
+
+def test_workers_do_not_change_a_batch() -> None:
+    data = load()
+    found = []
+    for workers in (0, 2):
+        sampler = EpochSampler(len(data.train), seed=1)
+        loader = DataLoader(
+            data.train, batch_size=300, sampler=sampler, num_workers=workers, collate_fn=data.collate,
+            persistent_workers=workers > 0,
+        )  # fmt: skip
+        batches = []
+        for epoch in (0, 1):
+            sampler.set_epoch(epoch)
+            batches.extend(loader)
+        found.append(batches)
+    for alone, helped in zip(*found, strict=True):
+        assert all(torch.equal(alone[name], helped[name]) for name in alone)
+
+
+@pytest.mark.parametrize("cls_tokens", [1, 2])
+def test_tokens_say_what_the_vectors_say(cls_tokens: int, tmp_path: Any) -> None:
+    tokens = load(cls_tokens=cls_tokens, representation=Representation.tokens, sequence_length=72)
+    vectors = load()
+    words = tokens.tokenizer
+    assert words is not None
+    words.save_pretrained(tmp_path)
+    reloaded = AutoTokenizer.from_pretrained(tmp_path)
+    for index in range(5):
+        example, vector = tokens.train[(1, index)], vectors.train[(1, index)]
+        assert (example["label"], example["difficulty"]) == (vector["label"], vector["difficulty"])
+        text = " ".join(str(int(value)) for value in vector["inputs"])
+        expected = reloaded("[CLS] " * (cls_tokens - 1) + text)
+        assert example["input_ids"].tolist() == expected["input_ids"]
+        assert example["token_type_ids"].tolist() == [0] * (65 + cls_tokens)
+        assert reloaded.convert_ids_to_tokens(example["input_ids"])[cls_tokens:-1] == text.split()
+    batch = tokens.collate([tokens.train[(0, 0)]])
+    assert batch["input_ids"].shape == (1, 72)
+    assert batch["special_tokens_mask"][0].tolist() == [1] * cls_tokens + [0] * 64 + [1] * (8 - cls_tokens)
+
+
+def test_a_sequence_that_does_not_fit_is_one_line() -> None:
+    fits = {"representation": Representation.tokens, "size": 64}
+    load(cls_tokens=2, sequence_length=67, **fits)
+    with pytest.raises(ConfigError, match=r"sequence_length=66: 64 values and the special tokens need 67"):
+        load(cls_tokens=2, sequence_length=66, **fits)

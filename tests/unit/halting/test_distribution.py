@@ -1,0 +1,177 @@
+"""The halting distribution against loops and closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from adadepth.halting.distribution import (
+    KL_DIRECTIONS,
+    TRUNCATIONS,
+    HaltingDistribution,
+    geometric_prior,
+    halting_distribution,
+    halting_kl,
+    halting_logits,
+    kl_divergence,
+)
+
+TABLE = [[0.1, 0.5, 0.25, 0.9], [0.7, 0.01, 0.3, 0.6], [0.5, 0.5, 0.5, 0.5]]
+
+
+def distribution(probabilities, truncation="leftover"):
+    return halting_distribution(halting_logits(torch.tensor(probabilities)), truncation)
+
+
+def plain_pmf(lambdas, truncation):
+    """p_n of one row, by the definition, in double precision."""
+    pmf, reached = [], 1.0
+    for probability in lambdas:
+        pmf.append(reached * probability)
+        reached *= 1.0 - probability
+    if truncation == "leftover":
+        pmf[-1] += reached
+    if truncation == "renormalise":
+        pmf = [p / (1.0 - reached) for p in pmf]
+    return pmf
+
+
+def plain_kl(p, q):
+    return sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True) if a > 0)
+
+
+@pytest.mark.parametrize("truncation", TRUNCATIONS)
+def test_every_quantity_equals_a_plain_loop(truncation):
+    found = distribution(TABLE, truncation)
+    for row, lambdas in enumerate(TABLE):
+        pmf = plain_pmf(lambdas, truncation)
+        assert found.pmf[row].tolist() == pytest.approx(pmf, abs=1e-6)
+        assert found.cdf()[row].tolist() == pytest.approx([sum(pmf[: n + 1]) for n in range(4)], abs=1e-6)
+        assert found.expected_steps()[row].item() == pytest.approx(sum(n * p for n, p in enumerate(pmf, 1)), abs=1e-5)
+        assert found.entropy()[row].item() == pytest.approx(-sum(p * math.log(p) for p in pmf), abs=1e-5)
+
+
+@pytest.mark.parametrize("direction", KL_DIRECTIONS)
+@pytest.mark.parametrize("truncation", ["renormalise", "leftover"])
+def test_divergence_equals_a_plain_loop_in_both_directions(truncation, direction):
+    found = halting_kl(distribution(TABLE, truncation), geometric_prior(0.2, 4, truncation), direction)
+    prior = plain_pmf([0.2] * 4, truncation)
+    for row, lambdas in enumerate(TABLE):
+        posterior = plain_pmf(lambdas, truncation)
+        pair = (posterior, prior) if direction == "posterior_prior" else (prior, posterior)
+        assert found[row].item() == pytest.approx(plain_kl(*pair), abs=1e-5)
+
+
+def test_the_directions_are_not_exchanged():
+    """A posterior that leaves out a step is far from the prior only in the direction that weighs by the prior."""
+    posterior, prior = distribution([1e-6, 0.5, 0.5]), geometric_prior(0.4, 3, "leftover")
+    # By hand: p = (0, 1/2, 1/2), p_G = (0.4, 0.24, 0.36).
+    expected = 0.5 * math.log(0.5 / 0.24) + 0.5 * math.log(0.5 / 0.36)
+    assert halting_kl(posterior, prior, "posterior_prior").item() == pytest.approx(expected, abs=1e-4)
+    assert halting_kl(posterior, prior, "prior_posterior") > 4.0
+
+
+def test_the_untruncated_geometric_has_its_textbook_moments():
+    prior = geometric_prior(0.3, 200, "none")
+    assert prior.expected_steps().item() == pytest.approx(1 / 0.3, abs=1e-4)
+    entropy = -(0.3 * math.log(0.3) + 0.7 * math.log(0.7)) / 0.3
+    assert prior.entropy().item() == pytest.approx(entropy, abs=1e-4)
+
+
+def test_the_prior_is_truncated_like_a_posterior():
+    for truncation in TRUNCATIONS:
+        expected = plain_pmf([0.1] * 5, truncation)
+        assert geometric_prior(0.1, 5, truncation).pmf.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_a_prior_outside_the_open_interval_is_refused(probability):
+    with pytest.raises(ValueError, match=f"probability={probability} "):
+        geometric_prior(probability, 5, "leftover")
+
+
+EDGES = [0.0, 1e-7, 0.5, 1 - 1e-7, 1.0]
+
+
+@pytest.mark.parametrize("direction", KL_DIRECTIONS)
+@pytest.mark.parametrize("truncation", TRUNCATIONS)
+def test_certainty_gives_finite_values_and_gradients(truncation, direction):
+    rows = torch.cartesian_prod(*[torch.tensor(EDGES)] * 3).requires_grad_()
+    found = halting_distribution(halting_logits(rows), truncation)
+    prior = geometric_prior(0.3, 3, "leftover")
+    for value in (found.pmf, found.expected_steps(), found.entropy(), halting_kl(found, prior, direction)):
+        assert value.isfinite().all()
+        (gradient,) = torch.autograd.grad(value.square().sum(), rows, retain_graph=True)
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_infinite_logits_mean_certainty(value):
+    logits = torch.full((2, 3), value, requires_grad=True)
+    found = halting_distribution(logits, "leftover")
+    expected = [1.0, 0.0, 0.0] if value > 0 else [0.0, 0.0, 1.0]
+    torch.testing.assert_close(found.pmf, torch.tensor([expected] * 2), atol=1e-30, rtol=0)
+    found.expected_steps().sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_never_halting_renormalises_to_uniform():
+    assert distribution([0.0] * 5, "renormalise").pmf.tolist() == pytest.approx([0.2] * 5)
+
+
+def test_certain_halting_inside_leaves_nothing_for_later():
+    assert distribution([0.25, 1.0, 0.5, 0.5]).pmf.tolist() == pytest.approx([0.25, 0.75, 0.0, 0.0], abs=1e-12)
+
+
+def test_logits_of_probabilities():
+    given = torch.tensor([0.0, 1e-7, 0.2, 1 - 1e-7, 1.0])
+    found = halting_logits(given)
+    torch.testing.assert_close(found.sigmoid(), given, atol=1e-8, rtol=0)
+    assert found[1].item() == pytest.approx(math.log(1e-7), abs=1e-4)
+    assert found.isfinite().all()
+
+
+def test_a_step_without_probability_contributes_nothing():
+    p = HaltingDistribution(torch.tensor([0.5, 0.5, 0.0]).log().requires_grad_())
+    q = HaltingDistribution(torch.tensor([0.25, 0.25, 0.5]).log())
+    assert kl_divergence(p, q).item() == pytest.approx(math.log(2))
+    assert p.entropy().item() == pytest.approx(math.log(2))
+    kl_divergence(p, q).backward()
+    assert p.log_pmf.grad.isfinite().all()
+
+
+def test_half_precision_logits_are_raised_to_float32():
+    logits = torch.randn(4, 24).bfloat16()
+    found = halting_distribution(logits, "leftover")
+    assert found.log_pmf.dtype == torch.float32
+    assert torch.equal(found.log_pmf, halting_distribution(logits.float(), "leftover").log_pmf)
+
+
+def test_quantiles_are_strict():
+    found = HaltingDistribution(torch.tensor([0.5, 0.25, 0.25]).log())
+    levels = torch.tensor([0.0, 0.49, 0.5, 0.74, 0.75, 1.0])
+    assert [found.quantile(q).item() for q in levels.tolist()] == [1, 1, 2, 2, 3, 3]
+    assert found.quantile(0.3).dtype == torch.int64
+
+
+@pytest.mark.parametrize("truncation", TRUNCATIONS)
+def test_samples_follow_the_distribution(truncation):
+    found = distribution([0.2, 0.4, 0.1, 0.5], truncation)
+    expected = found.pmf.clone()
+    expected[-1] += 1 - expected.sum()  # missing mass falls to the last step
+    draws = HaltingDistribution(found.log_pmf.expand(10_000, 4)).sample(torch.Generator().manual_seed(3))
+    counts = torch.bincount(draws, minlength=5)
+    assert counts[0] == 0
+    assert (
+        chisquare(counts[1:].numpy(), (expected / expected.sum() * 10_000).double().numpy(), sum_check=False)[1] > 0.01
+    )
+
+
+def test_samples_depend_on_the_generator_only():
+    found = distribution(TABLE)
+    first = found.sample(torch.Generator().manual_seed(1))
+    torch.rand(5)
+    assert torch.equal(first, found.sample(torch.Generator().manual_seed(1)))

@@ -1,0 +1,270 @@
+"""Exit rules against their definitions, written out as loops over one example."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from adadepth.errors import ConfigError
+from adadepth.halting.distribution import halting_distribution, halting_logits
+from adadepth.halting.exit_rules import (
+    RULES,
+    Expectation,
+    Fixed,
+    Patience,
+    Quantile,
+    Sample,
+    StepView,
+    apply_rule,
+    check_rule,
+    oracle_exits,
+    parse_rule,
+    predictions_at,
+    random_exits,
+    standard_rules,
+)
+
+BOTH = frozenset({"logits", "halting"})
+LOGITS = frozenset({"logits"})
+
+
+def softmax(values):
+    powers = [math.exp(value) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def entropy(values):
+    return -sum(p * math.log(p) for p in softmax(values))
+
+
+def margin(values):
+    first, second = sorted(softmax(values), reverse=True)[:2]
+    return first - second
+
+
+def first(conditions):
+    """1-based position of the first true condition, else the last."""
+    return next((n for n, holds in enumerate(conditions, 1) if holds), len(conditions))
+
+
+def repeats(steps, count):
+    """Whether the last `count` steps each predicted what the step before them did."""
+    classes = [max(range(len(step)), key=step.__getitem__) for step in steps]
+    return len(classes) > count and len(set(classes[-count - 1 :])) == 1
+
+
+PLAIN = {
+    "entropy:0.6": lambda steps: first([entropy(step) < 0.6 for step in steps]),
+    "normalised_entropy:0.6": lambda steps: first([entropy(step) / math.log(3) < 0.6 for step in steps]),
+    "confidence:0.7": lambda steps: first([max(softmax(step)) > 0.7 for step in steps]),
+    "margin:0.5": lambda steps: first([margin(step) > 0.5 for step in steps]),
+    "patience:1": lambda steps: first([repeats(steps[: n + 1], 1) for n in range(len(steps))]),
+    "patience:2": lambda steps: first([repeats(steps[: n + 1], 2) for n in range(len(steps))]),
+    "fixed:4": lambda steps: 4,
+    "fixed:1": lambda steps: 1,
+}
+
+
+@pytest.mark.parametrize("label", PLAIN)
+def test_rules_on_logits_equal_their_definition(label):
+    step_logits = torch.randn(200, 6, 3, generator=torch.Generator().manual_seed(1)) * 1.2
+    found = apply_rule(parse_rule(label), step_logits, None).tolist()
+    assert found == [PLAIN[label](example) for example in step_logits.tolist()]
+    assert len(set(found)) > 2 or label.startswith("fixed")
+
+
+def test_patience_of_a_regression_counts_small_changes():
+    # Changes of 0.1, 0.5, 0.1, 0.1, 0.1.
+    values = torch.tensor([[1.0, 1.1, 1.6, 1.7, 1.8, 1.9]]).unsqueeze(-1)
+    assert [apply_rule(Patience(count, 0.2), values, None).item() for count in (1, 2, 3, 4)] == [2, 5, 6, 6]
+    assert apply_rule(Patience(1, 0.6), values, None).item() == 2
+    assert apply_rule(Patience(2, 0.6), values, None).item() == 3
+
+
+def test_the_level_of_a_quantile_is_strict():
+    halves = torch.zeros(1, 5)  # the cdf is 1/2, 3/4, 7/8, ... without rounding
+    assert [apply_rule(Quantile(q), None, halves).item() for q in (0.49, 0.5, 0.74, 0.75)] == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("q", [0.0, 0.3, 0.5, 0.9, 1.0])
+def test_quantile_exits_where_the_online_cdf_crosses(q):
+    lambdas = torch.rand(100, 5, generator=torch.Generator().manual_seed(2))
+    expected = []
+    for row in lambdas.double().tolist():
+        reached, crossed = 1.0, []
+        for probability in row:
+            reached *= 1 - probability
+            crossed.append(1 - reached > q)
+        expected.append(first(crossed))
+    assert apply_rule(Quantile(q), None, halting_logits(lambdas)).tolist() == expected
+
+
+def test_quantile_at_the_edges():
+    certain = halting_logits(torch.tensor([[0.0, 1.0, 0.5], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]))
+    assert apply_rule(Quantile(0.5), None, certain).tolist() == [2, 3, 1]
+    assert apply_rule(Quantile(0.0), None, certain).tolist() == [2, 3, 1]
+    assert apply_rule(Quantile(1.0), None, certain).tolist() == [3, 3, 3]
+    infinite = torch.tensor([[-math.inf, math.inf, 0.0], [-math.inf] * 3])
+    assert apply_rule(Quantile(0.5), None, infinite).tolist() == [2, 3]
+
+
+def test_samples_follow_the_halting_distribution():
+    lambdas = torch.tensor([0.15, 0.4, 0.05, 0.5, 0.3])
+    logits = halting_logits(lambdas).expand(10_000, 5)
+    drawn = apply_rule(Sample(), None, logits, torch.Generator().manual_seed(7))
+    expected = halting_distribution(logits[0], "leftover").pmf.double()
+    counts = torch.bincount(drawn, minlength=6)[1:]
+    assert chisquare(counts.numpy(), (expected / expected.sum() * 10_000).numpy(), sum_check=False)[1] > 0.01
+
+
+def test_samples_depend_on_the_generator_only():
+    logits = torch.randn(50, 6)
+    first_draw = apply_rule(Sample(), None, logits, torch.Generator().manual_seed(1))
+    assert torch.equal(first_draw, apply_rule(Sample(), None, logits, torch.Generator().manual_seed(1)))
+    assert not torch.equal(first_draw, apply_rule(Sample(), None, logits, torch.Generator().manual_seed(2)))
+
+
+def test_expectation_mixes_probabilities_and_runs_every_step():
+    step_logits, halting = torch.randn(7, 4, 3), torch.randn(7, 4)
+    rule = Expectation()
+    exits = apply_rule(rule, step_logits, halting)
+    assert exits.tolist() == [4] * 7
+    found = predictions_at(rule, step_logits, halting, exits).softmax(-1)
+    for row in range(7):
+        reached, expected = 1.0, torch.zeros(3)
+        for step in range(4):
+            halts = 1.0 if step == 3 else halting[row, step].sigmoid()
+            expected += reached * halts * step_logits[row, step].softmax(-1)
+            reached *= 1 - halts
+        torch.testing.assert_close(found[row], expected)
+
+
+def test_expectation_mixes_values_in_regression():
+    values = torch.tensor([[1.0, 3.0]]).unsqueeze(-1)
+    halting = halting_logits(torch.tensor([[0.25, 0.1]]))
+    found = predictions_at(Expectation(), values, halting, torch.tensor([2]))
+    assert found.tolist() == [[pytest.approx(0.25 * 1 + 0.75 * 3)]]
+
+
+def test_predictions_are_those_of_each_examples_own_step():
+    step_logits = torch.arange(24.0).view(3, 4, 2)
+    step_logits[0, 2:] = math.nan
+    found = predictions_at(Fixed(1), step_logits, None, torch.tensor([2, 4, 1]))
+    assert found.tolist() == [[2.0, 3.0], [14.0, 15.0], [16.0, 17.0]]
+
+
+@pytest.mark.parametrize("label", standard_rules(BOTH, 3, 6))
+def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
+    """Batch of B, B batches of one, and the loop in which finished rows leave: one and the same decision."""
+    rule = parse_rule(label)
+    step_logits, halting = torch.randn(37, 6, 3) * 1.5, torch.randn(37, 6) - 0.5
+    together = apply_rule(rule, step_logits, halting, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    alone = [apply_rule(rule, step_logits[n : n + 1], halting[n : n + 1], generator).item() for n in range(37)]
+    assert together.tolist() == alone
+
+    running, exits = torch.arange(37), torch.full((37,), 6)
+    memory = rule.start(37, "cpu", torch.Generator().manual_seed(0))
+    assert memory.dtype == torch.float32
+    for step in range(1, 6):
+        view = StepView(step, 6, step_logits[running, step - 1], halting[running, step - 1])
+        leaves, memory = rule.decide(view, memory)
+        exits[running[leaves]] = step
+        running, memory = running[~leaves], memory[~leaves]
+    assert exits.tolist() == alone
+
+
+@pytest.mark.parametrize(
+    "label", [*standard_rules(BOTH, 3, 24), "patience:2:0.05", "entropy:0.123456789", "quantile:1"]
+)
+def test_a_label_reads_back(label):
+    rule = parse_rule(label)
+    assert rule.label == label
+    assert parse_rule(rule.label) == rule
+
+
+def test_a_bare_name_takes_the_published_default():
+    assert parse_rule("quantile") == Quantile(0.5)
+    assert parse_rule("quantile").label == "quantile:0.5"
+    assert parse_rule("patience").label == "patience:3"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("quantil", r"exit rule 'quantil': must be one of .*did you mean 'quantile'"),
+        ("", r"exit rule '': must be one of"),
+        ("fixed", r"'fixed': a parameter is missing, the form is fixed:<k>"),
+        ("fixed:0", r"fixed: k=0 must be at least 1"),
+        ("fixed:1.5", r"'fixed:1.5': a parameter is not a number of its kind"),
+        ("quantile:high", r"'quantile:high': a parameter is not a number"),
+        ("quantile:1.01", r"quantile: q=1.01 must be between 0 and 1"),
+        ("quantile:nan", r"q=nan must be between 0 and 1"),
+        ("entropy:-1", r"entropy: threshold=-1.0 must be at least 0"),
+        ("entropy:inf", r"threshold=inf"),
+        ("normalised_entropy:2", r"between 0 and 1"),
+        ("sample:3", r"'sample:3': too many parameters, the form is sample"),
+        ("patience:0", r"patience: patience=0 must be at least 1"),
+    ],
+)
+def test_a_wrong_text_is_refused_in_one_line(text, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_rule(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("label", "signals", "classes", "message"),
+    [
+        (
+            "quantile",
+            LOGITS,
+            2,
+            r"'quantile:0.5': needs halting probabilities, which some_model does not have; .*fixed",
+        ),
+        ("expectation", frozenset(), 2, r"needs halting probabilities and logits of every step.*no exit rule"),
+        ("confidence:0.9", BOTH, 1, r"needs classes, and this is a regression; .*patience$"),
+        ("fixed:7", BOTH, 2, r"'fixed:7': the model has 6 steps"),
+    ],
+)
+def test_a_rule_that_a_model_cannot_support_is_refused_in_one_line(label, signals, classes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        check_rule(parse_rule(label), signals, classes, 6, "some_model")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("signals", [BOTH, LOGITS])
+@pytest.mark.parametrize("classes", [1, 2, 5])
+@pytest.mark.parametrize("steps", [1, 3, 12, 43])
+def test_the_standard_rules_are_all_supported(signals, classes, steps):
+    labels = standard_rules(signals, classes, steps)
+    assert len(labels) == len(set(labels))
+    for label in labels:
+        check_rule(parse_rule(label), signals, classes, steps, "some_model")
+    fixed = [label for label in labels if label.startswith("fixed")]
+    assert len(fixed) == min(steps, 12)
+    assert {fixed[0], fixed[-1]} == {"fixed:1", f"fixed:{steps}"}
+
+
+def test_the_standard_rules_leave_out_no_name():
+    assert {label.split(":")[0] for label in standard_rules(BOTH, 2, 12)} == set(RULES)
+
+
+def test_random_exits_keep_the_histogram():
+    exits = torch.randint(1, 7, (500,))
+    shuffled = random_exits(exits, torch.Generator().manual_seed(0))
+    assert torch.equal(exits.sort().values, shuffled.sort().values)
+    assert not torch.equal(exits, shuffled)
+
+
+def test_the_oracle_takes_the_first_right_step():
+    step_logits = torch.nn.functional.one_hot(torch.tensor([[0, 1, 1], [1, 0, 1], [0, 0, 0]]), 2).float()
+    assert oracle_exits(step_logits, torch.tensor([1, 1, 1])).tolist() == [2, 1, 3]
+
+
+def test_the_oracle_of_a_regression_takes_the_first_closest_step():
+    values = torch.tensor([[0.0, 2.0, 1.0], [1.0, 1.0, 5.0]]).unsqueeze(-1)
+    assert oracle_exits(values, torch.tensor([1.2, 1.0])).tolist() == [3, 1]

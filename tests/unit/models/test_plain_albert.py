@@ -1,0 +1,98 @@
+"""Plain ALBERT under the contract of the other families: the baseline at full depth."""
+
+import pytest
+import torch
+from transformers import AlbertConfig, AlbertForSequenceClassification, AlbertModel
+
+from adadepth import AlbertActForPreTraining, AlbertActModel, PlainAlbertForSequenceClassification
+from adadepth.errors import CheckpointError, DataError
+from tests.models_support import SMALL, padded_batch, small_config
+
+
+def make(**changes):
+    torch.manual_seed(0)
+    return PlainAlbertForSequenceClassification(AlbertConfig(**(SMALL | changes))).eval()
+
+
+def test_checkpoints_are_transformers_own(tmp_path):
+    """Written here and read there, and the other way round."""
+    ours = make(num_labels=3)
+    ours.save_pretrained(tmp_path / "ours")
+    theirs = AlbertForSequenceClassification.from_pretrained(tmp_path / "ours").eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = PlainAlbertForSequenceClassification.from_pretrained(tmp_path / "theirs").eval()
+    batch = padded_batch()
+    with torch.no_grad():
+        expected = theirs(**batch).logits
+        assert torch.equal(ours(**batch).logits, expected)
+        assert torch.equal(again(**batch).logits, expected)
+
+
+@pytest.mark.parametrize(
+    ("count", "labels"),
+    [
+        (3, torch.tensor([0, 2, 1])),
+        (1, torch.tensor([0.5, 2.0, -1.0])),
+        (3, torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1]])),
+    ],
+)
+def test_loss_equals_transformers(count, labels, tmp_path):
+    ours = make(num_labels=count)
+    ours.save_pretrained(tmp_path)
+    theirs = AlbertForSequenceClassification.from_pretrained(tmp_path).eval()
+    batch = padded_batch()
+    outputs = ours(**batch, labels=labels)
+    torch.testing.assert_close(outputs.loss, theirs(**batch, labels=labels).loss)
+    torch.testing.assert_close(outputs.loss_parts["task"], outputs.loss)
+    counts = ours.count_targets({"labels": labels})
+    rows = (slice(0, 1), slice(1, 3))
+    halves = [ours(**{n: v[r] for n, v in batch.items()}, labels=labels[r], num_targets=counts).loss for r in rows]
+    torch.testing.assert_close(sum(halves), outputs.loss)
+
+
+def test_the_trace_is_full_depth():
+    model, batch = make(), padded_batch()
+    outputs = model(**batch, output_hidden_states=True)
+    assert outputs.trace.unit == "sequence"
+    assert outputs.trace.updates.tolist() == [6.0, 6.0, 6.0]
+    assert outputs.trace.tokens.tolist() == [10, 7, 1]
+    assert len(outputs.hidden_states) == 7
+    hidden, inner, entry, head = 32, 64, 16 * 32, 32 * 32 + 32 * 2
+
+    def price(length):
+        return 6 * length * (4 * hidden**2 + 2 * length * hidden + 2 * hidden * inner) + length * entry + head
+
+    work = model.price(outputs.trace)
+    assert work.adaptive.item() == work.full.item() == sum(map(price, (10, 7, 1)))
+    assert work.executed.item() == 3 * price(12)
+    assert model(**batch, return_dict=False)[0].equal(outputs.logits)
+
+
+def test_initialises_from_act_albert(tmp_path):
+    """A token that halts at once gets one update, so both encoders must agree at depth one."""
+    torch.manual_seed(0)
+    AlbertActForPreTraining(small_config(halt_bias_init=30.0)).save_pretrained(tmp_path)
+    source = AlbertActModel.from_pretrained(tmp_path).eval()
+    model = PlainAlbertForSequenceClassification.from_pretrained(tmp_path, num_hidden_layers=1, num_labels=3).eval()
+    assert type(model.config) is AlbertConfig
+    assert model.config.num_labels == 3
+    batch = padded_batch()
+    with torch.no_grad():
+        expected, got = source(**batch), model.albert(**batch)
+    torch.testing.assert_close(got.pooler_output, expected.pooler_output, atol=1e-5, rtol=0)
+    assert [*model.albert.state_dict()] == [*AlbertModel(AlbertConfig(**SMALL)).state_dict()]
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(DataError, match="labels: 2 is not a class of this model, which has 2"):
+        make()(**padded_batch(), labels=torch.tensor([0, 1, 2]))
+    AlbertForSequenceClassification(AlbertConfig(**SMALL)).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(CheckpointError, match="holds a model of type bert"):
+        PlainAlbertForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_every_parameter_is_trained():
+    model = make(num_labels=3).train()
+    model(**padded_batch(), labels=torch.tensor([0, 2, 1])).loss.backward()
+    assert not {name for name, p in model.named_parameters() if p.grad is None}

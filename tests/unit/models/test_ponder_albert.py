@@ -1,0 +1,482 @@
+"""PonderALBERT as a transformers model: configuration, loading, heads, losses, texts, pricing."""
+
+import json
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForSequenceClassification,
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+from adadepth import (
+    AlbertActForPreTraining,
+    PonderAlbertClassifier,
+    PonderAlbertConfig,
+    PonderAlbertForSequenceClassification,
+    PonderClassificationLoss,
+)
+from adadepth.data.layout import Layout
+from adadepth.errors import CheckpointError, ConfigError, DataError
+from adadepth.halting.trace import DepthTrace
+from tests.models_support import SMALL, padded_batch, small_config, small_ponder
+
+HEADS = [
+    {"readout": readout, "halting_head": head, "halting_head_layers": layers}
+    for readout in ("tokens", "pooler")
+    for head, layers in (("mlp", 1), ("linear", 1), ("linear_cat", 1), ("linear_cat", 3), ("linear_diff", 2))
+]
+
+
+def blank(**changes):
+    return PonderAlbertForSequenceClassification(PonderAlbertConfig(**(SMALL | changes)))
+
+
+# ---- configuration
+
+
+def test_defaults_are_the_seeds():
+    config = PonderAlbertConfig()
+    defaults = {
+        "target_halt_probability": 0.1,
+        "kl_penalty_factor": 0.01,
+        "ce_normalisation": "sum",
+        "kl_direction": "posterior_prior",
+        "truncation": "renormalise",
+        "readout": "tokens",
+        "halting_head": "mlp",
+        "head_size": 128,
+        "double_cls_pairs": "first",
+        "exit_rule": "sample",
+    }
+    assert {name: getattr(config, name) for name in defaults} == defaults
+    assert config.cls_tokens == 2
+    assert PonderAlbertConfig(readout="pooler").cls_tokens == 1
+    assert PonderAlbertConfig(num_hidden_layers=43).max_steps == 43
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_halt_probability": 0.0}, "target_halt_probability=0.0 must be a fraction between 0 and 1"),
+        ({"target_halt_probability": 1.0}, "target_halt_probability=1.0 must be a fraction between 0 and 1"),
+        ({"target_halt_probability": 1}, "target_halt_probability=1 must be a fraction between 0 and 1"),
+        ({"target_halt_probability": -0.2}, "target_halt_probability=-0.2 must be a fraction"),
+        ({"kl_penalty_factor": -1.0}, "kl_penalty_factor=-1.0 must not be negative"),
+        ({"kl_direction": "prior_postrior"}, "did you mean 'prior_posterior'"),
+        ({"truncation": "renormalize"}, "did you mean 'renormalise'"),
+        ({"halting_head": "linear_diff", "halting_head_layers": 0}, "halting_head_layers=0 must be at least 1"),
+        ({"halting_head_layers": 3}, "halting_head_layers=3: the mlp head has no further layers"),
+        ({"exit_rule": "quantil:0.5"}, "did you mean 'quantile'"),
+        ({"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
+        ({"inner_group_num": 2}, "inner_group_num=2 is not supported"),
+    ],
+)
+def test_bad_configurations(changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        PonderAlbertConfig(**(SMALL | changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_constructor_takes_the_configuration_of_another_albert():
+    source = AlbertConfig(**SMALL, num_labels=3, problem_type="single_label_classification")
+    model = PonderAlbertClassifier(source, target_halt_probability=0.2, readout="pooler")
+    assert type(model.config) is PonderAlbertConfig
+    assert (model.config.hidden_size, model.config.num_labels) == (32, 3)
+    assert (model.config.target_halt_probability, model.config.readout) == (0.2, "pooler")
+    own = PonderAlbertConfig(**SMALL, num_labels=3, kl_penalty_factor=0.5)
+    assert PonderAlbertClassifier(own).config is own
+    changed = PonderAlbertClassifier(own, num_labels=1, truncation="leftover").config
+    assert (changed.num_labels, changed.truncation, changed.kl_penalty_factor) == (1, "leftover", 0.5)
+    assert own.truncation == "renormalise"
+    for config in (source, own):
+        with pytest.raises(ConfigError, match="did you mean 'target_halt_probability'"):
+            PonderAlbertClassifier(config, target_halt_probabilty=0.2)
+
+
+# ---- layout, saving, loading
+
+
+@pytest.mark.parametrize("changes", HEADS)
+def test_save_and_load_change_nothing(changes, tmp_path):
+    model = small_ponder(num_labels=3, **changes)
+    model.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == model.config.to_diff_dict()
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert type(loaded) is PonderAlbertForSequenceClassification
+    assert list(loaded.state_dict()) == list(model.state_dict())
+    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in model.state_dict().items())
+    batch = padded_batch()
+    with torch.no_grad():
+        before, after = (m(**batch, exit_rule="quantile:0.5") for m in (model, loaded))
+    assert torch.equal(before.logits, after.logits)
+    assert torch.equal(before.exit_steps, after.exit_steps)
+
+
+def test_own_checkpoint_loads_at_another_depth(tmp_path):
+    model = small_ponder()
+    model.save_pretrained(tmp_path)
+    deeper = PonderAlbertForSequenceClassification.from_pretrained(
+        tmp_path, num_hidden_layers=43, target_halt_probability=0.2
+    )
+    batch = padded_batch()
+    with torch.no_grad():
+        expected, got = model(**batch, run_all_steps=True), deeper(**batch, run_all_steps=True)
+    assert got.step_logits.shape == (3, 43, 2)
+    assert torch.equal(got.step_logits[:, :6], expected.step_logits)
+    torch.testing.assert_close(got.prior.pmf[1] / got.prior.pmf[0], torch.tensor(0.8))
+
+
+def test_loads_any_single_group_albert(tmp_path):
+    """The encoder comes along; task heads do not, and ours begin anew."""
+    torch.manual_seed(0)
+    for source_class, with_pooler in ((AlbertForMaskedLM, False), (AlbertForSequenceClassification, True)):
+        source = source_class(AlbertConfig(**SMALL))
+        source.save_pretrained(tmp_path / source_class.__name__)
+        for readout in ("tokens", "pooler"):
+            model, theirs = load_and_name(tmp_path / source_class.__name__, source, readout=readout)
+            for name, value in model.albert.state_dict().items():
+                if name in theirs:
+                    assert torch.equal(value, theirs[name]), name
+            absent = {"pooler.weight", "pooler.bias"} if readout == "pooler" and not with_pooler else set()
+            assert {*model.albert.state_dict()} - {*theirs} == absent
+            assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def load_and_name(path, source, **changes):
+    """The model of a folder, and the source's encoder under this project's names."""
+    model = PonderAlbertForSequenceClassification.from_pretrained(
+        path, num_hidden_layers=43, target_halt_probability=0.2, **changes
+    )
+    assert (model.config.num_hidden_layers, model.config.target_halt_probability) == (43, 0.2)
+    assert not model.training
+    inner = "encoder.albert_layer_groups.0.albert_layers.0."
+    renamed = {
+        name.replace(f"{inner}attention.LayerNorm", "encoder.albert_layer.LayerNorm").replace(
+            inner, "encoder.albert_layer."
+        ): value
+        for name, value in source.albert.state_dict().items()
+    }
+    return model, renamed
+
+
+@pytest.mark.parametrize("readout", ["tokens", "pooler"])
+def test_initialises_from_act_albert(readout, tmp_path):
+    source = AlbertActForPreTraining(small_config(halt_bias_init=3.0))
+    source.save_pretrained(tmp_path)
+    model = PonderAlbertForSequenceClassification.from_pretrained(tmp_path, readout=readout, num_labels=3)
+    theirs = source.albert.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in model.albert.state_dict().items())
+    assert model.config.num_labels == 3
+    assert not {"act_epsilon", "state_rule"} & {*model.config.to_dict()}
+
+
+def test_a_configuration_may_be_given_with_any_checkpoint(tmp_path):
+    AlbertForMaskedLM(AlbertConfig(**SMALL)).save_pretrained(tmp_path / "albert")
+    blank().save_pretrained(tmp_path / "own")
+    for folder in ("albert", "own"):
+        config = PonderAlbertConfig(**(SMALL | {"num_hidden_layers": 9, "kl_penalty_factor": 0.3}))
+        model = PonderAlbertForSequenceClassification.from_pretrained(tmp_path / folder, config=config)
+        assert (model.config.max_steps, model.config.kl_penalty_factor) == (9, 0.3)
+        assert model.config.name_or_path == str(tmp_path / folder)
+
+
+def test_checkpoints_that_cannot_be_used(tmp_path):
+    AlbertForMaskedLM(AlbertConfig(**SMALL, num_hidden_groups=2)).save_pretrained(tmp_path / "groups")
+    AlbertForMaskedLM(AlbertConfig(**SMALL, inner_group_num=2)).save_pretrained(tmp_path / "inner")
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    for folder, message in (
+        ("groups", "num_hidden_groups=2, inner_group_num=1; only one group of one layer"),
+        ("inner", "num_hidden_groups=1, inner_group_num=2; only one group of one layer"),
+        ("bert", "holds a model of type bert, not albert or albert_act"),
+    ):
+        with pytest.raises(CheckpointError, match=message) as caught:
+            PonderAlbertForSequenceClassification.from_pretrained(tmp_path / folder)
+        assert "\n" not in str(caught.value)
+    AlbertForMaskedLM(AlbertConfig(**SMALL)).save_pretrained(tmp_path / "albert")
+    with pytest.raises(ConfigError, match="did you mean 'target_halt_probability'"):
+        PonderAlbertForSequenceClassification.from_pretrained(tmp_path / "albert", target_halt_probabilty=0.2)
+
+
+# ---- heads
+
+
+@pytest.mark.parametrize("changes", HEADS)
+def test_every_parameter_is_initialised_and_trained(changes):
+    torch.manual_seed(0)
+    model = blank(num_labels=3, halt_bias_init=-2.5, **changes).train()
+    assert model.ponder[-1].bias.item() == -2.5
+    outputs = model(**padded_batch(), labels=torch.tensor([0, 2, 1]))
+    outputs.loss.backward()
+    assert not {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    assert (model.albert.pooler is None) == (changes["readout"] == "tokens")
+
+
+def test_the_halting_bias_survives_loading(tmp_path):
+    model = blank(halt_bias_init=-2.5)
+    with torch.no_grad():
+        model.ponder[-1].bias.fill_(0.25)
+    model.save_pretrained(tmp_path)
+    loaded = PonderAlbertForSequenceClassification.from_pretrained(tmp_path)
+    assert loaded.ponder[-1].bias.item() == 0.25
+
+
+@pytest.mark.parametrize("head", ["linear", "linear_cat", "linear_diff"])
+def test_palberts_halting_heads(head):
+    """z_n = w f_n + b with f the features, the features next to their predecessor's, or the difference."""
+    model = small_ponder(readout="pooler", halting_head=head)
+    pooled = []
+
+    def record(state):
+        pooled.append(torch.tanh(model.albert.pooler(state[:, 0])))
+        return pooled[-1]
+
+    model.albert.pooled = record
+    with torch.no_grad():
+        outputs = model(**padded_batch(), run_all_steps=True)
+        previous = torch.zeros_like(pooled[0])
+        for step, features in enumerate(pooled):
+            seen = {
+                "linear": features,
+                "linear_cat": torch.cat([features, previous], dim=1),
+                "linear_diff": features - previous,
+            }[head]
+            unit = model.ponder[0]
+            expected = seen @ unit.weight[0] + unit.bias
+            torch.testing.assert_close(outputs.halting_logits[:, step], expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(outputs.step_logits[:, step], model.classifier(features))
+            previous = features
+
+
+def test_layers_of_palberts_halting_head():
+    widths = [type(module) for module in blank(halting_head="linear_cat", halting_head_layers=3).ponder]
+    assert widths[:-1] == [nn.Linear, nn.Tanh] * 3
+    assert blank(halting_head="linear_cat", halting_head_layers=3).ponder[0].weight.shape == (64, 64)
+    assert len(blank(halting_head="linear_cat").ponder) == 1
+
+
+def test_dropout_reaches_the_pooled_readout_only():
+    batch = padded_batch()
+    for readout, varies in (("pooler", True), ("tokens", False)):
+        model = blank(readout=readout, classifier_dropout_prob=0.5).train()
+        first, second = (model(**batch).step_logits for _ in range(2))
+        assert torch.equal(first, second) != varies
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_halting_is_float32_in_low_precision(precision):
+    model, batch = small_ponder(), padded_batch()
+    with torch.no_grad():
+        exact = model(**batch, run_all_steps=True)
+        with torch.autocast("cpu", dtype=precision):
+            autocast = model(**batch, run_all_steps=True)
+        low = model.to(precision)(**batch, run_all_steps=True)
+    for outputs in (autocast, low):
+        for name in ("step_logits", "halting_logits", "halting_probabilities", "logits"):
+            assert outputs[name].dtype == torch.float32, name
+        torch.testing.assert_close(outputs.posterior.pmf, exact.posterior.pmf, atol=0.1, rtol=0)
+        torch.testing.assert_close(outputs.posterior.pmf.sum(dim=1), torch.ones(3))
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    model, batch, labels = small_ponder(), padded_batch(), torch.tensor([0, 1, 1])
+    model.train()(**batch, labels=labels).loss.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    model(**batch, labels=labels).loss.backward()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, expected[name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+# ---- losses
+
+
+def test_parts_add_up_and_halves_add_up_to_the_whole():
+    model, batch, labels = small_ponder(num_labels=3), padded_batch(), torch.tensor([0, -100, 2])
+    whole = model(**batch, labels=labels)
+    torch.testing.assert_close(whole.loss, whole.loss_parts["task"] + whole.loss_parts["kl"])
+    counts = model.count_targets({**batch, "labels": labels})
+    assert {name: int(count) for name, count in counts.items()} == {"task": 2, "kl": 2}
+    rows = (slice(0, 1), slice(1, 3))
+    halves = [model(**{n: v[r] for n, v in batch.items()}, labels=labels[r], num_targets=counts).loss for r in rows]
+    torch.testing.assert_close(sum(halves), whole.loss)
+    labelled = {name: value[[0, 2]] for name, value in batch.items()}
+    torch.testing.assert_close(model(**labelled, labels=labels[[0, 2]]).loss, whole.loss)
+
+
+def test_regression():
+    model, batch, labels = small_ponder(num_labels=1), padded_batch(), torch.tensor([0.5, 2.0, -1.0])
+    outputs = model(**batch, labels=labels)
+    squares = (outputs.step_logits.squeeze(-1) - labels.unsqueeze(1)) ** 2
+    torch.testing.assert_close(outputs.loss_parts["task"], (outputs.posterior.pmf * squares).sum(dim=1).mean())
+    assert model.count_targets({"labels": labels})["kl"] == 3
+    mixed = model(**batch, exit_rule="expectation").logits
+    survival = torch.cumprod(1 - outputs.halting_probabilities, dim=1)
+    weights = outputs.halting_probabilities * torch.nn.functional.pad(survival[:, :-1], (1, 0), value=1.0)
+    weights[:, -1] = survival[:, -2]
+    torch.testing.assert_close(mixed, (weights * outputs.step_logits.squeeze(-1)).sum(dim=1, keepdim=True))
+
+
+def test_learns_and_the_divergence_draws_to_the_prior():
+    torch.manual_seed(0)
+    batch, labels = padded_batch(), torch.tensor([0, 1, 0])
+    for factor, part in ((0.0, "task"), (100.0, "kl")):
+        model = blank(kl_penalty_factor=factor, halt_bias_init=2.0).train()
+        first = model(**batch, labels=labels).loss_parts[part].item()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+        for _ in range(40):
+            optimizer.zero_grad()
+            outputs = model(**batch, labels=labels)
+            outputs.loss.backward()
+            optimizer.step()
+        assert outputs.loss_parts[part].item() < 0.3 * first
+        assert factor > 0 or outputs.loss_parts["kl"] == 0
+
+
+def test_the_criterion_equals_the_models_own_loss():
+    model = small_ponder(num_labels=3, kl_penalty_factor=0.3, kl_direction="prior_posterior")
+    batch, labels = padded_batch(), [2, 0, 1]
+    expected = model(**batch, labels=torch.tensor(labels))
+    criterion = PonderClassificationLoss(kl_penalty_factor=0.3, kl_direction="prior_posterior")
+    prediction = model(**batch, run_all_steps=True)
+    for given in (labels, torch.tensor(labels)):
+        losses = criterion(prediction, given)
+        torch.testing.assert_close(losses["total_loss"], expected.loss)
+        torch.testing.assert_close(losses["task"], expected.loss_parts["task"])
+        torch.testing.assert_close(losses["kl"], expected.loss_parts["kl"])
+    with pytest.raises(ValueError, match="the loss needs every step"):
+        criterion(model(**batch), labels)
+
+
+@pytest.mark.parametrize("label", [3, 99])
+def test_labels_out_of_range(label):
+    model, batch = small_ponder(num_labels=3), padded_batch()
+    message = rf"labels: {label} is not a class of this model, which has 3 \(0 to 2\)"
+    with pytest.raises(DataError, match=message):
+        model(**batch, labels=torch.tensor([0, label, 1]))
+    with pytest.raises(DataError, match=message):
+        PonderClassificationLoss()(model(**batch, run_all_steps=True), [0, label, 1])
+
+
+def test_what_it_cannot_learn():
+    model = small_ponder(num_labels=3)
+    with pytest.raises(ConfigError, match="problem_type=multi_label_classification with 3 outputs"):
+        model(**padded_batch(), labels=torch.ones(3, 3))
+
+
+@pytest.mark.parametrize(
+    ("labels", "rule", "message"),
+    [
+        (3, "fixed:7", "the model has 6 steps"),
+        (1, "entropy:0.3", "this is a regression"),
+        (3, "confidnce:0.3", "did you mean 'confidence'"),
+    ],
+)
+def test_rules_that_it_cannot_follow(labels, rule, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        small_ponder(num_labels=labels)(**padded_batch(), exit_rule=rule)
+    assert "\n" not in str(caught.value)
+
+
+# ---- texts
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = ["<pad>", "<unk>", "[CLS]", "[SEP]", "a", "b", "c", "d", "e", "f", "g", "h"]
+    core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+
+
+PAIRS = [("a b", "c"), ("a", "b c d"), ("a b c d e f g h", "a b c"), ("a b c d", "e f g h"), ("h " * 9, "a " * 8)]
+
+
+@pytest.mark.parametrize("readout", ["tokens", "pooler"])
+@pytest.mark.parametrize("double", ["first", "both"])
+def test_texts_equal_what_the_data_sets_build(tokenizer, readout, double):
+    """Once in front, in both halves of a pair on request, the longer text cut first: as in the collated batches."""
+    model = small_ponder(max_position_embeddings=10, readout=readout, double_cls_pairs=double)
+    model.tokenizer = tokenizer
+    layout = Layout(2, 3, sequence_length=10, cls_tokens=model.config.cls_tokens, double_cls_pairs=double)
+    for texts in ([("a b",), ("a b c d e f g h a b c",), ("",)], PAIRS):
+        parts = [[torch.tensor(tokenizer(text)["input_ids"]).numpy() for text in example] for example in texts]
+        rows = [layout.build(example) for example in parts]
+        given = [example[0] if len(example) == 1 else example for example in texts]
+        with torch.no_grad():
+            outputs = model(given, exit_rule="quantile:0.5")
+            for row, expected in enumerate(rows):
+                ids = torch.from_numpy(expected["input_ids"]).unsqueeze(0)
+                segments = torch.from_numpy(expected["token_type_ids"]).unsqueeze(0)
+                single = model(ids, token_type_ids=segments, exit_rule="quantile:0.5")
+                torch.testing.assert_close(outputs.logits[row], single.logits[0], atol=1e-5, rtol=0)
+                assert outputs.trace.tokens[row] == ids.shape[1]
+
+
+def test_the_tokenizer_comes_from_beside_the_weights(tokenizer, tmp_path):
+    model = small_ponder()
+    with pytest.raises(ConfigError, match="a call with texts needs a tokenizer"):
+        model(["a b"])
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = PonderAlbertForSequenceClassification.from_pretrained(tmp_path)
+    model.tokenizer = tokenizer
+    with torch.no_grad():
+        expected = model(["a b", "c"], exit_rule="fixed:2").logits
+        assert torch.equal(loaded(["a b", "c"], exit_rule="fixed:2").logits, expected)
+    with pytest.raises(ValueError, match="no texts"):
+        model([])
+
+
+# ---- pricing and mistakes
+
+
+def test_price_counts_what_a_loop_counts():
+    model = small_ponder(num_labels=3, halting_head="linear_cat", readout="pooler")
+    lengths = (10, 7, 2, 12)
+    batch = {name: nn.functional.pad(value, (0, 4)) for name, value in padded_batch(lengths).items()}
+    with torch.no_grad():
+        outputs = model(**batch, exit_rule="quantile:0.5")
+    hidden, inner, entry, heads = 32, 64, 16 * 32, 32 * 32 + 32 * 3 + 2 * 32
+
+    def step(length):
+        return length * (4 * hidden**2 + 2 * length * hidden + 2 * hidden * inner) + heads
+
+    exits = outputs.exit_steps.tolist()
+    work = model.price(outputs.trace)
+    assert work.adaptive.item() == sum(n * step(t) + t * entry for n, t in zip(exits, lengths, strict=True))
+    assert work.full.item() == sum(6 * step(t) + t * entry for t in lengths)
+    executed = 4 * 16 * entry
+    for number in range(1, max(exits) + 1):
+        running = [t for n, t in zip(exits, lengths, strict=True) if n >= number]
+        width = 16 if len(running) == 4 else -(-max(running) // 8) * 8
+        executed += len(running) * step(width)
+    assert work.executed.item() == executed
+    exits_alone = DepthTrace(
+        unit="sequence",
+        updates=outputs.exit_steps.float(),
+        valid=torch.ones(4, dtype=torch.bool),
+        max_depth=6,
+        tokens=torch.tensor(lengths),
+    )
+    assert model.price(exits_alone)[1:] == work[1:], "what exits cost can be told without running them"
+    assert len(set(exits)) > 1
+
+
+def test_bad_inputs():
+    model = small_ponder()
+    with pytest.raises(ValueError, match="exactly one"):
+        model()
+    with pytest.raises(ValueError, match=r"attention_mask has shape"):
+        model(torch.zeros(1, 4, dtype=torch.long), attention_mask=torch.ones(1, 1, 4, 4))
+    with pytest.raises(ValueError, match="longer than max_position_embeddings=32"):
+        model(torch.zeros(1, 33, dtype=torch.long))

@@ -1,0 +1,36 @@
+"""The inference benchmark, on a model too small for its times to mean anything."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "ponder_inference.py"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    spec = importlib.util.spec_from_file_location("ponder_inference", PATH)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "ponder_inference", module)  # its dataclass looks itself up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("lengths", ["full", "mixed"])
+@pytest.mark.parametrize("exits", ["uniform", "early", "one-deep"])
+def test_a_row_of_the_table(benchmark, lengths, exits):
+    row = benchmark.measure(64, 8, lengths, exits, batch_size=8, repeats=1)
+    assert row["predictions_identical"]
+    assert row["largest_difference"] < 1e-5
+    assert 1 <= row["mean_exit"] < row["max_exit"] <= 8
+    share = row["mean_exit"] / 8
+    assert row["ratio"] == pytest.approx(row["compacted_seconds"] / (share * row["full_seconds"]))
+
+
+def test_the_exits_are_what_they_are_called(benchmark):
+    assert benchmark.make_exits("uniform", 32, 12).count(12) in (1, 2, 3)
+    assert sorted(benchmark.make_exits("one-deep", 32, 12)) == [3] * 31 + [12]
+    early = benchmark.make_exits("early", 1000, 24)
+    assert 5.5 < sum(early) / 1000 < 6.5
