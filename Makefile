@@ -41,6 +41,7 @@ gpu: test-gpu ## On a CUDA device: its tests, ten minutes of act_tiny on WikiTex
 	$(BIN)/python adadepth/run.py --config-name act_tiny dataset=wikitext2 tokenizer.vocab_size=8000 trainer=adamw \
 		trainer.time_budget_minutes=10
 	$(BIN)/python benchmarks/training_step.py --batch 64
+	$(BIN)/python benchmarks/ponder_inference.py
 
 lint: $(READY) ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -51,8 +52,9 @@ format: $(READY) ## Fix what the linter can fix, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Time a training step against the library's own ALBERT
-	$(BIN)/python benchmarks/training_step.py $(ARGS)
+bench: $(READY) ## Time a training step against the library's own ALBERT, and inference that follows the exits
+	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/ponder_inference.py
 
 lock: ## Resolve the dependencies anew (needs poetry 2)
 	poetry lock

@@ -205,7 +205,7 @@ class LabelledConfig(DatasetConfig):
     evaluation_splits: list[str] = field(default_factory=lambda: ["validation"])  # the first one selects the model
     test_splits: list[str] = field(default_factory=lambda: ["test"])  # without labels, for submission; may be absent
     submission: list[str] = field(default_factory=list)  # GLUE's file names, one a test split
-    max_train_examples: int | None = None  # use only the first examples
+    max_train_examples: int | None = None  # use only so many, evenly spread over the data
 
 
 @dataclass
@@ -215,6 +215,8 @@ class ParityConfig(DatasetConfig):
     representation: Representation = Representation.vectors  # for a recurrent cell, or as tokens
     size: int = 64  # values, each 0, 1 or -1
     train_ones: list[int] = field(default_factory=lambda: [1, 64])  # lowest and highest number of ones
+    easy_epochs: int = 0  # epochs at first in which no training example has more ones than easy_ones
+    easy_ones: int | None = None  # with easy_epochs: easy examples first make hard ones learnable sooner
     extrapolation_ones: list[int] | None = None  # also evaluated: a range that training does not see
     counted: Counted = Counted.nonzero  # whether -1 counts as a one
     train_examples: int = 100000  # an epoch

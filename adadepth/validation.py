@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from adadepth.analysis.quality import check_metrics, metric_key
 from adadepth.config import (
     AlbertActModelConfig,
     AlbertModelConfig,
@@ -21,6 +22,7 @@ from adadepth.config import (
     PonderAlbertModelConfig,
     PonderRnnModelConfig,
     Precision,
+    Problem,
     Representation,
     Sink,
     Source,
@@ -105,6 +107,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dataset.max_train_examples": _at_least(1),
     "dataset.size": _at_least(1),
     "dataset.train_examples": _at_least(1),
+    "dataset.easy_epochs": _at_least(0),
     "dataset.sequence_length": _at_least(8),
     "dataset.short_sequence_probability": _SHARE,
     "dataset.masking.probability": _OPEN_SHARE,
@@ -204,6 +207,10 @@ def _labelled(config: ExperimentConfig) -> Iterator[str]:
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
+    try:
+        check_metrics(dataset.metrics, "regression" if dataset.problem is Problem.regression else "classification")
+    except ConfigError as error:
+        yield str(error)
     if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
         yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
 
@@ -212,6 +219,10 @@ def _parity(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
     if not isinstance(dataset, ParityConfig):
         return
+    if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
+        yield "dataset.easy_epochs and dataset.easy_ones: need each other"
+    if dataset.easy_ones is not None and not dataset.train_ones[0] <= dataset.easy_ones <= dataset.train_ones[-1]:
+        yield f"dataset.easy_ones={dataset.easy_ones}: must lie within dataset.train_ones={dataset.train_ones}"
     for key in ("train_ones", "extrapolation_ones"):
         ones = getattr(dataset, key)
         if ones is None:
@@ -321,7 +332,7 @@ def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
         return PRETRAINING_METRICS
     losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()))
     metrics = dataset.metrics if isinstance(dataset, LabelledConfig) else ["accuracy"]
-    return (*losses, "score", *(name.removeprefix("evaluate:").rpartition(":")[2] for name in metrics))
+    return (*losses, "score", *map(metric_key, metrics))
 
 
 def _evaluation_metric(key: str, value: str, metric: str, known: tuple[str, ...]) -> Iterator[str]:

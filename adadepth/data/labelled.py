@@ -121,8 +121,8 @@ def _load_tables(
     }  # fmt: skip
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     return LabelledData(
-        training, dict(evaluation), dict(test), words, collate, summary, "regression" if dataset.problem == "regression" else "classification", names,
-        tuple(dataset.metrics),
+        training, dict(evaluation), dict(test), words, collate, summary,
+        "regression" if dataset.problem == "regression" else "classification", names, tuple(dataset.metrics),
     )  # fmt: skip
 
 

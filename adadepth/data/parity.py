@@ -41,6 +41,7 @@ class ParityExamples(Dataset[dict[str, Any]]):
         self, dataset: ParityConfig, ones: tuple[int, int], length: int, seed: int, layout: Layout | None
     ) -> None:
         self.size = dataset.size
+        self.easy_epochs, self.easy_ones = dataset.easy_epochs, dataset.easy_ones
         self.counts_negative = dataset.counted == "nonzero"
         self.ones = ones
         self.length = length
@@ -66,8 +67,14 @@ class ParityExamples(Dataset[dict[str, Any]]):
             self._epoch, self._blocks = epoch, {}
         if number not in self._blocks:
             generator = random_generator(self.seed, Purpose.PARITY, epoch, number)
-            self._blocks[number] = draw_values(_BLOCK, self.size, self.ones, generator)
+            self._blocks[number] = draw_values(_BLOCK, self.size, self._ones_of(epoch), generator)
         return self._blocks[number]
+
+    def _ones_of(self, epoch: int) -> tuple[int, int]:
+        """The range of an epoch; evaluation is epoch -1 and always the whole range."""
+        if self.easy_ones is None or not 0 <= epoch < self.easy_epochs:
+            return self.ones
+        return self.ones[0], self.easy_ones
 
 
 def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.random.Generator) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
+from adadepth.analysis.quality import check_metrics, load_metrics
 from adadepth.analysis.scoring import predictions
 from adadepth.config import (
     ExperimentConfig,
@@ -83,7 +84,10 @@ def finetuning_parts(
 
 
 def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> LabelledData:
-    return load_labelled_data(config.dataset, tokenizer, config.seed, **options)
+    data = load_labelled_data(config.dataset, tokenizer, config.seed, **options)
+    check_metrics(data.metrics, data.problem, len(data.labels) or None)
+    load_metrics(data.metrics)
+    return data
 
 
 def _cls_options(model: ModelConfig | Any) -> dict[str, Any]:

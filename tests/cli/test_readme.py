@@ -10,10 +10,11 @@ import pytest
 
 from adadepth import tasks
 from adadepth.run import main
+from tests.configs.support import GLUE
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-ONLINE = "wikipedia_bookcorpus"
+ONLINE, HUB_DATA = "wikipedia_bookcorpus", "nyu-mll/glue"
 
 
 def blocks(language: str) -> list[str]:
@@ -38,7 +39,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_the_readme_has_commands():
     assert len(RUNS) >= 10
     assert commands("torchrun")
-    assert len(blocks("python")) == 1
+    assert len(blocks("python")) == 2
 
 
 @pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
@@ -50,9 +51,10 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         assert not end.value.code
         assert "learning_rate" in capsys.readouterr().out
         return
-    if ONLINE in " ".join(arguments):
+    online = ONLINE if ONLINE in " ".join(arguments) else HUB_DATA
+    if online == ONLINE or arguments[1].split("_")[1] in GLUE:
         invoke(monkeypatch, *arguments, "--cfg", "job")
-        assert ONLINE in capsys.readouterr().out
+        assert online in capsys.readouterr().out
         return
     if "-m" in arguments or any(argument.startswith("sweep=") for argument in arguments):
         jobs = []
@@ -65,10 +67,11 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
+    debug = "debug=finetune" if arguments[1].startswith("ponder") else "debug=default"
     if any("latest" in argument for argument in arguments):
-        invoke(monkeypatch, "--config-name", "act_tiny", "debug=default")
+        invoke(monkeypatch, *arguments[:2], debug)
     capsys.readouterr()
-    invoke(monkeypatch, *arguments, "debug=default")
+    invoke(monkeypatch, *arguments, debug)
     (line,) = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
 
@@ -86,12 +89,16 @@ def test_torchrun_writes_one_folder(tmp_path):
     assert done.stdout.count(f"report: {report.relative_to(tmp_path)}") == 1
 
 
-def test_python_block(tmp_path, monkeypatch):
+def test_python_blocks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(blocks("python")[0], names)
+    first, second = blocks("python")
+    exec(first, names)
     assert names["outputs"].updates.shape == (2, 12)
     assert set(names["outputs"].loss_parts) == {"task", "ponder"}
+    exec(second, names)
+    assert names["outputs"].logits.shape == (2, 2)
+    assert names["outputs"].exit_steps.shape == (2,)
 
 
 def test_make_targets_exist():

@@ -7,7 +7,7 @@ import torch
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, tasks
 from tests.configs.support import configured
-from tests.models_support import padded_batch, small_config, spread_depths
+from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
 from tests.unit.models.test_albert_act import labelled_batch
 
 pytestmark = pytest.mark.gpu
@@ -78,3 +78,33 @@ def test_a_whole_run(tmp_path, precision):
     (record,) = tmp_path.glob("act_tiny/*/run.json")
     expected = "bf16" if precision == "auto" else precision
     assert json.loads(record.read_text())["precision"] == expected
+
+
+@pytest.mark.parametrize("rule", ["quantile:0.5", "sample", "expectation", "patience:2", "confidence:0.6"])
+def test_examples_leave_the_batch_as_on_the_cpu(rule):
+    model, batch = small_ponder(num_labels=3), padded_batch((10, 7, 2, 12, 5, 9))
+
+    def evaluate(moved, **options):
+        with torch.no_grad():
+            return model(**moved, exit_rule=rule, generator=torch.Generator().manual_seed(3), **options)
+
+    expected = evaluate(batch)
+    model.cuda()
+    left, stayed = evaluate(on_gpu(batch)), evaluate(on_gpu(batch), run_all_steps=True)
+    assert left.exit_steps.equal(stayed.exit_steps)
+    assert left.exit_steps.cpu().equal(expected.exit_steps)
+    torch.testing.assert_close(left.logits.cpu(), expected.logits, atol=1e-4, rtol=0)
+
+
+def test_ponder_trains_in_low_precision_with_a_float32_distribution():
+    model, batch = small_ponder(num_labels=3).cuda().train(), on_gpu(padded_batch((10, 7, 2)))
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        outputs = model(**batch, labels=torch.tensor([0, 1, 2], device="cuda"))
+    outputs.loss.backward()
+    assert outputs.posterior.log_pmf.dtype == outputs.step_logits.dtype == torch.float32
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+def test_a_whole_fine_tuning_run(tmp_path):
+    config = configured("ponder_tiny", "debug=finetune", "trainer.precision=bf16", f"output_dir={tmp_path}")
+    assert tasks.run(config) >= 0

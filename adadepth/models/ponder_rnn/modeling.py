@@ -50,8 +50,8 @@ class PonderRnnForClassification(PonderModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Uniform in +-1 / sqrt(inputs), torch's for recurrent cells, but for an orthogonal recurrent matrix.
 
-        transformers' normal(0.02) leaves the state nearly linear in the input. A uniform recurrent matrix learns parity
-        too, but in about twice the updates: with an orthogonal one the state keeps changing from step to step.
+        transformers' normal(0.02) leaves the state nearly linear in the input; an orthogonal recurrent matrix keeps it
+        changing from step to step. What each is worth on parity: docs/log.md.
         """
         if not isinstance(module, nn.Linear):
             return
