@@ -102,7 +102,7 @@ class PonderSettings:
     target_halt_probability: float = 0.1  # of the geometric prior, whose mean is about its inverse
     kl_penalty_factor: float = 0.01  # beta, weight of the divergence from the prior
     kl_direction: KLDirection = KLDirection.posterior_prior  # KL(p || prior), PonderNet's; the other is PALBERT's
-    truncation: Truncation = Truncation.renormalise  # what happens to the mass beyond the last step
+    truncation: Truncation = Truncation.leftover  # what becomes of the mass beyond the last step
     halt_bias_init: float = 0.0  # initial halting bias; negative starts deep, positive starts shallow
     exit_rule: str = "quantile:0.5"  # which step's prediction counts; docs/exit_rules.md lists the rules
 
