@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title
+from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title, warnings
 from adadepth.analysis.seeds import headline_metrics
 
 _LEVELS = " .:-=+*#%@"
@@ -118,7 +118,7 @@ def study_table(study: Mapping[str, Any]) -> str:
     lines.append("x: full depth over the rule, time by batch size; -: not measured or without meaning")
     lines.append("+-: sd over draws; permuted: score of the same exits dealt to the examples at random")
     lines.append(_conditions(study))
-    lines += [f"warning: {row['rule']} {row['warning']}" for row in study["rows"] if "warning" in row]
+    lines += [f"warning: {line}" for line in warnings(study)]
     return "\n".join(lines)
 
 

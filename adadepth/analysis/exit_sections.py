@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from adadepth.analysis import charts
-from adadepth.analysis.exit_study import X_AXES, batches, cost, in_pareto_sets, score_title
+from adadepth.analysis.exit_study import X_AXES, batches, cost, in_pareto_sets, score_title, warnings
 from adadepth.analysis.scatter import Dot, scatter_chart
 from adadepth.analysis.sections import curve
 from adadepth.analysis.seeds import headline_metrics
@@ -127,7 +127,7 @@ def study_sets(exit_rules: Mapping[str, Any]) -> list[dict[str, Any]]:
             "batches": batches(study),
             "columns": quality_columns(study),
             "charts": study_charts(study, study_axes(study)[: None if not position else 1]),
-            "warnings": [f"{row['rule']} {row['warning']}" for row in study["rows"] if "warning" in row],
+            "warnings": warnings(study),
         }
         for position, (name, study) in enumerate(sets.items())
     ]

@@ -131,6 +131,15 @@ def _constant(step: int, max_steps: int) -> str:
     return f"always fires at step {step}: every example exits there"
 
 
+def warnings(found: Mapping[str, Any]) -> list[str]:
+    """What is odd about rules, one line for all rules of which the same is to be said."""
+    rules: dict[str, list[str]] = {}
+    for row in found["rows"]:
+        if "warning" in row:
+            rules.setdefault(row["warning"], []).append(row["rule"])
+    return [f"{warning} ({', '.join(names)})" for warning, names in rules.items()]
+
+
 # ---- wall clock
 
 

@@ -100,11 +100,12 @@ def test_without_times_the_page_says_so(tmp_path: Path) -> None:
 
 def test_warnings_and_missing_figures_are_sentences(tmp_path: Path) -> None:
     study = make_study(make_records(), timed=False)
-    study["rows"][3]["warning"] = "never fires: every example runs all steps"
+    first, second = study["rows"][3], study["rows"][4]
+    first["warning"] = second["warning"] = "never fires: every example runs all steps"
     write_exit_study(tmp_path, {"validation": study})
     write_exits(tmp_path, {"validation": make_summary(make_records(), truncation=None, prior_pmf=None)}, step=1)
     page = Page(write_report(tmp_path))
-    assert f"{study['rows'][3]['rule']} never fires" in page.text
+    assert f"never fires: every example runs all steps ({first['rule']}, {second['rule']})" in page.text
     assert "halting (the model has no halting probabilities)" in page.text
     assert "KL(" not in page.text
 
