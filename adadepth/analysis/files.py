@@ -200,8 +200,13 @@ def depth_histograms(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, li
 
 
 def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
-    """By loss, the total first: its curve in training and in evaluation, as far as there are numbers."""
+    """By loss, the total first: its curve in training and in evaluation, as far as there are numbers.
+
+    Losses of single steps and of further sets, which have a longer name, are left out.
+    """
     names = {rest for line in metrics for name in line for split, _, rest in [name.partition("/")] if split in SPLITS}
-    ordered = sorted((name for name in names if name.endswith("loss")), key=lambda name: (name != "loss", name))
+    ordered = sorted(
+        (name for name in names if name.endswith("loss") and "/" not in name), key=lambda name: (name != "loss", name)
+    )
     curves = {name: [(split, series(metrics, f"{split}/{name}")) for split in SPLITS] for name in ordered}
     return {name: lines for name, lines in curves.items() if any(points for _, points in lines)}

@@ -85,7 +85,7 @@ FINETUNING_MISTAKES = [
     ("ponder_cola", ["dataset.text_columns=[]"], "dataset.text_columns=[]: must name one column, or two"),
     ("ponder_cola", ["dataset.evaluation_splits=[]"], "dataset.evaluation_splits=[]: at least one is needed"),
     ("ponder_cola", ["dataset.submission=[a,b]"], "dataset.submission=['a', 'b']: needs a name for each of ['test']"),
-    ("ponder_parity", ["dataset.train_ones=[1,65]"], "dataset.train_ones=[1, 65]: must be [lowest, highest] within 1"),
+    ("ponder_parity", ["dataset.train_ones=[1,97]"], "dataset.train_ones=[1, 97]: must be [lowest, highest] within 1"),
     (
         "ponder_parity",
         ["dataset.extrapolation_ones=[5,3]"],

@@ -119,7 +119,8 @@ def test_every_trainer_of_fine_tuning_runs(option, tmp_path):
 
 
 @pytest.mark.parametrize(("root", "overrides"), [
-    ("ponder_parity", ("dataset.size=12", "dataset.train_ones=[1,6]", "dataset.extrapolation_ones=[7,12]")),
+    ("ponder_parity", ("dataset.size=12", "dataset.train_ones=[1,6]", "dataset.extrapolation_ones=[7,12]",
+                       "dataset.easy_ones=4")),
     ("ponder_tiny", ("dataset=parity", *SMALL, "dataset.size=12", "dataset.train_ones=[1,6]",
                      "dataset.extrapolation_ones=[7,12]")),
 ])  # fmt: skip

@@ -101,3 +101,8 @@ def test_console_names_what_is_missing(evaluation: tuple[dict, list[dict]]) -> N
     lines = halting_table(summary).splitlines()
     assert "not available: halting/sep: no such unit" in lines
     assert next(line for line in lines if line.startswith("sep ")).split()[1:] == ["0", *"------"]
+
+
+def test_losses_of_single_steps_and_further_sets_have_no_curve_of_their_own() -> None:
+    lines = [{"step": 1, "train/loss": 2.0, "eval/loss": 1.0, "eval/step_1/loss": 3.0, "eval/extrapolation/loss": 4.0}]
+    assert loss_curves(lines) == {"loss": [("train", [(1, 2.0)]), ("eval", [(1, 1.0)])]}

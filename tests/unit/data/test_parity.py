@@ -135,3 +135,14 @@ def test_a_sequence_that_does_not_fit_is_one_line() -> None:
     load(cls_tokens=2, sequence_length=67, **fits)
     with pytest.raises(ConfigError, match=r"sequence_length=66: 64 values and the special tokens need 67"):
         load(cls_tokens=2, sequence_length=66, **fits)
+
+
+def test_training_begins_with_easy_examples_only() -> None:
+    data = load(size=24, train_ones=[1, 20], easy_epochs=2, easy_ones=4)
+
+    def found(epoch: int) -> set[int]:
+        return {data.train[(epoch, index)]["difficulty"] for index in range(1500)}
+
+    assert found(0) == found(1) == set(range(1, 5))
+    assert found(2) == set(range(1, 21))
+    assert {data.evaluation["interpolation"][index]["difficulty"] for index in range(500)} == set(range(1, 21))
