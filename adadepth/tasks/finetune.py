@@ -56,7 +56,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     args = training_arguments(config, "unused until the run's folder is known")
     path = model_path(config)
     model = load_model(path, SEQUENCE_CLASSIFIERS[config.model.name], config.model, overridden_model_settings())
-    tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
+    is_own = config.tokenizer.path in (None, config.model.pretrained)  # unless another one is asked for
+    tokenizer = TokenizerConfig(path=path) if is_own else config.tokenizer
     data = main_first(args, lambda: _load_data(config, tokenizer, _cls_options(model.config)))
     _check_fit(config, data, model)
     rules = exit_rules.parse(config.exit_rules, model)

@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -104,7 +108,7 @@ def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained)
     (directory,), metric = run(tmp_path, "ponder_tiny", *given)
     again = configured(
         "ponder_tiny", *given[:1], "dataset.sequence_length=32", "dataset.max_evaluation_examples=8", "mode=evaluate",
-        f"checkpoint={directory}", f"output_dir={tmp_path}/again", "tokenizer.path=null",
+        f"checkpoint={directory}", f"output_dir={tmp_path}/again",
     )  # fmt: skip
     assert tasks.run(again) == pytest.approx(metric)
     halting = json.loads((directory / "halting.json").read_text())
@@ -140,7 +144,7 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     out = tmp_path / "compared"
     config = configured(
         "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "exit_rules=[all]", f"output_dir={out}",
-        "dataset.sequence_length=32", "dataset.max_evaluation_examples=16", "tokenizer.path=null",
+        "dataset.sequence_length=32", "dataset.max_evaluation_examples=16",
     )  # fmt: skip
     tasks.run(config)
     (directory,) = out.glob("*/*")
@@ -164,7 +168,7 @@ def test_a_rule_the_model_cannot_follow_is_one_line(model, rule, message, tmp_pa
     (trained,), _ = run(tmp_path, "ponder_tiny", f"model={model}", *SMALL)
     config = configured(
         "ponder_tiny", f"model={model}", "mode=evaluate", f"checkpoint={trained}", f"exit_rules=[{rule}]",
-        "dataset.sequence_length=32", "tokenizer.path=null", f"output_dir={tmp_path}/refused",
+        "dataset.sequence_length=32", f"output_dir={tmp_path}/refused",
     )  # fmt: skip
     with pytest.raises(ConfigError, match=message) as caught:
         tasks.run(config)
@@ -277,3 +281,27 @@ def test_pretraining_weights_reach_the_fine_tuned_model(tmp_path, pretrained):
     tuned = AutoModelForSequenceClassification.from_pretrained(directory / "model")
     weights = source.albert.encoder.albert_layer.ffn.weight
     torch.testing.assert_close(tuned.albert.encoder.albert_layer.ffn.weight, weights, atol=1e-6, rtol=0)
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_evaluate_as_one(tmp_path):
+    """The metrics of a checkpoint, nine examples over two processes: every example counted once."""
+    root = Path(__file__).resolve().parents[2]
+    shared = [*SMALL, "debug=finetune", "trainer.precision=fp32", "dataset.max_evaluation_examples=9"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [*launch, str(root / "adadepth" / "run.py"), "--config-name", "ponder_tiny", *shared]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (trained,) = (tmp_path / "outputs" / "ponder_tiny").iterdir()
+    two = json.loads((trained / "run.json").read_text())["final_metrics"]
+    again = configured(
+        "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "dataset.sequence_length=32",
+        "dataset.max_evaluation_examples=9", f"output_dir={tmp_path}/one",
+    )  # fmt: skip
+    tasks.run(again)
+    (record,) = (tmp_path / "one").glob("*/*/run.json")
+    one = json.loads(record.read_text())["final_metrics"]
+    for name in ("eval/loss", "eval/kl_loss", "eval/score", "halting/all/mean", "halting/kl"):
+        assert one[name] == pytest.approx(two[name], rel=1e-5), name
