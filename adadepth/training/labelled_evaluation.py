@@ -46,7 +46,7 @@ class LabelledEvaluation:
         self.data = data
         self.classes = classes
         self.wants_statistics = wants_statistics
-        self.forward_options: Mapping[str, Any] = {}
+        self.forward_options: Mapping[str, Any] = seeded_exits(model)
         self._recorder = StepRecorder()
         self._records: StepRecords | None = None
         self._prior: HaltingDistribution | None = None
@@ -89,7 +89,8 @@ class LabelledEvaluation:
     def merge(self) -> None:
         """Bring the examples and the sums of all processes together."""
         self._records = merge_processes(self._recorder)
-        add_over_processes([*self._losses.values(), *self._statistics.tensors()])
+        self._losses = _sum_losses(self._losses)
+        add_over_processes(self._statistics.tensors())
 
     def metrics(self) -> dict[str, float]:
         """The task's metrics, their mean `score`, and the parts of the loss."""
@@ -144,9 +145,26 @@ def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
     )
 
 
+def seeded_exits(model: Any) -> dict[str, Any]:
+    """Arguments of the forward pass with which rules that draw do so alike in every evaluation."""
+    return {"generator": torch.Generator().manual_seed(0)} if hasattr(model, "exit_signals") else {}
+
+
+def _sum_losses(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Sums over processes, of which some may have had no example."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return losses
+    total: dict[str, Tensor] = {}
+    for found in gather_object([{name: sums.cpu() for name, sums in losses.items()}]):
+        for name, sums in found.items():
+            total[name] = total.get(name, torch.zeros_like(sums)) + sums
+    return total
+
+
 def collect_records(trainer: Any, dataset: Any, **options: Any) -> StepRecords:
     """Run a set through the trainer's model and keep what every example got; `options` go to its forward."""
     recorder = StepRecorder()
+    options = seeded_exits(trainer.accelerator.unwrap_model(trainer.model)) | options
     for batch, outputs in trainer.forward_passes(dataset, **options):
         recorder.add(batch, outputs)
     return merge_processes(recorder)

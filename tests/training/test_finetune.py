@@ -228,6 +228,21 @@ def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
     assert lines(whole) == lines(stopped)
 
 
+def test_sampled_exits_are_drawn_alike_in_every_evaluation(tmp_path):
+    (trained,), _ = run(tmp_path, "ponder_tiny", *SMALL, "model.exit_rule=sample")
+    found = set()
+    for number in range(2):
+        config = configured(
+            "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "dataset.sequence_length=32",
+            "dataset.max_evaluation_examples=64", f"output_dir={tmp_path}/{number}",
+        )  # fmt: skip
+        tasks.run(config)
+        (record,) = (tmp_path / str(number)).glob("*/*/run.json")
+        found.add(json.loads(record.read_text())["final_metrics"]["halting/exit_step/mean"])
+    assert len(found) == 1
+    assert 1 < found.pop() < 4, "drawn, not all alike"
+
+
 def test_labels_out_of_range_are_one_line(tmp_path):
     folder = tmp_path / "table"
     folder.mkdir()
