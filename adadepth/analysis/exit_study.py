@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.analysis.quality import metric_key
+from adadepth.analysis.quality import Problem, metric_key
 from adadepth.analysis.records import StepRecords
-from adadepth.analysis.scoring import Problem, quality_of
+from adadepth.analysis.scoring import quality_of
 from adadepth.halting.exit_rules import ExitRule, apply_rule, oracle_exits, predictions_at, random_exits
 
 DRAWS = 5

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from adadepth.analysis.calibration import confidence_calibration, halting_calibration
 from adadepth.analysis.correlation import spearman
-from adadepth.analysis.quality import UNDEFINED, metric_key
+from adadepth.analysis.quality import UNDEFINED, Problem, metric_key
 from adadepth.analysis.records import StepRecords
-from adadepth.analysis.scoring import Problem, example_losses, quality_of
-from adadepth.analysis.sequence_classes import DIFFICULTY_BUCKETS, LENGTH_BUCKETS, SequenceClasses, bucket_edges
+from adadepth.analysis.scoring import example_losses, quality_of
+from adadepth.analysis.sequence_classes import SequenceClasses, classes_of
 from adadepth.halting.distribution import (
     HaltingDistribution,
     KLDirection,
@@ -72,8 +72,7 @@ def step_summary(
 
 def sequence_classes(records: StepRecords, labels: Sequence[str]) -> SequenceClasses:
     """The classes of an evaluated set: its labels, quartiles of its lengths, up to eight parts of its difficulty."""
-    difficulty = () if records.difficulty is None else bucket_edges(records.difficulty, DIFFICULTY_BUCKETS)
-    return SequenceClasses(tuple(labels), bucket_edges(records.lengths, LENGTH_BUCKETS), difficulty)
+    return classes_of(labels, records.lengths, records.difficulty)
 
 
 # ---- the parts of the summary

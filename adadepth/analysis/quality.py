@@ -10,7 +10,7 @@ import numpy as np
 from adadepth.analysis.hub_metrics import HUB_PREFIX, hub_metric
 from adadepth.errors import ConfigError, nearest
 
-Kind = Literal["classification", "regression"]
+Problem = Literal["classification", "regression"]
 SCORE = "score"
 UNDEFINED = "predictions or labels are constant, or a prediction is not a finite number"
 
@@ -18,7 +18,7 @@ UNDEFINED = "predictions or labels are constant, or a prediction is not a finite
 class Metric(NamedTuple):
     """A metric by its kind of task, and its value for predictions and labels, both (M,); NaN where undefined."""
 
-    kind: Kind
+    kind: Problem
     compute: Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -86,7 +86,7 @@ def metric_key(name: str) -> str:
     return name.rpartition(":")[2].rstrip("/").rpartition("/")[2]
 
 
-def check_metrics(metrics: Sequence[str], problem: Kind, num_classes: int | None = None) -> None:
+def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | None = None) -> None:
     """Check the names before a run; those of the hub are checked by `load_metrics`.
 
     Args:

@@ -6,13 +6,10 @@ Shape legend: M examples, C classes (1 for a regression).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor, nn
 
-from adadepth.analysis.quality import quality
-
-Problem = Literal["classification", "regression"]
+from adadepth.analysis.quality import Problem, quality
 
 
 def predictions(logits: Tensor, problem: Problem) -> Tensor:

@@ -108,6 +108,18 @@ class SequenceClasses:
         return {"correct": labelled & right, "wrong": labelled & ~right, **by_label}
 
 
+def classes_of(labels: Sequence[str], lengths: Tensor, difficulty: Tensor | None) -> SequenceClasses:
+    """The classes of a whole set: its labels, quartiles of its lengths, up to eight parts of its difficulty.
+
+    Args:
+        labels: Class names in order; empty for a regression.
+        lengths: Real tokens of every sequence, (M,) int64.
+        difficulty: (M,) int64, where the data set knows it.
+    """
+    difficulty_edges = () if difficulty is None else bucket_edges(difficulty, DIFFICULTY_BUCKETS)
+    return SequenceClasses(tuple(labels), bucket_edges(lengths, LENGTH_BUCKETS), difficulty_edges)
+
+
 def _bucket_names(kind: str, edges: Sequence[int]) -> list[str]:
     if not edges:
         return []

@@ -25,6 +25,7 @@ from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
     Session,
+    check_positions,
     fit,
     model_path,
     open_session,
@@ -117,12 +118,8 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
 
 def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
     """Whether a checkpoint can read and answer what the data ask."""
+    check_positions(config, model)
     settings: Any = model.config
-    positions = getattr(settings, "max_position_embeddings", None)
-    if positions is not None and config.dataset.sequence_length > positions:
-        raise CheckpointError(
-            f"dataset.sequence_length={config.dataset.sequence_length}: the checkpoint has only {positions} positions"
-        )
     wanted = 1 if data.problem == "regression" else len(data.labels)
     if settings.num_labels != wanted:
         raise CheckpointError(

@@ -6,11 +6,18 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import CorpusConfig, ExperimentConfig, TokenizerConfig
 from adadepth.data import PretrainingData, load_pretraining_data
-from adadepth.errors import CheckpointError
 from adadepth.models import AlbertActForPreTraining
 from adadepth.models.build import build_pretraining_model, load_model
 from adadepth.tasks.processes import decide, main_first
-from adadepth.tasks.session import Parts, fit, model_path, open_session, overridden_model_settings, resumed_checkpoint
+from adadepth.tasks.session import (
+    Parts,
+    check_positions,
+    fit,
+    model_path,
+    open_session,
+    overridden_model_settings,
+    resumed_checkpoint,
+)
 from adadepth.training.arguments import training_arguments
 from adadepth.training.evaluation import PretrainingEvaluation
 from adadepth.training.run_directory import run_directory
@@ -35,11 +42,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model = load_model(path, AlbertActForPreTraining, config.model, overridden_model_settings())
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     data = _load_data(config, args, tokenizer)
-    if config.dataset.sequence_length > model.config.max_position_embeddings:
-        raise CheckpointError(
-            f"dataset.sequence_length={config.dataset.sequence_length}: the checkpoint has only "
-            f"{model.config.max_position_embeddings} positions"
-        )
+    check_positions(config, model)
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, pretraining_parts(config, args, data, model)) as session:
         session.trainer.evaluate()

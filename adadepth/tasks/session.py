@@ -170,6 +170,15 @@ def model_path(config: ExperimentConfig) -> str:
     return str(resolve_run(value, config, needs="model") / "model") if is_run else value
 
 
+def check_positions(config: ExperimentConfig, model: Any) -> None:
+    """Whether a checkpoint can read sequences as long as the settings ask for; vectors have no positions."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and config.dataset.sequence_length > positions:
+        raise CheckpointError(
+            f"dataset.sequence_length={config.dataset.sequence_length}: the checkpoint has only {positions} positions"
+        )
+
+
 def overridden_model_settings() -> list[str]:
     """The `model.*` settings given on the command line, which are laid over a checkpoint's own."""
     if not HydraConfig.initialized():

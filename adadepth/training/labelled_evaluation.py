@@ -16,12 +16,7 @@ from adadepth.analysis.exits import step_summary
 from adadepth.analysis.records import StepRecorder, StepRecords, merge
 from adadepth.analysis.scoring import example_losses, quality_of
 from adadepth.analysis.sentences import SentenceSampler
-from adadepth.analysis.sequence_classes import (
-    DIFFICULTY_BUCKETS,
-    LENGTH_BUCKETS,
-    SequenceClasses,
-    bucket_edges,
-)
+from adadepth.analysis.sequence_classes import SequenceClasses, classes_of
 from adadepth.analysis.statistics import HaltingStatistics
 from adadepth.data import LabelledData
 from adadepth.halting.distribution import HaltingDistribution
@@ -138,11 +133,7 @@ def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
     examples = [dataset[index] for index in range(len(dataset))]
     lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])
     difficulty = torch.tensor([example["difficulty"] for example in examples]) if data.has_difficulty else None
-    return SequenceClasses(
-        labels=data.labels,
-        length_edges=bucket_edges(lengths, LENGTH_BUCKETS),
-        difficulty_edges=() if difficulty is None else bucket_edges(difficulty, DIFFICULTY_BUCKETS),
-    )
+    return classes_of(data.labels, lengths, difficulty)
 
 
 def seeded_exits(model: Any) -> dict[str, Any]:
