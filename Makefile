@@ -2,7 +2,7 @@
 # `make test PYTHON=python3.13` chooses the interpreter of a new environment.
 
 PYTHON ?= python3
-EXTRAS := dev,optuna,slurm,tensorboard
+EXTRAS := dev,minilm,optuna,slurm,tensorboard
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -42,6 +42,7 @@ gpu: test-gpu ## On a CUDA device: its tests, ten minutes of act_tiny on WikiTex
 		trainer.time_budget_minutes=10
 	$(BIN)/python benchmarks/training_step.py --batch 64
 	$(BIN)/python benchmarks/ponder_inference.py
+	$(BIN)/python benchmarks/adalayers.py
 
 lint: $(READY) ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -52,9 +53,10 @@ format: $(READY) ## Fix what the linter can fix, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Time a training step against the library's own ALBERT, and inference that follows the exits
+bench: $(READY) ## Time training against the library's own ALBERT, inference that follows exits, and reuse of a base
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/ponder_inference.py
+	$(BIN)/python benchmarks/adalayers.py
 
 lock: ## Resolve the dependencies anew (needs poetry 2)
 	poetry lock

@@ -10,6 +10,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODELS = (
+    "AdaLayersConfig",
+    "AdaLayersForSequenceClassification",
+    "AdaLayersForTokenClassification",
     "AlbertActConfig",
     "AlbertActForMaskedLM",
     "AlbertActForMultipleChoice",

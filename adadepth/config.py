@@ -32,6 +32,8 @@ HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_dif
 DoubleCls = StrEnum("DoubleCls", ["first", "both"])
 ExitWeights = StrEnum("ExitWeights", ["linear", "uniform"])
 Cell = StrEnum("Cell", ["tanh", "gru"])
+Mix = StrEnum("Mix", ["projected", "scalar"])
+Head = StrEnum("Head", ["attention", "linear"])
 Activation = StrEnum("Activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_attention"])
 Source = StrEnum("Source", ["embedded", "local", "hub"])
@@ -40,8 +42,9 @@ Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
 Optimizer = StrEnum("Optimizer", ["adamw", "lamb"])
-Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine"])
+Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine", "plateau"])
 Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
+StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
 EvalStrategy = StrEnum("EvalStrategy", ["no", "steps", "epoch"])
 SaveStrategy = StrEnum("SaveStrategy", ["no", "steps", "epoch", "best"])
 Sink = StrEnum("Sink", ["none", "wandb", "tensorboard"])
@@ -140,6 +143,42 @@ class PonderRnnModelConfig(PonderSettings, ModelConfig):
 
 
 @dataclass
+class AdaLayersModelConfig(ModelConfig):
+    """Adalayers (Dremov 2024): a learned distribution over the layers of a frozen transformer feeds a small head."""
+
+    name: str = "adalayers"  # the family
+    base_model: str = MISSING  # the transformer: folder, hub id, or package:NAME/FOLDER
+    base_revision: str | None = None  # of a hub id: branch, tag or commit
+    freeze_base_model: bool = True  # false: fine-tune it as well
+    save_base: bool = False  # also save a frozen base, which is otherwise named and checked by its hash
+    include_embeddings: bool = True  # whether the embeddings' output counts as a layer
+    layers_num: int | None = None  # with seed_compat: only the first so many states; None: all of the base's
+    mix: Mix = Mix.projected  # the weighted sum is of projected states (Adalayers) or of raw ones (ELMo's scalar mix)
+    project_dim: int = 128  # k, width of the head
+    alpha_distribution: float = 10.0  # the weights are softmax(alpha p)
+    distribution_cutoff: float = 0.0  # weights up to this are 0; below 1 / layers
+    cutoff_warmup_steps: int = 0  # updates before the cutoff begins: a layer once cut rarely returns
+    topk_distribution: int | None = None  # most layers with weight
+    lambda_distribution_entropy: float = 0.0  # weight of the weights' entropy in the loss; positive sharpens
+    lambda_distribution_depth: float = 0.0  # weight of the expected depth, as a share of the base's, in the loss
+    freeze_distribution: bool = False  # keep the uniform weights
+    pick_one_layer_only: int | None = None  # all weight on one layer: its number, negative from the end
+    distribution_lr_multiplier: float = 1.0  # learning rate of p over that of the head
+    head: Head = Head.attention  # what reads the mix: attention, or a linear probe
+    attention_heads_num: int = 16  # must divide project_dim
+    attention_layers_num: int = 1  # encoder layers of a tagging head
+    dim_feedforward: int = 1024  # their inner width
+    attention_dropout_prob: float | None = 0.1  # on projections, positions and head
+    add_pos_embeddings: bool = False  # sinusoidal positions before the head
+    classes_weights: list[float] | None = None  # of the classes in the loss
+    focal_loss_enabled: bool = False  # tagging: alpha (1 - p)^gamma weighs the loss of each word
+    focal_loss_gamma: float = 2.0  # gamma
+    focal_loss_alpha: float = 0.25  # alpha
+    seed_compat: bool = False  # the original's slips that change numbers: docs/adalayers.md lists them
+    attn_implementation: Attention | None = None  # of the base; None: the best that torch offers here
+
+
+@dataclass
 class MaskingConfig:
     """Masked-language-model corruption (ALBERT: n-grams of whole words, favouring short ones)."""
 
@@ -190,22 +229,38 @@ class HubTable:
 
 
 @dataclass
-class LabelledConfig(DatasetConfig):
-    """Sentences or pairs of sentences with a class or a value: GLUE's tasks, and any table of that shape."""
+class TableConfig(DatasetConfig):
+    """Rows of a table, whatever is to be predicted of them."""
 
     source: Source = Source.hub  # a data set of the hub, local files, or sentences of Python's own documentation
-    path: Any = None  # local: a folder with {train,validation,test}.{parquet,jsonl,csv,tsv}, or a mapping split: file
+    path: Any = None  # local: a folder with {train,validation,test}.{parquet,jsonl,...}, or a mapping split: file
     hub: HubTable = field(default_factory=HubTable)  # with source=hub
-    text_columns: list[str] = field(default_factory=lambda: ["sentence"])  # one, or two for pairs
-    label_column: str = "label"  # a class number, a class name, or a value
-    labels: list[str] | None = None  # class names in order; None: those of the data
-    problem: Problem = Problem.classification  # of classes, or of one value
+    labels: list[str] | None = None  # names of the classes or tags in order; None: those of the data
     metrics: list[str] = field(default_factory=lambda: ["accuracy"])  # the task's; eval/score is their mean
     train_split: str = "train"  # its name in the data
     evaluation_splits: list[str] = field(default_factory=lambda: ["validation"])  # the first one selects the model
+    held_out: float | None = None  # share of the training rows set aside as the evaluation split held_out
+    max_train_examples: int | None = None  # use only so many, evenly spread over the data
+
+
+@dataclass
+class LabelledConfig(TableConfig):
+    """Sentences or pairs of sentences with a class or a value: GLUE's tasks, and any table of that shape."""
+
+    text_columns: list[str] = field(default_factory=lambda: ["sentence"])  # one, or two for pairs
+    label_column: str = "label"  # a class number, a class name, or a value
+    problem: Problem = Problem.classification  # of classes, or of one value
     test_splits: list[str] = field(default_factory=lambda: ["test"])  # without labels, for submission; may be absent
     submission: list[str] = field(default_factory=list)  # GLUE's file names, one a test split
-    max_train_examples: int | None = None  # use only so many, evenly spread over the data
+
+
+@dataclass
+class TaggingConfig(TableConfig):
+    """Sentences as lists of words with a tag each: named entities, parts of speech."""
+
+    token_column: str = "tokens"  # lists of words
+    tag_column: str = "ner_tags"  # lists of tags: class numbers or names
+    metrics: list[str] = field(default_factory=lambda: ["entity_f1"])  # token_accuracy where tags mark no entities
 
 
 @dataclass
@@ -279,10 +334,13 @@ class TrainerConfig:
     disable_tqdm: bool | None = None  # None: a bar where there is a terminal
     # adadepth's own
     optimizer: Optimizer = Optimizer.adamw  # lamb: the published recipe's
-    schedule: Schedule = Schedule.linear  # reference_linear counts the decay from step 0, not from the end of warm-up
+    schedule: Schedule = Schedule.linear  # reference_linear decays from step 0; plateau when the metric stops improving
+    plateau_patience: int | None = None  # evaluations without improvement before the rate is halved
+    plateau_min_lr: float = 1e-6  # lowest rate of schedule=plateau
     precision: Precision = Precision.auto  # auto: bf16 where supported, else fp16 on a GPU, else fp32
     time_budget_minutes: float | None = None  # stop, save and evaluate when it is spent
     early_stopping_patience: int | None = None  # evaluations without improvement before stopping
+    early_stopping_threshold: float = 0.0  # what counts as improvement
     halting_statistics: bool = True  # depth per token class at every evaluation
 
 
@@ -309,6 +367,16 @@ class RuntimeConfig:
 
 
 @dataclass
+class FeaturesConfig:
+    """Hidden states of a frozen base, computed once and read again in every epoch, run and seed."""
+
+    cache: bool = True  # false: run the base in every epoch
+    precision: StatePrecision = StatePrecision.fp32  # of the stored states; fp16 and bf16 halve the disk space
+    limit_gib: float = 100.0  # refuse to write more
+    batch_tokens: int = 8192  # padded tokens at once while computing
+
+
+@dataclass
 class ExperimentConfig:
     """One experiment: the root of every configuration."""
 
@@ -321,6 +389,7 @@ class ExperimentConfig:
     tokenizer: TokenizerConfig = MISSING  # group tokenizer/
     trainer: TrainerConfig = MISSING  # group trainer/
     logger: LoggerConfig = MISSING  # group logger/
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)  # with model=adalayers_*: what is not run again
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # speed only
     seeds: int = 1  # runs with as many consecutive seeds; above 1 the metrics are means over them
     exit_rules: list[str] = field(default_factory=list)  # mode=evaluate: compare these on one checkpoint; [all]
@@ -334,6 +403,7 @@ class ExperimentConfig:
 MODEL_SCHEMAS: dict[str, type[ModelConfig]] = {
     schema.name: schema
     for schema in (
+        AdaLayersModelConfig,
         AlbertActModelConfig,
         AlbertModelConfig,
         MultiExitAlbertModelConfig,
@@ -345,12 +415,13 @@ DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "corpus": CorpusConfig,
     "labelled": LabelledConfig,
     "parity_task": ParityConfig,
+    "tagging": TaggingConfig,
 }
 
 # Trainer settings that transformers does not have; adadepth.training translates them.
 OWN_TRAINER_FIELDS = frozenset({
-    "optimizer", "schedule", "precision", "time_budget_minutes", "early_stopping_patience",
-    "halting_statistics",
+    "optimizer", "schedule", "plateau_patience", "plateau_min_lr", "precision", "time_budget_minutes",
+    "early_stopping_patience", "early_stopping_threshold", "halting_statistics",
 })  # fmt: skip
 
 # Trainer settings that change speed, memory or what is written, not the weights a run arrives at.
@@ -384,14 +455,16 @@ def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in OWN_TRAINER_FIELDS}
 
 
-_RESULT_KEYS = ("task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "trainer")
+_RESULT_KEYS = ("task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "trainer")
 
 
 def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Select from a configuration, as nested dictionaries, what may change a result."""
-    relevant = {key: settings[key] for key in _RESULT_KEYS}
-    neutral = {"dataset": {"cache_dir"}, "trainer": _NEUTRAL_TRAINER_FIELDS}
+    relevant = {key: settings[key] for key in _RESULT_KEYS if key in settings}  # an older run may lack a newer one
+    neutral = {"dataset": {"cache_dir"}, "features": {"limit_gib"}, "trainer": _NEUTRAL_TRAINER_FIELDS}
     for section, names in neutral.items():
+        if section not in relevant:
+            continue
         relevant[section] = {name: value for name, value in relevant[section].items() if name not in names}
     return relevant
 

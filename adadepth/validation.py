@@ -9,13 +9,16 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from adadepth.analysis.quality import check_metrics, metric_key
+from adadepth.analysis.quality import check_metrics, check_tags, metric_key
 from adadepth.config import (
+    AdaLayersModelConfig,
     AlbertActModelConfig,
     AlbertModelConfig,
     CorpusConfig,
     ExperimentConfig,
+    FeaturesConfig,
     HaltingHead,
+    Head,
     LabelledConfig,
     Mode,
     ParityConfig,
@@ -24,8 +27,11 @@ from adadepth.config import (
     Precision,
     Problem,
     Representation,
+    Schedule,
     Sink,
     Source,
+    TableConfig,
+    TaggingConfig,
     Task,
     to_config,
 )
@@ -35,7 +41,12 @@ _HUB_KEYS = ("path", "name", "split", "rows_per_document")
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/")
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
-_LOSS_PARTS = {"albert_act": ("ponder_loss",), "ponder_albert": ("kl_loss",), "ponder_rnn": ("kl_loss",)}
+_LOSS_PARTS = {
+    "adalayers": ("entropy_loss", "depth_loss"),
+    "albert_act": ("ponder_loss",),
+    "ponder_albert": ("kl_loss",),
+    "ponder_rnn": ("kl_loss",),
+}
 
 
 def checked(composed: DictConfig) -> ExperimentConfig:
@@ -53,7 +64,10 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
-    checks = (_ranges, _task, _model, _corpus, _labelled, _parity, _trainer, _mode, _names, _extras)
+    checks = (
+        _ranges, _task, _model, _adalayers, _corpus, _table, _labelled, _tagging, _parity, _trainer, _mode, _names,
+        _extras,
+    )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
 
@@ -87,7 +101,8 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"model.{name}": _at_least(1)
         for name in (
             "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-            "max_position_embeddings", "halting_head_layers", "head_size", "num_steps",
+            "max_position_embeddings", "halting_head_layers", "head_size", "num_steps", "layers_num", "project_dim",
+            "topk_distribution", "attention_heads_num", "attention_layers_num", "dim_feedforward",
         )
     },
     "model.hidden_dropout_prob": _DROPOUT,
@@ -100,7 +115,16 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.target_halt_probability": _OPEN_SHARE,
     "model.kl_penalty_factor": _at_least(0),
     "model.halt_bias_init": (math.isfinite, "a finite number"),
+    **{f"model.{name}": _POSITIVE for name in ("alpha_distribution", "distribution_lr_multiplier")},
+    "model.distribution_cutoff": _DROPOUT,
+    "model.cutoff_warmup_steps": _at_least(0),
+    "model.lambda_distribution_entropy": (math.isfinite, "a finite number"),
+    "model.lambda_distribution_depth": _at_least(0),
+    "model.attention_dropout_prob": _DROPOUT,
+    "model.focal_loss_gamma": _at_least(0),
+    "model.focal_loss_alpha": _POSITIVE,
     "dataset.evaluation_fraction": _OPEN_SHARE,
+    "dataset.held_out": _OPEN_SHARE,
     "dataset.max_evaluation_examples": _at_least(1),
     "dataset.shuffle_buffer": _at_least(1),
     "dataset.max_documents": _at_least(2),
@@ -123,16 +147,19 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
         for name in (
             "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "logging_steps",
             "eval_steps", "save_steps", "save_total_limit", "ddp_timeout", "dataloader_prefetch_factor",
-            "early_stopping_patience",
+            "early_stopping_patience", "plateau_patience",
         )
     },
     **{
         f"trainer.{name}": _POSITIVE
         for name in ("num_train_epochs", "learning_rate", "adam_epsilon", "time_budget_minutes")
     },
-    **{f"trainer.{name}": _at_least(0) for name in ("weight_decay", "max_grad_norm", "warmup_steps")},
+    **{f"trainer.{name}": _at_least(0) for name in ("weight_decay", "max_grad_norm", "warmup_steps",
+                                               "early_stopping_threshold", "plateau_min_lr")},
     "trainer.adam_beta1": _DROPOUT,
     "trainer.adam_beta2": _DROPOUT,
+    "features.limit_gib": _POSITIVE,
+    "features.batch_tokens": _at_least(1),
     "runtime.num_workers": _at_least(0),
     "runtime.threads": _at_least(1),
 }  # fmt: skip
@@ -157,6 +184,8 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
             yield f"model={model.name}: task=pretrain trains albert_act, e.g. model=albert_act_mini"
     elif isinstance(dataset, CorpusConfig):
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
+    if isinstance(dataset, TaggingConfig) and not isinstance(model, AdaLayersModelConfig):
+        yield f"model={model.name}: dataset={dataset.name} tags words, for adalayers, e.g. model=adalayers_minilm"
     vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
     if isinstance(model, PonderRnnModelConfig) != vectors and not isinstance(dataset, CorpusConfig):
         wanted = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens, e.g. ponder_albert"
@@ -195,24 +224,69 @@ def _model(config: ExperimentConfig) -> Iterator[str]:
         )
 
 
-def _labelled(config: ExperimentConfig) -> Iterator[str]:
+def _adalayers(config: ExperimentConfig) -> Iterator[str]:
+    model, features = config.model, config.features
+    if not isinstance(model, AdaLayersModelConfig):
+        if features != FeaturesConfig():
+            yield f"features: read only with a frozen base, model=adalayers_*, but model={model.name}"
+        return
+    if model.pretrained is not None:
+        yield f"model.pretrained={model.pretrained}: the base is named by model.base_model"
+    if features.cache and not model.freeze_base_model:
+        yield (
+            "features.cache=true: with model.freeze_base_model=false the base's states change at every update; "
+            "set features.cache=false"
+        )
+    heads, width = model.attention_heads_num, model.project_dim
+    if model.head is Head.attention and heads >= 1 and width % heads:
+        yield f"model.attention_heads_num={heads}: must divide model.project_dim={width}"
+    if model.layers_num is not None and not model.seed_compat:
+        yield f"model.layers_num={model.layers_num}: read only with model.seed_compat=true; else it is the base's"
+
+
+def _table(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
-    if not isinstance(dataset, LabelledConfig):
+    if not isinstance(dataset, TableConfig):
         return
     if dataset.source is Source.local and not dataset.path:
         yield "dataset.path: dataset.source=local needs a folder, or a mapping of splits to files"
     if dataset.source is Source.hub and not dataset.hub.path:
         yield "dataset.hub.path: dataset.source=hub needs it"
-    if len(dataset.text_columns) not in (1, 2):
-        yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
+    if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
+        yield "dataset.evaluation_splits=held_out: needs dataset.held_out, the share of the training rows set aside"
+    if dataset.held_out is not None and "held_out" not in dataset.evaluation_splits:
+        yield f"dataset.held_out={dataset.held_out}: name held_out in dataset.evaluation_splits, to evaluate on it"
+    if dataset.held_out is not None and dataset.source is Source.embedded:
+        yield f"dataset.held_out={dataset.held_out}: read only with dataset.source=local or hub"
+
+
+def _labelled(config: ExperimentConfig) -> Iterator[str]:
+    dataset = config.dataset
+    if not isinstance(dataset, LabelledConfig):
+        return
+    if len(dataset.text_columns) not in (1, 2):
+        yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     try:
         check_metrics(dataset.metrics, "regression" if dataset.problem is Problem.regression else "classification")
     except ConfigError as error:
         yield str(error)
     if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
         yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
+
+
+def _tagging(config: ExperimentConfig) -> Iterator[str]:
+    dataset = config.dataset
+    if not isinstance(dataset, TaggingConfig):
+        return
+    if dataset.source is Source.embedded:
+        yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
+    try:
+        check_metrics(dataset.metrics, "tagging")
+        check_tags(dataset.metrics, dataset.labels or [])
+    except ConfigError as error:
+        yield str(error)
 
 
 def _parity(config: ExperimentConfig) -> Iterator[str]:
@@ -263,6 +337,9 @@ def _trainer(config: ExperimentConfig) -> Iterator[str]:
         yield from _best_model(config)
     if trainer.early_stopping_patience is not None and not trainer.load_best_model_at_end:
         yield "trainer.early_stopping_patience: needs trainer.load_best_model_at_end=true"
+    if trainer.early_stopping_threshold and trainer.early_stopping_patience is None:
+        yield "trainer.early_stopping_threshold: read only with trainer.early_stopping_patience"
+    yield from _plateau(config)
     if trainer.precision is Precision.fp16 and trainer.use_cpu:
         yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
     if trainer.fsdp and trainer.deepspeed:
@@ -272,6 +349,20 @@ def _trainer(config: ExperimentConfig) -> Iterator[str]:
             yield f"trainer.{name}={value}: must be a JSON file or a mapping"
     if trainer.dataloader_prefetch_factor is not None and config.runtime.num_workers == 0:
         yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"
+
+
+def _plateau(config: ExperimentConfig) -> Iterator[str]:
+    trainer = config.trainer
+    if trainer.schedule is not Schedule.plateau:
+        if trainer.plateau_patience is not None:
+            yield f"trainer.plateau_patience={trainer.plateau_patience}: read only with trainer.schedule=plateau"
+        return
+    if trainer.plateau_patience is None:
+        yield "trainer.plateau_patience: trainer.schedule=plateau needs it"
+    if trainer.eval_strategy == "no" or trainer.metric_for_best_model is None:
+        yield "trainer.schedule=plateau: needs trainer.eval_strategy and trainer.metric_for_best_model"
+    if trainer.warmup_steps:
+        yield f"trainer.warmup_steps={trainer.warmup_steps}: trainer.schedule=plateau has no warm-up"
 
 
 def _best_model(config: ExperimentConfig) -> Iterator[str]:
@@ -331,7 +422,7 @@ def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     if isinstance(dataset, CorpusConfig):
         return PRETRAINING_METRICS
     losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()))
-    metrics = dataset.metrics if isinstance(dataset, LabelledConfig) else ["accuracy"]
+    metrics = dataset.metrics if isinstance(dataset, TableConfig) else ["accuracy"]
     return (*losses, "score", *map(metric_key, metrics))
 
 

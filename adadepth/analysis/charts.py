@@ -104,32 +104,38 @@ def bar_chart(frame: Frame, bars: Points, color: str, description: str) -> Marku
     return frame.draw(description)
 
 
-def heat_map(columns: Sequence[tuple[int, Sequence[float]]], description: str, unit: str) -> Markup:
-    """Shares of depths 1..L (rows) at evaluations (columns, evenly spaced), on the blue ramp.
+def heat_map(
+    columns: Sequence[tuple[int, Sequence[float]]], description: str, measure: str, rows: str, first: int = 1
+) -> Markup:
+    """Shares of depths (rows) at evaluations (columns, evenly spaced), on the blue ramp.
 
     Args:
-        columns: (step, shares of depths 1..L). Of too many, an even selection with the first and the last is drawn.
+        columns: (step, shares of the depths from `first`). Of too many, an even selection with the first and the last
+            is drawn.
         description: Text alternative.
-        unit: What halts, a token or a sequence.
+        measure: What the colour shows.
+        rows: Title of the axis of depths.
+        first: The lowest depth.
     """
-    depths = len(columns[0][1])
-    columns = thin(columns, max(_MAX_CELLS // depths, 8))
+    count = len(columns[0][1])
+    last = first + count - 1
+    columns = thin(columns, max(_MAX_CELLS // count, 8))
     frame = Frame(
-        (-0.5, len(columns) - 0.5), (0.5, depths + 0.5), "optimiser step", "depth (updates)",
-        x_ticks=(), y_ticks=depth_ticks(depths), height=HEIGHT + 20,
+        (-0.5, len(columns) - 0.5), (first - 0.5, last + 0.5), "optimiser step", rows,
+        x_ticks=(), y_ticks=depth_ticks(last, first=first), height=HEIGHT + 20,
     )  # fmt: skip
     wide, high = frame.across(1) - frame.across(0) + 0.3, frame.up(0) - frame.up(1) + 0.3
     for position, (_, shares) in enumerate(columns):
         cells = (
             _rectangle(0, frame.up(depth + 0.5), wide, high, share_color(share))
-            for depth, share in enumerate(shares, start=1)
+            for depth, share in enumerate(shares, start=first)
             if share >= 0.0005
         )
         frame.marks.append(f'<g transform="translate({frame.across(position - 0.5):.1f})">{"".join(cells)}</g>')
     for tick in ticks(0, len(columns) - 1, 6, whole=True):
         label = short(columns[int(tick)][0])
         frame.marks.append(_label(frame.across(tick), frame.height - _BOTTOM + 16, label))
-    return frame.draw(description, grid=False) + _ramp_legend(unit)
+    return frame.draw(description, grid=False) + _ramp_legend(measure)
 
 
 def share_color(share: float) -> str:
@@ -137,12 +143,12 @@ def share_color(share: float) -> str:
     return ramp(math.sqrt(share))
 
 
-def _ramp_legend(unit: str) -> Markup:
+def _ramp_legend(measure: str) -> Markup:
     swatches = "".join(
         f'<i style="background:{share_color(percent / 100)};color:{text_on(share_color(percent / 100))}">{percent}</i>'
         for percent in (1, 5, 10, 25, 50, 75, 100)
     )
-    return Markup(f'<p class="legend ramp">share of {escape(unit)}s in %: <span>{swatches}</span></p>')
+    return Markup(f'<p class="legend ramp">{escape(measure)} in %: <span>{swatches}</span></p>')
 
 
 def class_bar(low: float, mean: float, high: float, max_depth: int) -> Markup:
@@ -203,10 +209,10 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def depth_ticks(max_depth: int, count: int = 12) -> list[float]:
-    """Whole depths from 1 to the maximum, about `count`, both ends among them."""
-    step = math.ceil(max_depth / count)
-    inner = [float(depth) for depth in range(1, max_depth, step) if max_depth - depth >= step]
+def depth_ticks(max_depth: int, count: int = 12, first: int = 1) -> list[float]:
+    """Whole depths from `first` to the maximum, about `count`, both ends among them."""
+    step = math.ceil((max_depth - first + 1) / count)
+    inner = [float(depth) for depth in range(first, max_depth, step) if max_depth - depth >= step]
     return [*inner, float(max_depth)]
 
 

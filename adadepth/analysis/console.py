@@ -10,6 +10,7 @@ from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_ti
 from adadepth.analysis.seeds import headline_metrics
 
 _LEVELS = " .:-=+*#%@"
+_BAR = 40
 _COLUMNS = (("class", 24), ("n", 10), ("mean", 7), ("sd", 6), ("p10", 4), ("p90", 4), ("cap %", 6), ("loss", 7))
 
 
@@ -53,14 +54,46 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
             f"of at most {summary['max_depth']}"
         )
     first += [f"{key.replace('_', ' ')} {everyone[key]:.3f}" for key in ("remainder", "ponder_cost") if key in everyone]
-    second = [f"layer ratio {cost['layer_ratio']:.2f}"] if "layer_ratio" in cost else []
-    if "executed_over_full" in cost:
-        executed, adaptive = cost["executed_over_full"], cost["adaptive_over_full"]
-        second.append(f"work executed {executed:.3f}, needed by the depths {adaptive:.3f} of full depth")
+    second = _ratios(cost)
     if found := summary["spearman"].get("all"):
         interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
         second.append(f"Spearman(depth, loss) {found['value']:+.3f} {interval}, n {found['n']:,}")
     return ["; ".join(part) for part in (first, second) if part]
+
+
+def _ratios(cost: Mapping[str, Any]) -> list[str]:
+    found = [f"layer ratio {cost['layer_ratio']:.2f}"] if "layer_ratio" in cost else []
+    if "executed_over_full" in cost:
+        executed, adaptive = cost["executed_over_full"], cost["adaptive_over_full"]
+        found.append(f"work executed {executed:.3f}, needed by the depths {adaptive:.3f} of full depth")
+    return found
+
+
+def layers_table(summary: Mapping[str, Any], step: int | None = None) -> str:
+    """Draw the distribution over layers as text: a header, a line per state, and what is missing with the reason.
+
+    Bars are relative to the largest weight, and any weight at all shows; one of exactly 0 is printed as 0.
+
+    Args:
+        summary: From `HaltingStatistics.summary`, of a task with `layers`.
+        step: Optimiser steps done, for the header.
+    """
+    layers, when = summary["layers"], "" if step is None else f" at step {step:,}"
+    weights = layers["weights"]
+    header = [
+        f"layers{when}: entropy {layers['entropy']:.3f} nats, as {layers['effective_layers']:.2f} equal ones",
+        f"expected depth {layers['expected_depth']:.2f}",
+        f"blocks that must run {layers['deepest']} of {len(weights) - 1} (deepest state)",
+    ]
+    cost = _ratios(summary["cost"])
+    if "added_parameters" in layers:
+        cost.append(f"added parameters {layers['added_parameters']:,}")
+    lines = ["; ".join(part) for part in (header, cost) if part] + ["", "state  weight"]
+    for state, weight in enumerate(weights):
+        bar = "#" * math.ceil(_BAR * weight / max(weights))
+        lines.append(f"{state:>5}  {f'{weight:.4f}' if weight else '0':6}  {bar}".rstrip())
+    lines += [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
+    return "\n".join(lines)
 
 
 def exits_table(summary: Mapping[str, Any]) -> str:
@@ -150,6 +183,9 @@ def seeds_table(summary: Mapping[str, Any]) -> str:
         spread = f"{found['mean']:.4f} +- {found['std']:.4f}" if "std" in found else f"{found['mean']:.4f}"
         values = " ".join(_figure(found["values"].get(seed), "f") for seed in seeds)
         lines.append(f"{name.ljust(width)}{spread:>18}{found['n']:>4}  {values}")
+    if distance := summary.get("layer_distance"):
+        spread = f"mean {distance['mean']:.4f}, max {distance['max']:.4f}"
+        lines.append(f"layer distributions of two seeds: total variation {spread}, {distance['pairs']} pairs")
     return "\n".join(lines)
 
 

@@ -194,7 +194,12 @@ def series(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, f
 
 def depth_histograms(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[int]]]:
     """(step, counts of depths 0..L of all units) of every evaluation; all as long as the last one's."""
-    found = [(line["step"], line.get("halting/all/histogram")) for line in metrics]
+    return distributions(metrics, "halting/all/histogram")
+
+
+def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
+    """(step, counts or weights) of every line that has the list `name`; all as long as the last one's."""
+    found = [(line["step"], line.get(name)) for line in metrics]
     valid = [(step, counts) for step, counts in found if isinstance(counts, list) and len(counts) > 1 and sum(counts)]
     return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]
 

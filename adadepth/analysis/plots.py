@@ -12,6 +12,8 @@ from adadepth.analysis.charts import depth_ticks
 from adadepth.analysis.colors import GRID, INK, LINES, MUTED, ramp
 from adadepth.analysis.exit_plots import draw_exit_rules, draw_steps
 from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, read_run, series
+from adadepth.analysis.layer_sections import BLOCKS
+from adadepth.analysis.layers import layer_history
 from adadepth.analysis.sections import cosine_curves, curve, curve_classes, loss_by_depth_title, loss_title, loss_unit
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ def draw_figures(run_directory: Path) -> list[Path]:
     """Draw every figure that the run's files have numbers for into `figures/`.
 
     Returns:
-        The files drawn: of depth_by_class, depth_over_training, halting, cosine, losses, exits and exit_rules (.png).
+        The files drawn: of depth_by_class, depth_over_training, halting, cosine, losses, exits and exit_rules (.png);
+        where a whole task has one depth, of layers and losses.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -43,7 +46,7 @@ def draw_figures(run_directory: Path) -> list[Path]:
     files = read_run(run_directory)
     drawn = []
     with matplotlib.rc_context(_SETTINGS):
-        for name, draw in _DRAWINGS.items():
+        for name, draw in (_TASK_DRAWINGS if files.halting.get("unit") == "task" else _DRAWINGS).items():
             figure = Figure()
             FigureCanvasAgg(figure)
             if not draw(figure, files):
@@ -108,26 +111,12 @@ def _depth_over_training(figure: Figure, files: RunFiles) -> bool:
     histograms = depth_histograms(files.metrics)
     if not histograms:
         return False
-    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
-
-    steps = [step for step, _ in histograms]
-    shares = [[100 * count / sum(counts) for count in counts[1:]] for _, counts in histograms]
-    max_depth = len(shares[0])
+    shares = [(step, [count / sum(counts) for count in counts[1:]]) for step, counts in histograms]
+    max_depth = len(shares[0][1])
     figure.set_size_inches(12, 4.2)
     left, right = figure.subplots(1, 2)
-    blues = LinearSegmentedColormap.from_list("depth", ["#ffffff", *(ramp(step / 8) for step in range(9))])
-    mesh = left.pcolormesh(
-        _edges(steps),
-        _edges(range(1, max_depth + 1)),
-        list(zip(*shares, strict=True)),
-        cmap=blues,
-        norm=PowerNorm(0.5, 0, 100),
-    )
-    bar = figure.colorbar(mesh, ax=left, ticks=[0, 1, 5, 10, 25, 50, 100], label="share (%)", pad=0.02)
-    bar.outline.set_visible(False)
-    left.set(title="Share of each depth", xlabel="optimiser step", ylabel="depth (updates)")
-    left.grid(visible=False)
-    _depth_axis(left, max_depth, "y")
+    _heat_map(left, shares, "share (%)")
+    left.set(title="Share of each depth", ylabel="depth (updates)")
     _lines(right, [(name, series(files.metrics, f"halting/{name}/mean")) for name in curve_classes(files)])
     right.set(title="Mean depth by class", xlabel="optimiser step", ylabel="mean depth (updates)")
     _depth_axis(right, max_depth, "y")
@@ -184,6 +173,30 @@ def _losses(figure: Figure, files: RunFiles) -> bool:
     return True
 
 
+def _layers(figure: Figure, files: RunFiles) -> bool:
+    """The weight of each state after the last evaluation, and at every evaluation."""
+    layers = files.halting.get("layers")
+    if layers is None:
+        return False
+    percent = [100 * weight for weight in layers["weights"]]
+    blocks, history = len(percent) - 1, layer_history(files.metrics)
+    figure.set_size_inches(12 if history else 6, 4.2)
+    panels = figure.subplots(1, 2 if history else 1, squeeze=False).flatten()
+    bars = panels[0].bar(range(blocks + 1), percent, color=ramp(0.75), width=0.85)
+    labels = [f"{weight:.1f}" if weight else "" for weight in percent]
+    panels[0].bar_label(bars, labels, fontsize=8, padding=2, rotation=90 if blocks > 12 else 0)
+    panels[0].set(xlabel=BLOCKS, ylabel="weight (%)", ylim=(0, 1.15 * max(percent)))
+    panels[0].set_title(
+        f"Weight of each state: {layers['deepest']} of {blocks} blocks must run,\n"
+        f"expected depth {layers['expected_depth']:.2f}, entropy {layers['entropy']:.2f} nats"
+    )
+    _depth_axis(panels[0], blocks, first=0)
+    if history:
+        _heat_map(panels[1], [(step, found["weights"]) for step, found in history], "weight (%)", first=0)
+        panels[1].set(title="Weights over training", ylabel=BLOCKS)
+    return True
+
+
 _DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
     "depth_by_class": _depth_by_class,
     "depth_over_training": _depth_over_training,
@@ -193,6 +206,7 @@ _DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
     "exits": draw_steps,
     "exit_rules": draw_exit_rules,
 }
+_TASK_DRAWINGS = {"layers": _layers, "losses": _losses}  # one depth for the whole task: nothing halts
 
 
 def _lines(axes: Axes, curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
@@ -206,10 +220,31 @@ def _lines(axes: Axes, curves: Sequence[tuple[str, Sequence[tuple[float, float]]
         axes.legend(fontsize=9)
 
 
-def _depth_axis(axes: Axes, max_depth: int, which: str = "x", sparse: bool = False) -> None:
-    """The fixed axis 1..L, so that two runs compare."""
-    getattr(axes, f"set_{which}lim")(0.4, max_depth + 0.6)
-    getattr(axes, f"set_{which}ticks")(depth_ticks(max_depth, 4 if sparse else 12))
+def _heat_map(axes: Axes, columns: Sequence[tuple[int, Sequence[float]]], label: str, first: int = 1) -> None:
+    """Shares of the depths from `first` at the steps of `columns`, with their scale."""
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+    last = first + len(columns[0][1]) - 1
+    blues = LinearSegmentedColormap.from_list("depth", ["#ffffff", *(ramp(step / 8) for step in range(9))])
+    percent = [[100 * share for share in shares] for _, shares in columns]
+    mesh = axes.pcolormesh(
+        _edges([step for step, _ in columns]),
+        _edges(range(first, last + 1)),
+        list(zip(*percent, strict=True)),
+        cmap=blues,
+        norm=PowerNorm(0.5, 0, 100),
+    )
+    bar = cast(Any, axes.figure).colorbar(mesh, ax=axes, ticks=[0, 1, 5, 10, 25, 50, 100], label=label, pad=0.02)
+    bar.outline.set_visible(False)
+    axes.set_xlabel("optimiser step")
+    axes.grid(visible=False)
+    _depth_axis(axes, last, "y", first=first)
+
+
+def _depth_axis(axes: Axes, max_depth: int, which: str = "x", sparse: bool = False, first: int = 1) -> None:
+    """The fixed axis of the depths from `first` to L, so that two runs compare."""
+    getattr(axes, f"set_{which}lim")(first - 0.6, max_depth + 0.6)
+    getattr(axes, f"set_{which}ticks")(depth_ticks(max_depth, 4 if sparse else 12, first))
 
 
 def _edges(centres: Sequence[int] | range) -> list[float]:

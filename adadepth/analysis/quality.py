@@ -1,16 +1,18 @@
-"""How good predictions are: GLUE's metrics by name, and the mean of the wanted ones, on which models are selected."""
+"""How good predictions are: a task's metrics by name, and the mean of the wanted ones, on which models are selected."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from adadepth.analysis.entities import entity_scores
 from adadepth.analysis.hub_metrics import HUB_PREFIX, hub_metric
 from adadepth.errors import ConfigError, nearest
 
-Problem = Literal["classification", "regression"]
+Problem = Literal["classification", "regression", "tagging"]
 SCORE = "score"
 UNDEFINED = "predictions or labels are constant, or a prediction is not a finite number"
 
@@ -77,6 +79,10 @@ METRICS: dict[str, Metric] = {
     "mse": Metric("regression", _mse),
 }
 _ERRORS = {"mse"}  # the lower the better
+_ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
+TAGGING_METRICS = (*_ENTITY_METRICS, "token_accuracy")
+_KINDS = {name: metric.kind for name, metric in METRICS.items()} | dict.fromkeys(TAGGING_METRICS, "tagging")
+_ENTITY_TAG = re.compile(r"O|[BI]-.+")
 
 
 def metric_key(name: str) -> str:
@@ -90,30 +96,45 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
     """Check the names before a run; those of the hub are checked by `load_metrics`.
 
     Args:
-        metrics: Of METRICS, or ``evaluate:NAME[:KEY]``.
+        metrics: Of METRICS or ``evaluate:NAME[:KEY]``, or of TAGGING_METRICS.
         problem: What the predictions are.
         num_classes: Where it is known already.
 
     Raises:
         ConfigError: A name is unknown, twice there, or for another kind of task; no name is given.
     """
-    allowed = [name for name, metric in METRICS.items() if metric.kind == problem]
+    allowed = [name for name, kind in _KINDS.items() if kind == problem]
+    takes_hub = problem != "tagging"
     if not metrics:
         raise ConfigError(f"dataset.metrics=[]: at least one is needed, of {', '.join(allowed)}")
     keys = [metric_key(name) for name in metrics]
     for name in metrics:
         if keys.count(metric_key(name)) > 1:
             raise ConfigError(f"dataset.metrics={list(metrics)}: {metric_key(name)} is named twice")
-        if name.startswith(HUB_PREFIX):
+        is_of_hub = name.startswith(HUB_PREFIX)
+        if is_of_hub and takes_hub:
             continue
         if name not in allowed:
-            reason = f"not a metric of a {problem}" if name in METRICS else "no such metric"
-            raise ConfigError(
-                f"dataset.metrics={name}: {reason}{nearest(name, allowed)}; known: {', '.join(allowed)}, "
-                f"{HUB_PREFIX}NAME[:KEY]"
-            )
+            reason = f"not a metric of a {problem}" if name in _KINDS or is_of_hub else "no such metric"
+            known = ", ".join([*allowed, f"{HUB_PREFIX}NAME[:KEY]"] if takes_hub else allowed)
+            raise ConfigError(f"dataset.metrics={name}: {reason}{nearest(name, allowed)}; known: {known}")
         if name == "f1" and num_classes is not None and num_classes != 2:
             raise ConfigError(f"dataset.metrics=f1: is of class 1 of 2, but there are {num_classes}; use f1_macro")
+
+
+def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
+    """Check that the tags mark entities where a metric counts those.
+
+    Raises:
+        ConfigError: A tag is neither ``O`` nor ``B-TYPE`` nor ``I-TYPE``.
+    """
+    wrong = [label for label in labels if not _ENTITY_TAG.fullmatch(label)]
+    for name in metrics:
+        if name in _ENTITY_METRICS and wrong:
+            raise ConfigError(
+                f"dataset.metrics={name}: needs tags O, B-TYPE and I-TYPE, but there is {wrong[0]}; "
+                "name them with dataset.labels, or use token_accuracy"
+            )
 
 
 def load_metrics(metrics: Sequence[str]) -> None:
@@ -151,3 +172,22 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
             found[metric_key(name)] = value
     total = sum(-value if key in _ERRORS else value for key, value in found.items())
     return {**found, SCORE: total / len(metrics)}
+
+
+def tagging_quality(
+    metrics: Sequence[str], predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Return the named metrics of tags, with ``entity_f1`` also that of each type, and ``score``, the named ones' mean.
+
+    Args:
+        metrics: Of TAGGING_METRICS.
+        predictions: The tag of every word, sentence by sentence.
+        labels: Likewise.
+    """
+    pairs = [pair for sentence in zip(predictions, labels, strict=True) for pair in zip(*sentence, strict=True)]
+    assert pairs, "nothing to measure"
+    found = {"token_accuracy": sum(predicted == label for predicted, label in pairs) / len(pairs)}
+    if set(metrics) & set(_ENTITY_METRICS):
+        found |= entity_scores(predictions, labels)
+    shown = {name: value for name, value in found.items() if name.partition("/")[0] in metrics}
+    return {**shown, SCORE: sum(found[name] for name in metrics) / len(metrics)}

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from adadepth.analysis import exit_sections, sections
+from adadepth.analysis import exit_sections, layer_sections, sections
 from adadepth.analysis.colors import depth_color, text_on
 from adadepth.analysis.files import (
     CONFIG,
@@ -64,8 +64,10 @@ def write_report(run_directory: Path) -> Path:
         depth_styles=depth_styles(max_depth(files)),
         exit_sets=exit_sections.exit_sets(files.exits),
         study_sets=exit_sections.study_sets(files.exit_rules),
+        layers=layer_sections.layer_section(files),
         seeds=files.seeds,
         seed_rows=exit_sections.seed_rows(files.seeds),
+        layer_seeds=layer_sections.layer_seeds(files.seeds),
         sources=sources(files),
     )
     path = run_directory / REPORT
@@ -108,6 +110,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
                 "exit_rule",
             ),
         ),
+        "Layers": _listed(model, _LAYER_SETTINGS),
         "Data": _listed(data, ("name", "source", "sequence_length")),
         "Step": number(files.halting["step"]) if "step" in files.halting else "",
         "Seed": _seeds(files),
@@ -122,6 +125,13 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
         "Error": _text(run.get("error")),
     }
     return [(name, value) for name, value in found.items() if value]
+
+
+_LAYER_SETTINGS = (
+    "base_model", "project_dim", "mix", "head", "alpha_distribution", "lambda_distribution_entropy",
+    "lambda_distribution_depth", "topk_distribution", "distribution_cutoff", "pick_one_layer_only",
+    "freeze_distribution", "freeze_base_model", "seed_compat",
+)  # fmt: skip
 
 
 def _seeds(files: RunFiles) -> str:

@@ -49,12 +49,15 @@ def depth_over_training(files: RunFiles) -> dict[str, Any] | None:
     unit = files.halting.get("unit", "token")
     means = [(name, series(files.metrics, f"halting/{name}/mean")) for name in curve_classes(files)]
     frame = charts.Frame(
-        _steps_range([step for step, _ in shares]), (1, depth), "optimiser step", "mean depth (updates)",
+        steps_range([step for step, _ in shares]), (1, depth), "optimiser step", "mean depth (updates)",
         y_ticks=charts.depth_ticks(depth), height=charts.HEIGHT + 20,
     )  # fmt: skip
     return {
         "heat_map": charts.heat_map(
-            shares, f"Share of {unit}s at each depth, 1 to {depth}, at {len(shares)} evaluations", unit
+            shares,
+            f"Share of {unit}s at each depth, 1 to {depth}, at {len(shares)} evaluations",
+            f"share of {unit}s",
+            "depth (updates)",
         ),
         "means": charts.line_chart(frame, means, f"Mean depth of {unit} classes over training"),
         "rows": rows,
@@ -149,7 +152,7 @@ def loss_charts(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]
     for name, lines in loss_curves(metrics).items():
         points = [point for _, line in lines for point in line]
         frame = charts.Frame(
-            _steps_range([step for step, _ in points]), charts.padded([value for _, value in points]),
+            steps_range([step for step, _ in points]), charts.padded([value for _, value in points]),
             "optimiser step", loss_unit(name),
         )  # fmt: skip
         heading = loss_title(name)
@@ -168,5 +171,6 @@ def loss_unit(name: str) -> str:
     return "nats" if name in ("mlm_loss", "sop_loss") else "weighted loss"
 
 
-def _steps_range(steps: Sequence[int]) -> tuple[float, float]:
+def steps_range(steps: Sequence[int]) -> tuple[float, float]:
+    """The axis of optimiser steps, from 0 or before."""
     return (min(*steps, 0), max(*steps, 1))

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from adadepth.analysis.layers import distance_over_seeds, weights_over_seeds
+
 
 def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
     """Mean, sample standard deviation (divided by n - 1), n and values of every metric.
@@ -15,7 +17,8 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
 
     Returns:
         `seeds`, `n`, and `metrics`: by name `n`, `mean`, `std` (absent for a single value), `values` by seed. A metric
-        that some runs lack is there with the smaller n.
+        that some runs lack is there with the smaller n. `layer_distance` if the runs learned weights of layers: see
+        `distance_over_seeds`.
     """
     names = dict.fromkeys(name for _, metrics in runs for name in metrics)
     found = {}
@@ -23,7 +26,9 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
         values = {str(seed): float(metrics[name]) for seed, metrics in runs if _is_finite(metrics.get(name))}
         if values:
             found[name] = _describe(values)
-    return {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": found}
+    summary = {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": found}
+    distance = distance_over_seeds(weights_over_seeds(found))
+    return summary if distance is None else summary | {"layer_distance": distance}
 
 
 def _describe(values: Mapping[str, float]) -> dict[str, Any]:
@@ -49,5 +54,6 @@ def headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
 
 _DEPTH_METRICS = (
     "halting/exit_step/mean", "halting/all/mean", "halting/expected_steps", "halting/kl", "halting/calibration/tv",
-    "halting/calibration/ece", "cost/layer_ratio", "cost/adaptive_over_full",
+    "halting/calibration/ece", "halting/layers/entropy", "halting/layers/expected_depth", "halting/layers/deepest",
+    "cost/layer_ratio", "cost/adaptive_over_full",
 )  # fmt: skip

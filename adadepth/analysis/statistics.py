@@ -68,6 +68,8 @@ class HaltingStatistics:
             "cosine_running_n": counts(groups, max_depth),
             "cosine_all": sums(groups, max_depth),
             "cosine_all_n": counts(groups, max_depth),
+            "layers": sums(depths),
+            "layers_n": counts(1),
             "work": sums(3),
             "work_n": counts(1),
         }
@@ -84,7 +86,7 @@ class HaltingStatistics:
         """Add a batch. Nothing here waits for the device.
 
         Args:
-            trace: The depths of the batch's units; its `unit` is `token` or `sequence`.
+            trace: The depths of the batch's units; its `unit` is `token`, `sequence` or `task`.
             classes: Boolean masks by class name, of the shape of `trace.updates`: (B, T) or (B,).
             token_losses: Loss of each unit in nats, the same shape; NaN where a unit has none.
             hidden_states: The states x_0 to x_n of the n iterations that ran, each (*updates.shape, H); a model that
@@ -108,6 +110,9 @@ class HaltingStatistics:
         if hidden_states is not None:
             assert hidden_states[0].shape[:-1] == trace.updates.shape, "one state a unit"
             self._add_cosines(hidden_states, depth, members)
+        if trace.layer_weights is not None:
+            self._sums["layers"] += trace.layer_weights.double()
+            self._sums["layers_n"] += 1
         if work is not None:
             self._sums["work"] += torch.stack(list(work)).double()
             self._sums["work_n"] += 1

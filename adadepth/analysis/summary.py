@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adadepth.analysis.correlation import spearman_from_table
+from adadepth.analysis.layers import WEIGHT, WEIGHTS, describe_layers
 
 Sums = Mapping[str, NDArray[Any]]
 
@@ -24,8 +25,9 @@ def summarise(
 
     Returns:
         `unit`, `max_depth` and `n`; `classes`: figures of each class by name; `steps`: for every depth k = 1..L its
-        share, survival, halting probability and loss; `cosine`: for every group a row a step; `spearman`; `cost`; and
-        `missing`: why a figure is absent, by its name.
+        share, survival, halting probability and loss; `cosine`: for every group a row a step; `spearman`; `cost`;
+        `layers`, if the traces have weights of layers: see `describe_layers`; and `missing`: why a figure is absent,
+        by its name.
     """
     missing: dict[str, str] = {}
     described = {
@@ -33,7 +35,7 @@ def summarise(
         for row, name in enumerate(classes)
     }
     everyone = classes.index("all")
-    return {
+    found = {
         "unit": unit,
         "max_depth": sums["depth"].shape[1] - 1,
         "n": described["all"]["n"],
@@ -42,10 +44,16 @@ def summarise(
         "cosine": _describe_cosines(sums, cosine_groups, missing),
         "spearman": _describe_correlations(sums["depth_by_loss"], correlated, missing),
         "cost": _describe_cost(sums, described["all"], missing),
-        "missing": missing,
+        **_describe_layers(sums, missing),
     }
+    if unit == "task":  # one depth for all: nothing halts, so what is told of halting is not missing
+        missing = {name: reason for name, reason in missing.items() if not name.startswith(_OF_HALTING)}
+    return found | {"missing": missing}
 
 
+_OF_HALTING = (
+    "halting/all/remainder", "halting/all/loss", "halting/probability", "halting/cosine", "halting/spearman_depth_loss",
+)  # fmt: skip
 _CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n")
 
 
@@ -163,17 +171,30 @@ def _describe_cost(sums: Sums, everyone: Mapping[str, Any], missing: dict[str, s
     return cost
 
 
+def _describe_layers(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
+    """The weights of layers: the same in every batch, so their mean is what they are."""
+    if not sums["layers_n"].any():
+        return {}
+    weights = sums["layers"] / sums["layers_n"]
+    if not np.isfinite(weights).all():
+        missing["halting/layers"] = "not finite"
+        return {}
+    return {"layers": describe_layers(weights.tolist())}
+
+
 _CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss")
+_LAYER_SCALARS = ("entropy", "effective_layers", "expected_depth", "deepest", "active")
 
 
-def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[int]]:
+def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     """The figures worth a curve, by flat name; what the summary does not have is not there.
 
     Names: `halting/<class>/mean` and so on, `halting/remainder`, `halting/ponder_cost`, `halting/entropy`,
     `halting/probability/<k>`, `halting/cosine/<k>` (of class all, running units),
-    `halting/spearman_depth_loss`, `cost/executed_macs` and so on.
+    `halting/spearman_depth_loss`, `cost/executed_macs` and so on; of models that mix layers `halting/layers/weights` (a
+    list), `halting/layers/weight/<n>`, `halting/layers/entropy` and so on, `cost/added_parameters`.
     """
-    flat: dict[str, float | list[int]] = {}
+    flat: dict[str, float | list[Any]] = {}
     for name, described in summary["classes"].items():
         flat |= {f"halting/{name}/{key}": described[key] for key in _CLASS_SCALARS if key in described}
     everyone = summary["classes"]["all"]
@@ -185,7 +206,18 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[int]]:
     flat |= {f"halting/cosine/{row['step']}": row["running"] for row in _with(cosines, "running")}
     if correlation := summary["spearman"].get("all"):
         flat["halting/spearman_depth_loss"] = correlation["value"]
+    if "layers" in summary:
+        flat |= _flatten_layers(summary["layers"])
     return flat | {f"cost/{key}": value for key, value in summary["cost"].items()}
+
+
+def _flatten_layers(layers: Mapping[str, Any]) -> dict[str, float | list[Any]]:
+    flat: dict[str, float | list[Any]] = {WEIGHTS: layers["weights"]}
+    flat |= {f"{WEIGHT}{state}": weight for state, weight in enumerate(layers["weights"])}
+    flat |= {f"halting/layers/{key}": layers[key] for key in _LAYER_SCALARS}
+    if "added_parameters" in layers:
+        flat["cost/added_parameters"] = layers["added_parameters"]
+    return flat
 
 
 def _with(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:

@@ -23,7 +23,7 @@ from adadepth.data.pretraining import corpus_tokenizer
 from adadepth.data.randomness import EVALUATION_SEED, Purpose, epoch_and_index, random_generator
 from adadepth.data.sentences import split_sentences
 from adadepth.data.sequence_collate import SequenceCollator
-from adadepth.data.tokenizer import encode_sentences, parallel_encoding
+from adadepth.data.tokenizer import encode_sentences, needed_tokens, parallel_encoding, spaced
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def load_bigram_shift(
     known = set(held_out)
     texts = [sentence for sentence in usable_sentences(split.train()) if sentence not in known]
     with parallel_encoding():
-        words = corpus_tokenizer(split, tokenizer, cache_root(dataset.cache_dir))
+        words = corpus_tokenizer(split, tokenizer, cache_root(dataset.cache_dir), needed_tokens(cls_tokens))
         encoded = [_encode(words, sentences) for sentences in (texts, held_out)]
-    layout = Layout(words.cls_token_id, words.sep_token_id, dataset.sequence_length, cls_tokens)
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
     # A sentence that had to be cut could lose what was swapped.
     fitting = [[sentence for sentence in part if sum(map(len, sentence)) <= layout.room(1)] for part in encoded]
     train = BigramShiftExamples(fitting[0], layout, seed, dataset.max_train_examples)
@@ -137,7 +137,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[Se
     """
     split = [sentence.split() for sentence in sentences]
     vocabulary = sorted({word for words in split for word in words})
-    ids = dict(zip(vocabulary, map(np.array, encode_sentences(tokenizer, vocabulary)), strict=True))
+    ids = dict(zip(vocabulary, map(np.array, encode_sentences(tokenizer, spaced(tokenizer, vocabulary))), strict=True))
     return [
         [ids[word] for word in words]
         for words in split

@@ -19,7 +19,8 @@ from adadepth.errors import DataError
 logger = logging.getLogger(__name__)
 
 CACHE_FORMAT = 1  # raise it when what is written, or how text becomes tokens, changes
-_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+FULL = {errno.ENOSPC, errno.EDQUOT}
+FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def digest(*parts: object) -> str:
@@ -57,7 +58,7 @@ def cached_folder(root: Path, name: str, build: Callable[[Path], None]) -> Path:
                 build(temporary)
                 temporary.rename(target)
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in FULL | FORBIDDEN:
             raise
         raise DataError(
             f"dataset.cache_dir={root}: cannot write the prepared data ({error.strerror}); free some space or "

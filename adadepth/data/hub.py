@@ -93,7 +93,8 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def _class_names(rows: Any) -> dict[str, list[str]]:
-    features = rows.features or {}
+    """Return the declared classes of each column, be it one a row or a list of them."""
+    features = {name: getattr(feature, "feature", feature) for name, feature in (rows.features or {}).items()}
     return {name: list(feature.names) for name, feature in features.items() if hasattr(feature, "names")}
 
 

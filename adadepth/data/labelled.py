@@ -1,8 +1,9 @@
-"""Labelled sentences and pairs: GLUE's tasks and any table of that shape, from the hub or from local files."""
+"""Labelled data: sentences and pairs of GLUE's tasks and any table of that shape, and what other modules make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import LabelledConfig, ParityConfig
+from adadepth.config import LabelledConfig, ParityConfig, TaggingConfig
 from adadepth.data.bigram_shift import load_bigram_shift
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
-from adadepth.data.labelled_data import LabelledData, describe_labels, spread_rows
+from adadepth.data.held_out import split_examples, table_splits
+from adadepth.data.labelled_data import LabelledData, describe_labels
 from adadepth.data.labelled_store import LabelledStore, open_store, write_store
 from adadepth.data.labels import class_names, class_reader, read_value
 from adadepth.data.layout import DoubleCls, Layout
@@ -24,8 +26,8 @@ from adadepth.data.sequence_collate import SequenceCollator
 from adadepth.data.splits import open_splits
 from adadepth.data.submission import check_submission_names
 from adadepth.data.table import Table, require_columns
-from adadepth.data.tokenizer import load_or_train, parallel_encoding
-from adadepth.errors import DataError
+from adadepth.data.tagging import load_tagging
+from adadepth.data.tokenizer import load_or_train, needed_tokens, parallel_encoding
 
 if TYPE_CHECKING:
     from adadepth.config import DatasetConfig, TokenizerConfig
@@ -44,10 +46,11 @@ def load_labelled_data(
     Safe to call from several processes at once; one of them does the work.
 
     Args:
-        dataset: A `LabelledConfig` or a `ParityConfig`.
+        dataset: A `LabelledConfig`, a `TaggingConfig` or a `ParityConfig`.
         tokenizer: Existing, or trained on the training texts; not read where the data set has symbols of its own.
         seed: Of what is drawn: shifted words, parity examples.
-        cls_tokens: How many [CLS] a sequence begins with; they count against ``dataset.sequence_length``.
+        cls_tokens: How many [CLS] a sequence begins with; they count against ``dataset.sequence_length``. 0: the model
+            needs none, so any tokenizer with a padding token will do, and its own special tokens are used.
         double_cls_pairs: ``both``: the second text of a pair gets the further [CLS] too.
 
     Raises:
@@ -55,6 +58,8 @@ def load_labelled_data(
     """
     if isinstance(dataset, ParityConfig):
         return load_parity(dataset, seed, cls_tokens)
+    if isinstance(dataset, TaggingConfig):
+        return load_tagging(dataset, tokenizer, cls_tokens)
     assert isinstance(dataset, LabelledConfig), "validated"
     if dataset.source == "embedded":
         return load_bigram_shift(dataset, tokenizer, seed, cls_tokens)
@@ -64,11 +69,11 @@ def load_labelled_data(
 class LabelledExamples(Dataset[dict[str, Any]]):
     """Some rows of a store as sequences; the same in every epoch."""
 
-    def __init__(self, store: LabelledStore, layout: Layout, problem: str, limit: int | None) -> None:
+    def __init__(self, store: LabelledStore, rows: np.ndarray, layout: Layout, problem: str) -> None:
         self.store = store
+        self.rows = rows
         self.layout = layout
         self.label_type = float if problem == "regression" else int
-        self.rows = spread_rows(len(store), limit)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -86,32 +91,33 @@ def _load_tables(
 ) -> LabelledData:
     check_submission_names(dataset.submission)
     root = cache_root(dataset.cache_dir)
-    tables = open_splits(dataset)
-    labelled = {split: tables[split] for split in (dataset.train_split, *dataset.evaluation_splits)}
+    tables = open_splits(dataset, optional=dataset.test_splits)
+    labelled = table_splits(dataset)
     for split, table in tables.items():
         require_columns(table, "text_columns", dataset.text_columns)
         if split in labelled:
             require_columns(table, "label_column", [dataset.label_column])
     train = tables[dataset.train_split]
-    names = () if dataset.problem == "regression" else class_names(dataset, train, root)
+    names: tuple[str, ...] = ()
+    if dataset.problem != "regression":
+        names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
     with parallel_encoding():
-        words = _tokenizer(dataset, tokenizer, train, root)
+        words = _tokenizer(dataset, tokenizer, train, root, needed_tokens(cls_tokens))
         key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
         stores = {
             split: _store(dataset, table, key, names if split in labelled else None, words, root)
             for split, table in tables.items()
         }
-    layout = Layout(words.cls_token_id, words.sep_token_id, dataset.sequence_length, cls_tokens, double_cls_pairs)
-
-    def examples(split: str, limit: int | None) -> LabelledExamples:
-        found = LabelledExamples(stores[split], layout, dataset.problem, limit)
-        if not len(found):
-            raise DataError(f"dataset.name={dataset.name}: the split {split} of {tables[split].label} has no rows")
-        return found
-
-    training = examples(dataset.train_split, dataset.max_train_examples)
-    evaluation = {split: examples(split, dataset.max_evaluation_examples) for split in dataset.evaluation_splits}
-    test = {split: examples(split, None) for split in dataset.test_splits if split in tables}
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
+    make = partial(LabelledExamples, layout=layout, problem=dataset.problem)
+    training, evaluation, test = split_examples(
+        dataset,
+        tables,
+        stores,
+        make,
+        _classes if names else None,
+        [name for name in dataset.test_splits if name in tables],
+    )
     summary = {
         "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
         "train": _describe(training, names),
@@ -126,7 +132,9 @@ def _load_tables(
     )  # fmt: skip
 
 
-def _tokenizer(dataset: LabelledConfig, config: TokenizerConfig, train: Table, root: Path) -> PreTrainedTokenizerFast:
+def _tokenizer(
+    dataset: LabelledConfig, config: TokenizerConfig, train: Table, root: Path, needed: Sequence[str]
+) -> PreTrainedTokenizerFast:
     def sentences() -> Iterator[str]:
         rows = (row for batch in train.batches() for row in zip(*map(batch.get, dataset.text_columns), strict=True))
         return (text for row in islice(rows, config.train_documents) for text in row if isinstance(text, str))
@@ -134,7 +142,7 @@ def _tokenizer(dataset: LabelledConfig, config: TokenizerConfig, train: Table, r
     def text_key() -> str:
         return digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns))
 
-    return load_or_train(config, root, text_key, sentences)
+    return load_or_train(config, root, text_key, sentences, needed)
 
 
 def _store(
@@ -154,6 +162,11 @@ def _store(
 
     name = f"labelled-{digest(key, table.fingerprint(), label_column)}"
     return open_store(cached_folder(root, name, build), len(dataset.text_columns))
+
+
+def _classes(store: LabelledStore) -> np.ndarray:
+    assert store.labels is not None, "the training split is labelled"
+    return store.labels
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:

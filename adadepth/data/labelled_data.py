@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 Examples = Dataset[dict[str, Any]]
-Problem = Literal["classification", "regression"]
+Problem = Literal["classification", "regression", "tagging"]
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,11 @@ class LabelledData:
         tokenizer: To be saved with the model; None where the input is a vector.
         collate: Makes a batch of examples: ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
             ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32; ``index`` (B,) int64, ``labels`` (B,)
-            int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it.
+            int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it. Of tagging, ``labels``
+            are (B, S) int64, the tag at the first piece of each word and -100 elsewhere.
         summary: What was read, for logs and reports.
-        problem: ``classification`` or ``regression``.
-        labels: Class names in order; empty for a regression.
+        problem: ``classification``, ``regression`` or ``tagging``.
+        labels: Class or tag names in order; empty for a regression.
         metrics: Names of the task's metrics.
         has_difficulty: Whether examples say how hard they are.
     """

@@ -64,7 +64,7 @@ def write_store(
     Raises:
         DataError: A text is not text, or a label is not allowed; the message names the row.
     """
-    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+    dtype = token_type(tokenizer)
     lengths, labels = [], []
     with (folder / dtype.__name__).open("wb") as tokens:
         first = 0
@@ -82,16 +82,26 @@ def write_store(
 
 def open_store(folder: Path, texts: int) -> LabelledStore:
     """Map the files that `write_store` left in ``folder``."""
-    (tokens,) = (folder / dtype.__name__ for dtype in (np.uint16, np.uint32) if (folder / dtype.__name__).exists())
-    is_empty = tokens.stat().st_size == 0  # which cannot be mapped
     labels = folder / "labels.npy"
     return LabelledStore(
-        np.empty(0, tokens.name) if is_empty else np.memmap(tokens, tokens.name, mode="r"),
+        map_tokens(folder),
         np.load(folder / "offsets.npy", mmap_mode="r"),
         np.load(labels, mmap_mode="r") if labels.exists() else None,
         texts,
         folder,
     )
+
+
+def token_type(tokenizer: PreTrainedTokenizerFast) -> type[np.unsignedinteger[Any]]:
+    """Return the smallest type that holds the ids; a file of ids is called by its name."""
+    return np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+
+
+def map_tokens(folder: Path) -> np.ndarray:
+    """Map the file of ids in ``folder``."""
+    (tokens,) = (folder / dtype.__name__ for dtype in (np.uint16, np.uint32) if (folder / dtype.__name__).exists())
+    is_empty = tokens.stat().st_size == 0  # which cannot be mapped
+    return np.empty(0, tokens.name) if is_empty else np.memmap(tokens, tokens.name, mode="r")
 
 
 def _texts(table: Table, batch: Rows, columns: list[str], first: int) -> Iterator[str]:

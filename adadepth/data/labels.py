@@ -5,45 +5,52 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adadepth.data.cache import CACHE_FORMAT, cached_folder, digest
 from adadepth.data.table import Table
 from adadepth.errors import DataError, nearest
 
-if TYPE_CHECKING:
-    from adadepth.config import LabelledConfig
 
+def class_names(
+    labels: Sequence[str] | None, key: str, column: str, tables: Sequence[Table], root: Path
+) -> tuple[str, ...]:
+    """Return the classes in order: those configured, those the data declare, or all that some tables hold.
 
-def class_names(dataset: LabelledConfig, table: Table, root: Path) -> tuple[str, ...]:
-    """Return the classes in order: those configured, those the data declare, or all that the training split holds.
+    Args:
+        labels: Those configured, if any.
+        key: Setting that names the column, for messages.
+        column: Where the labels are, one a row or a list of them.
+        tables: The first one declares the classes, or all are searched.
+        root: Cache folder.
 
     Raises:
         DataError: There are fewer than two, or one twice.
     """
-    column = dataset.label_column
-    if dataset.labels:
-        source, names = f"dataset.labels={list(dataset.labels)}", list(dataset.labels)
+    if labels:
+        source, names = f"dataset.labels={list(labels)}", list(labels)
     else:
-        names = table.class_names.get(column) or _distinct(column, table, root)
-        source = f"dataset.label_column={column}: {table.label} has the classes {', '.join(names) or 'none'}"
+        names = tables[0].class_names.get(column) or _ordered(
+            name for table in tables for name in _distinct(key, column, table, root)
+        )
+        source = f"dataset.{key}={column}: {tables[0].label} has the classes {', '.join(names) or 'none'}"
     if len(names) < 2 or len(set(names)) < len(names):
         raise DataError(f"{source}; at least two different ones are needed")
     return tuple(names)
 
 
-def _distinct(column: str, table: Table, root: Path) -> list[str]:
-    """Return the different labels of a table, numbers in numerical order; found once and cached."""
+def _distinct(key: str, column: str, table: Table, root: Path) -> list[str]:
+    """Return the different labels of a table in order; found once and cached."""
 
     def build(folder: Path) -> None:
-        names = (_name(value) for batch in table.batches() for value in batch[column])
-        found = {name for name in names if name is not None}
-        ordered = sorted(found, key=float) if all(map(_is_number, found)) else sorted(found)
-        if values := [name for name in ordered if _is_number(name) and "." in name]:
+        values = (value for batch in table.batches() for value in batch[column])
+        flat = (label for value in values for label in (value if isinstance(value, list) else [value]))
+        ordered = _ordered(name for name in map(_name, flat) if name is not None)
+        if numbers := [name for name in ordered if _is_number(name) and "." in name]:
             raise DataError(
-                f"dataset.label_column={column}: {table.label} holds values such as {values[0]}, not classes; "
+                f"dataset.{key}={column}: {table.label} holds values such as {numbers[0]}, not classes; "
                 "use dataset.problem=regression"
             )
         (folder / "names.json").write_text(json.dumps(ordered), encoding="utf-8")
@@ -51,6 +58,12 @@ def _distinct(column: str, table: Table, root: Path) -> list[str]:
     folder = cached_folder(root, f"classes-{digest(CACHE_FORMAT, table.fingerprint(), column)}", build)
     names: list[str] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
     return names
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Return the different names, numbers in numerical order."""
+    found = set(names)
+    return sorted(found, key=float) if all(map(_is_number, found)) else sorted(found)
 
 
 def _name(value: Any) -> str | None:

@@ -1,41 +1,87 @@
-"""Where the special tokens of a classified sequence or pair go, and what is cut when it is too long."""
+"""Where the special tokens of a sequence or pair go, and what is cut when it is too long."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 DoubleCls = Literal["first", "both"]
+_Special = tuple[tuple[int, int], ...]  # id and type of special tokens in a row
+
+
+@dataclass(frozen=True)
+class Template:
+    """The special tokens around one text or two.
+
+    Attributes:
+        special: Those before the first text and after each, as (id, type).
+        types: Token type of each text.
+    """
+
+    special: tuple[_Special, ...]
+    types: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many special tokens there are."""
+        return sum(map(len, self.special))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Builds ``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]``, with ``cls_tokens`` of the first token.
-
-    PonderALBERT predicts at the first [CLS] and decides when to halt at the second.
+    """Puts the special tokens around texts: BERT's ``[CLS] A [SEP] B [SEP]``, RoBERTa's ``<s> A </s></s> B </s>``.
 
     Attributes:
-        cls: Id of [CLS].
-        sep: Id of [SEP].
+        single: What is around one text.
+        pair: What is around two.
         sequence_length: Most tokens, special ones included.
-        cls_tokens: How many [CLS] a sequence begins with.
-        double_cls_pairs: ``both`` puts the further [CLS] before B as well, as the reference PonderAlbert does.
     """
 
-    cls: int
-    sep: int
+    single: Template
+    pair: Template
     sequence_length: int
-    cls_tokens: int = 1
-    double_cls_pairs: DoubleCls = "first"
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: PreTrainedTokenizerFast,
+        sequence_length: int,
+        cls_tokens: int = 1,
+        double_cls_pairs: DoubleCls = "first",
+    ) -> Layout:
+        """Return the layout of a tokenizer.
+
+        Args:
+            tokenizer: Any fast one; with ``cls_tokens`` it needs [CLS] and [SEP].
+            sequence_length: Most tokens, special ones included.
+            cls_tokens: How many [CLS] a sequence begins with: PonderALBERT predicts at the first one and decides when
+                to halt at the second. 0: the special tokens are the tokenizer's own, whatever they are. Otherwise
+                they are BERT's where the tokenizer's own do not begin with [CLS].
+            double_cls_pairs: ``both`` puts the further [CLS] before B as well, as the reference PonderAlbert does.
+        """
+        single, pair = own_template(tokenizer, 1), own_template(tokenizer, 2)
+        if cls_tokens:
+            first, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+            if not single.special[0] or single.special[0][0][0] != first:
+                single = Template((((first, 0),), ((sep, 0),)), (0,))
+                pair = Template((*single.special, ((sep, 1),)), (0, 1))
+            single = _with_cls(single, 0, first, cls_tokens - 1)
+            pair = _with_cls(pair, 0, first, cls_tokens - 1)
+            if double_cls_pairs == "both":
+                pair = _with_cls(pair, 1, first, cls_tokens - 1)
+        return cls(single, pair, sequence_length)
 
     def room(self, parts: int) -> int:
         """Return how many ordinary tokens a sequence of one part or a pair can hold."""
-        return self.sequence_length - self.cls_tokens - parts - self._inner(parts)
+        return self.sequence_length - self._template(parts).size
 
-    def _inner(self, parts: int) -> int:
-        return self.cls_tokens - 1 if parts == 2 and self.double_cls_pairs == "both" else 0
+    def _template(self, parts: int) -> Template:
+        return self.single if parts == 1 else self.pair
 
     def build(self, parts: list[np.ndarray]) -> dict[str, Any]:
         """Return the sequence of one or two parts, the longer one cut first.
@@ -44,22 +90,48 @@ class Layout:
             parts: Ids without special tokens, each (tokens,).
 
         Returns:
-            ``input_ids``, ``token_type_ids`` (0 up to the first [SEP], then 1), (S,) int64, and ``special_tokens_mask``
-            (S,) uint8. Nothing is padded.
+            ``input_ids`` and ``token_type_ids``, (S,) int64, and ``special_tokens_mask`` (S,) uint8. Nothing is padded.
         """
+        template = self._template(len(parts))
         lengths = cut_longest([len(part) for part in parts], self.room(len(parts)))
-        pieces: list[np.ndarray] = []
-        types, special = list(pieces), list(pieces)
-        for number, (part, length) in enumerate(zip(parts, lengths, strict=True)):
-            leading = self.cls_tokens if number == 0 else self._inner(len(parts))
-            pieces += [np.full(leading, self.cls), part[:length], np.array([self.sep])]
-            types += [np.full(leading + length + 1, number)]
-            special += [np.ones(leading), np.zeros(length), np.ones(1)]
+        texts = [
+            (part[:length], np.full(length, kind), np.zeros(length))
+            for part, length, kind in zip(parts, lengths, template.types, strict=True)
+        ]
+        around = [
+            (*np.array(special, dtype=np.int64).reshape(-1, 2).T, np.ones(len(special))) for special in template.special
+        ]
+        ordered = [around[0], *chain.from_iterable(zip(texts, around[1:], strict=True))]
+        ids, types, marks = (np.concatenate(column) for column in zip(*ordered, strict=True))
         return {
-            "input_ids": np.concatenate(pieces).astype(np.int64),
-            "token_type_ids": np.concatenate(types).astype(np.int64),
-            "special_tokens_mask": np.concatenate(special).astype(np.uint8),
+            "input_ids": ids.astype(np.int64),
+            "token_type_ids": types.astype(np.int64),
+            "special_tokens_mask": marks.astype(np.uint8),
         }
+
+
+def own_template(tokenizer: PreTrainedTokenizerFast, texts: int) -> Template:
+    """Return the special tokens that a tokenizer puts around one text or two."""
+    # Its post-processor knows their ids, so a vocabulary of one word shows where they go.
+    probe = Tokenizer(models.WordLevel({"word": 0}))
+    if tokenizer.backend_tokenizer.post_processor is not None:
+        probe.post_processor = tokenizer.backend_tokenizer.post_processor
+    encoding = probe.encode("word", "word" if texts == 2 else None)
+    types = [encoding.type_ids[encoding.sequence_ids.index(text)] for text in range(texts)]
+    special: list[list[tuple[int, int]]] = [[]]
+    for token, kind, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+        if text is None:
+            special[-1].append((token, kind))
+        else:
+            special.append([])
+    return Template(tuple(map(tuple, special)), tuple(types))
+
+
+def _with_cls(template: Template, text: int, token: int, count: int) -> Template:
+    """Add [CLS] as the last special tokens before a text, of the text's type."""
+    special = list(template.special)
+    special[text] = special[text] + ((token, template.types[text]),) * count
+    return Template(tuple(special), template.types)
 
 
 def cut_longest(lengths: list[int], room: int) -> list[int]:

@@ -114,7 +114,7 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
     words = parity_tokenizer() if dataset.representation == "tokens" else None
     layout = None
     if words is not None:
-        layout = Layout(words.cls_token_id, words.sep_token_id, dataset.sequence_length, cls_tokens)
+        layout = Layout.of(words, dataset.sequence_length, cls_tokens)
         if layout.room(1) < dataset.size:
             needed = dataset.size + dataset.sequence_length - layout.room(1)
             raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from adadepth.data.randomness import EVALUATION_SEED
 from adadepth.data.sentences import split_sentences
 from adadepth.data.streaming import StreamedExamples, first_documents
 from adadepth.data.token_store import TokenStore, open_store, write_store
-from adadepth.data.tokenizer import load_or_train, parallel_encoding
+from adadepth.data.tokenizer import PRETRAINING_TOKENS, load_or_train, parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -82,14 +82,16 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
     return PretrainingData(train, evaluation, words, collate, summary)
 
 
-def corpus_tokenizer(split: Split, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
+def corpus_tokenizer(
+    split: Split, config: TokenizerConfig, root: Path, needed: Sequence[str] = PRETRAINING_TOKENS
+) -> PreTrainedTokenizerFast:
     """Return the configured tokenizer; one to be trained sees the training documents of the corpus."""
 
     def sentences() -> Iterator[str]:
         for document in islice(split.train(), config.train_documents):
             yield from split_sentences(document)
 
-    return load_or_train(config, root, lambda: split.key, sentences)
+    return load_or_train(config, root, lambda: split.key, sentences, needed)
 
 
 def _store(root: Path, name: str, texts: Callable[[], Iterator[str]], tokenizer: PreTrainedTokenizerFast) -> TokenStore:

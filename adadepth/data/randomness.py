@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     BUFFER = 3
     SHIFT = 4
     PARITY = 5
+    HELD_OUT = 6
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from adadepth.data.collate import Examples, padded, padded_width, sequence_columns
+from adadepth.data.masking import IGNORE
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,15 @@ class SequenceCollator:
     pad_to_length: bool = False
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
-        """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and what `example_columns` returns."""
+        """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and what `example_columns` returns.
+
+        Where the examples have a label a token, ``labels`` are (B, S) int64.
+        """
         width = padded_width(examples, self.sequence_length, self.pad_to_length)
-        return {**padded(examples, width, sequence_columns(self.pad_id)), **example_columns(examples)}
+        columns = dict(sequence_columns(self.pad_id))
+        if "labels" in examples[0]:
+            columns["labels"] = (IGNORE, np.int64)
+        return {**padded(examples, width, columns), **example_columns(examples)}
 
 
 def collate_vectors(examples: Examples) -> dict[str, Tensor]:
@@ -43,7 +50,7 @@ def example_columns(examples: Examples) -> dict[str, Tensor]:
     ``labels`` are int64 for classes, float32 for values; ``difficulty`` is int64.
     """
     columns = {"index": torch.tensor([example["index"] for example in examples])}
-    for name, column in (("label", "labels"), ("difficulty", "difficulty")):
+    for name, column in (("label", "labels"), ("difficulty", "difficulty"), ("feature_row", "feature_row")):
         if name in examples[0]:
             columns[column] = torch.tensor([example[name] for example in examples])
     return columns

@@ -4,45 +4,48 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adadepth.data.column_text import COLUMN_TEXT, column_table
+from adadepth.data.held_out import table_splits
 from adadepth.data.hub import file_table, hub_tables
 from adadepth.data.local_files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_digest, find_files, text_lines
 from adadepth.data.table import Rows, Table, joined
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config import LabelledConfig
+    from adadepth.config import TableConfig
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *_DELIMITERS)
+_SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *_DELIMITERS, *COLUMN_TEXT)
 _ROWS_AT_ONCE = 1000
 
 
-def open_splits(dataset: LabelledConfig) -> dict[str, Table]:
-    """Return those splits that the configuration names. Only test splits may be absent.
+def open_splits(dataset: TableConfig, optional: Sequence[str] = ()) -> dict[str, Table]:
+    """Return those splits that the configuration names, and of the ``optional`` ones those that are there.
 
     Raises:
         DataError: A split is absent, or a file or the hub cannot be read.
     """
-    wanted = list(dict.fromkeys([dataset.train_split, *dataset.evaluation_splits, *dataset.test_splits]))
+    required = table_splits(dataset)
+    wanted = list(dict.fromkeys([*required, *optional]))
     if dataset.source == "hub":
         found = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
     else:
         files = _named_files(dataset.path) if isinstance(dataset.path, Mapping) else _folder(dataset.path, wanted)
         found = {split: joined([_table(file) for file in files[split]]) for split in wanted if split in files}
-    for key, splits in (("train_split", [dataset.train_split]), ("evaluation_splits", dataset.evaluation_splits)):
-        for split in splits:
-            if split not in found:
-                raise DataError(f"dataset.{key}={split}: {_what_there_is(dataset, split, list(found))}")
+    for split in required:
+        if split not in found:
+            key = "train_split" if split == dataset.train_split else "evaluation_splits"
+            raise DataError(f"dataset.{key}={split}: {_what_there_is(dataset, split, list(found))}")
     return {split: found[split] for split in wanted if split in found}
 
 
-def _what_there_is(dataset: LabelledConfig, split: str, found: list[str]) -> str:
+def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
     if dataset.source == "hub":
         return f"the data set has only {', '.join(found)}{nearest(split, found)}"
     if isinstance(dataset.path, Mapping):
@@ -58,7 +61,7 @@ def _named_files(path: Mapping[Any, Any]) -> dict[str, list[Path]]:
 
 
 def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
-    """Return the files of a folder that are called like a split, or like a part of it on the hub."""
+    """Return the files of a folder that are called like a split, like a part of it on the hub, or as in a treebank."""
     folder = Path(str(path)).expanduser()
     if not folder.is_dir():
         siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
@@ -68,9 +71,11 @@ def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
     endings = "|".join(map(re.escape, _SUFFIXES))
     found = {}
     for split in wanted:
-        pattern = re.compile(rf"{re.escape(split)}(?:-\d+-of-\d+)?({endings})")
+        # Universal Dependencies: en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu
+        treebank = rf".+-ud-{'dev' if split == 'validation' else re.escape(split)}\.conllu"
+        pattern = re.compile(rf"{re.escape(split)}(?:-\d+-of-\d+)?({endings})|({treebank})")
         matches = [match for match in map(pattern.fullmatch, names) if match]
-        if len({match[1] for match in matches}) > 1:
+        if len({match[1] or match[2] for match in matches}) > 1:
             several = ", ".join(match[0] for match in matches)
             raise DataError(
                 f"dataset.path={path}: {several} are all the split {split}; choose with dataset.path={{{split}: FILE}}"
@@ -83,6 +88,8 @@ def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
 def _table(file: Path) -> Table:
     if file.suffix in _DELIMITERS:
         return _delimited(file)
+    if file.suffix in COLUMN_TEXT:
+        return column_table(file)
     if file.name.endswith(_SUFFIXES):
         return file_table("dataset.path", file)
     raise DataError(f"dataset.path={file}: not a table; known are {', '.join(_SUFFIXES)}")

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from adadepth.connection import require_hub
 from adadepth.data.cache import cached_folder, digest
 from adadepth.errors import DataError, nearest
+from adadepth.places import resolve_place
 
 if TYPE_CHECKING:
     from adadepth.config import TokenizerConfig
@@ -26,23 +27,29 @@ logger = logging.getLogger(__name__)
 # ALBERT's special tokens; the position is the id, as in the published vocabularies.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS]", "sep_token": "[SEP]",
                   "mask_token": "[MASK]"}  # fmt: skip
+PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token")
 TOKENIZER_FILE = "tokenizer.json"
 _TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
 
 
-def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a folder or a hub id.
+def needed_tokens(cls_tokens: int) -> tuple[str, ...]:
+    """Return the special tokens without which labelled data cannot be read by a model of so many [CLS]."""
+    return ("pad_token", "cls_token", "sep_token") if cls_tokens else ("pad_token",)
+
+
+def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a folder, a hub id or ``package:NAME/FOLDER``, which must have the ``needed`` tokens.
 
     Raises:
-        DataError: it does not exist, the hub cannot be reached, it is not a fast tokenizer, or it lacks a special token
-            that pretraining needs.
+        CheckpointError: there is no such package.
+        DataError: it does not exist, the hub cannot be reached, it is not a fast tokenizer, or it lacks a token.
     """
-    tokenizer: PreTrainedTokenizerFast = _load(path)
+    tokenizer: PreTrainedTokenizerFast = _load(resolve_place("tokenizer.path", path))
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(f"tokenizer.path={path}: not a fast tokenizer (it has no {TOKENIZER_FILE})")
-    missing = [name for name in SPECIAL_TOKENS if name != "unk_token" and getattr(tokenizer, name) is None]
+    missing = [name for name in needed if getattr(tokenizer, name) is None]
     if missing:
-        raise DataError(f"tokenizer.path={path}: pretraining needs {', '.join(missing)}, which this tokenizer lacks")
+        raise DataError(f"tokenizer.path={path}: the model needs {', '.join(missing)}, which this tokenizer lacks")
     return tokenizer
 
 
@@ -124,7 +131,11 @@ def _training_problem(vocab_size: int, message: str) -> str:
 
 
 def load_or_train(
-    config: TokenizerConfig, root: Path, text_key: Callable[[], str], sentences: Callable[[], Iterable[str]]
+    config: TokenizerConfig,
+    root: Path,
+    text_key: Callable[[], str],
+    sentences: Callable[[], Iterable[str]],
+    needed: Sequence[str] = PRETRAINING_TOKENS,
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer that ``config.path`` names, or one trained on ``sentences`` and cached under ``root``.
 
@@ -133,9 +144,10 @@ def load_or_train(
         root: Cache folder.
         text_key: What identifies the text; asked only where the tokenizer is trained, as is the text.
         sentences: Those of the first ``config.train_documents`` documents.
+        needed: Special tokens that an existing one must have.
     """
     if config.path is not None:
-        return load_tokenizer(config.path)
+        return load_tokenizer(config.path, needed)
 
     def build(folder: Path) -> None:
         trained = train_tokenizer(sentences(), config.vocab_size, config.lowercase)
@@ -184,6 +196,45 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
     )  # fmt: skip
     ids: list[list[int]] = encoded["input_ids"]
     return ids
+
+
+def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> list[list[list[int]]]:
+    """Return the token ids of each word of sentences that are split already, without special tokens.
+
+    They are those of ``tokenizer(words, is_split_into_words=True)``, of a byte-level tokenizer with its
+    ``add_prefix_space``. A word of which the tokenizer makes nothing is one unknown token, so that no word is lost.
+
+    Raises:
+        DataError: there is such a word, but no unknown token.
+    """
+    encoded = tokenizer(
+        [spaced(tokenizer, words) for words in sentences], is_split_into_words=True, add_special_tokens=False,
+        truncation=False, verbose=False, return_attention_mask=False, return_token_type_ids=False,
+    )  # fmt: skip
+    return [
+        _ids_of_words(tokenizer, words, encoding.ids, encoding.word_ids)
+        for words, encoding in zip(sentences, encoded.encodings or [], strict=True)
+    ]
+
+
+def _ids_of_words(
+    tokenizer: PreTrainedTokenizerFast, words: list[str], ids: list[int], owners: list[int]
+) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in words]
+    for token, word in zip(ids, owners, strict=True):
+        found[word].append(token)
+    unknown = tokenizer.unk_token_id
+    if unknown is None and not all(found):
+        lost = words[found.index([])]
+        raise DataError(f"tokenizer: makes nothing of the word {lost!r}, and has no unknown token to stand for it")
+    return [pieces or [unknown] for pieces in found]
+
+
+def spaced(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
+    """Return words as a tokenizer wants them one by one: to a byte-level one the space before a word is part of it."""
+    if "ByteLevel(" not in str(tokenizer.backend_tokenizer.pre_tokenizer):
+        return words
+    return [f" {word}" if word and not word.startswith(" ") else word for word in words]
 
 
 _PARALLELISM_OF_THE_USER = os.environ.get("TOKENIZERS_PARALLELISM")

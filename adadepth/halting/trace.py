@@ -31,6 +31,8 @@ class DepthTrace:
         tokens: Real tokens of each sequence, int64, (B,), where the unit is a sequence; None for other inputs.
         rows_per_step: Rows that each iteration computed, int64, (N,); None when none of them left the batch.
         width: Padded length of the rows, for every iteration or one for each, int64, (N,).
+        layer_weights: Where states of several depths are mixed, the weight of each, float32, (max_depth + 1,); entry n
+            is the state after n updates, and 0 means that it was not read.
     """
 
     unit: Literal["token", "sequence", "task", "architecture"]
@@ -43,6 +45,7 @@ class DepthTrace:
     tokens: Tensor | None = None
     rows_per_step: Tensor | None = None
     width: Tensor | int | None = None
+    layer_weights: Tensor | None = None
 
 
 class Work(NamedTuple):

@@ -14,6 +14,8 @@ from transformers import (
 )
 from transformers.models.albert import AlbertTokenizer
 
+from adadepth.models.adalayers.configuration import AdaLayersConfig
+from adadepth.models.adalayers.heads import AdaLayersForSequenceClassification, AdaLayersForTokenClassification
 from adadepth.models.albert.modeling import PlainAlbertForSequenceClassification
 from adadepth.models.albert_act.configuration import AlbertActConfig
 from adadepth.models.albert_act.heads import (
@@ -37,6 +39,7 @@ for _config in (AlbertActConfig, PonderAlbertConfig, MultiExitAlbertConfig):
     AutoConfig.register(_config.model_type, _config)
     AutoTokenizer.register(_config, fast_tokenizer_class=AlbertTokenizer)
 AutoConfig.register(PonderRnnConfig.model_type, PonderRnnConfig)
+AutoConfig.register(AdaLayersConfig.model_type, AdaLayersConfig)
 for _auto, _model in (
     (AutoModel, AlbertActModel),
     (AutoModelForPreTraining, AlbertActForPreTraining),
@@ -55,11 +58,18 @@ SEQUENCE_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {
     PonderAlbertConfig.model_type: PonderAlbertForSequenceClassification,
     MultiExitAlbertConfig.model_type: MultiExitAlbertForSequenceClassification,
     PonderRnnConfig.model_type: PonderRnnForClassification,
+    AdaLayersConfig.model_type: AdaLayersForSequenceClassification,
 }
-for _name in ("ponder_albert", "multi_exit_albert", "ponder_rnn"):
+# Family -> its classifier of tokens.
+TOKEN_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {AdaLayersConfig.model_type: AdaLayersForTokenClassification}
+for _name in ("ponder_albert", "multi_exit_albert", "ponder_rnn", "adalayers"):
     AutoModelForSequenceClassification.register(SEQUENCE_CLASSIFIERS[_name].config_class, SEQUENCE_CLASSIFIERS[_name])
+AutoModelForTokenClassification.register(AdaLayersConfig, AdaLayersForTokenClassification)
 
 __all__ = [
+    "AdaLayersConfig",
+    "AdaLayersForSequenceClassification",
+    "AdaLayersForTokenClassification",
     "AlbertActConfig",
     "AlbertActForMaskedLM",
     "AlbertActForMultipleChoice",

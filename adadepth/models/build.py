@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
 
-from adadepth.config import ModelConfig
-from adadepth.errors import CheckpointError, ConfigError
+from adadepth.config import AdaLayersModelConfig, ModelConfig
+from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.halting.exit_rules import check_rule, parse_rule
-from adadepth.models import SEQUENCE_CLASSIFIERS, AlbertActConfig, AlbertActForPreTraining
+from adadepth.models import SEQUENCE_CLASSIFIERS, TOKEN_CLASSIFIERS, AlbertActConfig, AlbertActForPreTraining
 from adadepth.models.convert import convert_reference_state_dict
 
 # Settings that fix the shape or the meaning of weights: they cannot differ from those the weights were made with.
@@ -30,8 +30,17 @@ _SHAPES = (
     "halting_head_layers",
     "head_size",
     "cell",
+    "project_dim",
+    "attention_heads_num",
+    "attention_layers_num",
+    "dim_feedforward",
+    "include_embeddings",
+    "layers_num",
+    "mix",
+    "head",
 )
 _NOT_IN_MODEL = ("name", "pretrained", "attn_implementation")
+_OF_THE_BASE = ("base_model", "base_revision", "save_base")
 # Whose weights a family can start from, besides its own.
 _SOURCES = ("albert", AlbertActConfig.model_type)
 
@@ -51,14 +60,20 @@ def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTraine
     return _build(AlbertActForPreTraining, settings, vocab_size, {})
 
 
-def build_classifier(settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any]) -> PreTrainedModel:
-    """The sequence classifier or regressor that the settings describe; see `build_pretraining_model`.
+def build_classifier(
+    settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], *, tags_words: bool = False
+) -> PreTrainedModel:
+    """The classifier, regressor or tagger that the settings describe; see `build_pretraining_model`.
 
     Args:
         settings: The `model` group.
         vocab_size: Size of the tokenizer; None for a model that reads vectors.
         fields: What the data decide: `id2label`, `problem_type`, or `input_size`.
+        tags_words: Whether every word of a sequence has a label, and not the sequence.
     """
+    if isinstance(settings, AdaLayersModelConfig):
+        classes = TOKEN_CLASSIFIERS if tags_words else SEQUENCE_CLASSIFIERS
+        return _build_on_base(classes[settings.name], settings, vocab_size, fields)
     rule = getattr(settings, "exit_rule", None)
     with _about("model.exit_rule"):
         parsed = None if rule is None else parse_rule(rule)
@@ -77,6 +92,25 @@ def _about(key: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
+
+
+def _build_on_base(
+    model_class: Any, settings: AdaLayersModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
+) -> PreTrainedModel:
+    """A head on a pretrained transformer."""
+    given = {name: getattr(settings, name) for name in _setting_names(settings) if name not in _OF_THE_BASE}
+    values = {name: getattr(value, "value", value) for name, value in given.items()}
+    origin: dict[str, Any] = {"revision": settings.base_revision, "save_base": settings.save_base}
+    if settings.attn_implementation is not None:
+        origin["attn_implementation"] = str(settings.attn_implementation)
+    try:
+        model = model_class.from_base(settings.base_model, **origin, **values, **fields)
+    except UserError as error:  # names a field of the model's configuration
+        raise type(error)(f"model.{error}") from error
+    pieces = model.config.base_config.vocab_size
+    if vocab_size is not None and vocab_size > pieces:
+        raise ConfigError(f"model.base_model={settings.base_model}: it has {pieces} pieces, the tokenizer {vocab_size}")
+    return model
 
 
 def _build(

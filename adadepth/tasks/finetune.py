@@ -7,20 +7,24 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.analysis.quality import check_metrics, load_metrics
+from adadepth.analysis.quality import check_metrics, check_tags, load_metrics
 from adadepth.analysis.scoring import predictions
+from adadepth.analysis.sequence_classes import SequenceClasses
 from adadepth.config import (
     ExperimentConfig,
     LabelledConfig,
     ModelConfig,
     ParityConfig,
     PonderAlbertModelConfig,
+    TaggingConfig,
     TokenizerConfig,
 )
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
-from adadepth.models.build import SEQUENCE_CLASSIFIERS, build_classifier, load_model
+from adadepth.models import SEQUENCE_CLASSIFIERS, TOKEN_CLASSIFIERS
+from adadepth.models.build import build_classifier, load_model
 from adadepth.tasks import exit_rules
+from adadepth.tasks.features import with_features
 from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
@@ -35,6 +39,7 @@ from adadepth.tasks.session import (
 from adadepth.training.arguments import training_arguments
 from adadepth.training.labelled_evaluation import LabelledEvaluation, collect_records, sequence_classes
 from adadepth.training.run_directory import run_directory
+from adadepth.training.tagging_evaluation import TaggingEvaluation
 
 
 def train(config: ExperimentConfig) -> dict[str, float]:
@@ -43,10 +48,13 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
-    model = build_classifier(config.model, vocab_size, _head_fields(config, data))
+    tags_words = data.problem == "tagging"
+    model = build_classifier(config.model, vocab_size, _head_fields(config, data), tags_words=tags_words)
+    check_positions(config, model)
+    parts = with_features(config, args, finetuning_parts(config, args, data, model))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
-    with open_session(config, args, directory, finetuning_parts(config, args, data, model), checkpoint) as session:
+    with open_session(config, args, directory, parts, checkpoint) as session:
         metrics = fit(session, checkpoint)
         _write_submissions(config, data, session)
         return metrics
@@ -56,8 +64,11 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
     args = training_arguments(config, "unused until the run's folder is known")
     path = model_path(config)
-    model = load_model(path, SEQUENCE_CLASSIFIERS[config.model.name], config.model, overridden_model_settings())
-    is_own = config.tokenizer.path in (None, config.model.pretrained)  # unless another one is asked for
+    is_tagging = isinstance(config.dataset, TaggingConfig)
+    classes = TOKEN_CLASSIFIERS if is_tagging else SEQUENCE_CLASSIFIERS
+    model = load_model(path, classes[config.model.name], config.model, overridden_model_settings())
+    sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
+    is_own = config.tokenizer.path in sources  # unless another one is asked for
     tokenizer = TokenizerConfig(path=path) if is_own else config.tokenizer
     data = main_first(args, lambda: _load_data(config, tokenizer, _cls_options(model.config)))
     _check_fit(config, data, model)
@@ -76,11 +87,24 @@ def finetuning_parts(
     config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: PreTrainedModel
 ) -> Parts:
     """The evaluation sets of the data, each evaluated with the task's metrics and the depth of every example."""
-    classes = {name: sequence_classes(dataset, data) for name, dataset in data.evaluation.items()}
+    is_one_depth = model.config.model_type == "adalayers"
+    classes = {
+        name: SequenceClasses(()) if is_one_depth else sequence_classes(dataset, data)
+        for name, dataset in data.evaluation.items()
+    }
 
     def start(name: str) -> LabelledEvaluation:
-        wanted = config.trainer.halting_statistics
-        return LabelledEvaluation(model, data, classes[name], args.device, wants_statistics=wanted)
+        options: dict[str, Any] = {
+            "model": model,
+            "data": data,
+            "classes": classes[name],
+            "device": args.device,
+            "wants_statistics": config.trainer.halting_statistics,
+        }
+        if data.problem == "tagging":
+            examples: Any = data.evaluation[name]
+            return TaggingEvaluation(examples.gold, **options)
+        return LabelledEvaluation(**options)
 
     return Parts(data, data.evaluation, start, model)
 
@@ -88,12 +112,16 @@ def finetuning_parts(
 def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> LabelledData:
     data = load_labelled_data(config.dataset, tokenizer, config.seed, **options)
     check_metrics(data.metrics, data.problem, len(data.labels) or None)
+    if data.problem == "tagging":
+        check_tags(data.metrics, data.labels)
     load_metrics(data.metrics)
     return data
 
 
 def _cls_options(model: ModelConfig | Any) -> dict[str, Any]:
-    """How many [CLS] the model reads, from its settings or its configuration."""
+    """How many [CLS] the model reads, from its settings or its configuration; 0 leaves them to the tokenizer."""
+    if "adalayers" in (getattr(model, "model_type", None), getattr(model, "name", None)):
+        return {"cls_tokens": 0}
     if isinstance(model, PonderAlbertModelConfig) or getattr(model, "model_type", None) == "ponder_albert":
         return {
             "cls_tokens": 2 if str(model.readout) == "tokens" else 1,
@@ -112,7 +140,7 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
     return fields | {
         "id2label": dict(enumerate(data.labels)),
         "label2id": {name: number for number, name in enumerate(data.labels)},
-        "problem_type": "single_label_classification",
+        "problem_type": None if data.problem == "tagging" else "single_label_classification",
     }
 
 

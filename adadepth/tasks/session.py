@@ -20,12 +20,14 @@ from transformers import (
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
 from adadepth.config import ExperimentConfig
+from adadepth.data.features import FeatureReader
 from adadepth.errors import CheckpointError
 from adadepth.training.arguments import choose_precision
 from adadepth.training.callbacks import (
     ConsoleCallback,
     EpochCallback,
     ProgressBarCallback,
+    StepCallback,
     StopCallback,
     TrackingCallback,
 )
@@ -37,12 +39,16 @@ from adadepth.training.trainer import DepthTrainer, checkpoint_step, complete_ch
 
 @dataclass(frozen=True)
 class Parts:
-    """What a task brings to a run: its data, its evaluation sets by name, how each is evaluated, and its model."""
+    """What a task brings to a run: its data, its evaluation sets by name, how each is evaluated, and its model.
+
+    `features` reads the states of a frozen base that were computed before.
+    """
 
     data: Any
     evaluation_sets: Mapping[str, Any]
     start_evaluation: Callable[[str], Evaluation]
     model: PreTrainedModel
+    features: FeatureReader | None = None
 
 
 @dataclass(frozen=True)
@@ -126,11 +132,15 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     stop = StopCallback(config.trainer.time_budget_minutes)
     tracking, epochs = TrackingCallback(tracker, run.directory), EpochCallback()
     callbacks = [epochs, stop, tracking, ConsoleCallback()]
+    if hasattr(parts.model, "set_step"):
+        callbacks.append(StepCallback())
     if config.trainer.early_stopping_patience is not None:
-        callbacks.append(EarlyStoppingCallback(config.trainer.early_stopping_patience))
+        threshold = config.trainer.early_stopping_threshold
+        callbacks.append(EarlyStoppingCallback(config.trainer.early_stopping_patience, threshold))
     trainer = DepthTrainer(
         parts.model, args, parts.data, parts.evaluation_sets, parts.start_evaluation, config.trainer, callbacks
     )
+    trainer.features = parts.features
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressBarCallback)
@@ -171,11 +181,12 @@ def model_path(config: ExperimentConfig) -> str:
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:
-    """Whether a checkpoint can read sequences as long as the settings ask for; vectors have no positions."""
-    positions = getattr(model.config, "max_position_embeddings", None)
+    """Whether a model can read sequences as long as the settings ask for; vectors have no positions."""
+    known = getattr(model.config, "max_position_embeddings", None)
+    positions = getattr(model, "longest_sequence", known)
     if positions is not None and config.dataset.sequence_length > positions:
         raise CheckpointError(
-            f"dataset.sequence_length={config.dataset.sequence_length}: the checkpoint has only {positions} positions"
+            f"dataset.sequence_length={config.dataset.sequence_length}: the model has only {positions} positions"
         )
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.analysis.console import exits_table, halting_table
+from adadepth.analysis.console import exits_table, halting_table, layers_table
 from adadepth.analysis.exits import flatten_exits
 from adadepth.analysis.files import class_table, write_exits, write_halting_files
 from adadepth.analysis.statistics import flatten
@@ -57,6 +57,16 @@ class EpochCallback(TrainerCallback):
         assert self.trainer is not None
         self.epoch += 1
         (self.trainer.train_sampler or self.trainer.train_dataset).set_epoch(self.epoch)
+
+
+class StepCallback(TrainerCallback):
+    """Tells a model that follows a schedule of its own how many updates were made; a resumed run continues it."""
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the step."""
+        kwargs["model"].set_step(state.global_step)
 
 
 class StopCallback(TrainerCallback):
@@ -157,6 +167,8 @@ class TrackingCallback(TrainerCallback):
         self.evaluated_step = state.global_step
         reports = {} if self.trainer is None else self.trainer.last_reports
         for number, (name, report) in enumerate(reports.items()):
+            if number and report.statistics["unit"] == "task":
+                continue  # one distribution for all sets
             self._track_report(report, f"{name}/" if number else "", state)
         if not reports or not state.is_world_process_zero:
             return
@@ -187,7 +199,8 @@ class TrackingCallback(TrainerCallback):
 def _tables(report: EvaluationReport, owner: str, step: int) -> Iterator[str]:
     if owner:
         yield f"evaluation set {owner[:-1]}:"
-    yield halting_table(report.statistics, step)
+    draw = layers_table if "layers" in report.statistics else halting_table
+    yield draw(report.statistics, step)
     if report.exits is not None:
         yield exits_table(report.exits)
 

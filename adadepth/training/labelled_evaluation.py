@@ -49,11 +49,12 @@ class LabelledEvaluation:
         self._halts_tokens = model.config.model_type == "albert_act"
         names = (*classes.names, *_TOKEN_CLASSES) if self._halts_tokens else classes.names
         self._statistics = HaltingStatistics(max_updates(model), names, device)
+        self._reads_cached_states = False
         self._sentences = SentenceSampler(lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add a batch's predictions, losses and depths."""
-        self._recorder.add(batch, outputs)
+        self.record(batch, outputs)
         self._prior = getattr(outputs, "prior", None)
         counts = self.model.count_targets(batch)
         for name, part in outputs.loss_parts.items():
@@ -62,8 +63,17 @@ class LabelledEvaluation:
         if self.wants_statistics:
             self._update_statistics(batch, outputs)
 
+    def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Keep what the metrics of the whole set need of a batch."""
+        self._recorder.add(batch, outputs)
+
     def _update_statistics(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         trace = outputs.trace
+        if trace.unit == "task":
+            self._reads_cached_states |= "states" in batch
+            everyone = {"all": torch.ones_like(trace.valid)}
+            self._statistics.update(trace, everyone, work=self.model.price(trace))
+            return
         mask = batch.get("attention_mask")
         lengths = mask.sum(dim=1) if mask is not None else torch.full_like(batch["index"], batch["inputs"].shape[1])
         masks = self.classes.masks(
@@ -83,28 +93,41 @@ class LabelledEvaluation:
 
     def merge(self) -> None:
         """Bring the examples and the sums of all processes together."""
-        self._records = merge_processes(self._recorder)
+        self.merge_records()
         self._losses = _sum_losses(self._losses)
         add_over_processes(self._statistics.tensors())
 
+    def merge_records(self) -> None:
+        """Bring together what `record` kept in all processes."""
+        self._records = merge_processes(self._recorder)
+
     def metrics(self) -> dict[str, float]:
         """The task's metrics, their mean `score`, and the parts of the loss."""
+        parts = {f"{name}_loss": float(total / count) for name, (total, count) in self._losses.items()}
+        return {"loss": sum(parts.values()), **parts, **self.quality()}
+
+    def quality(self) -> dict[str, float]:
+        """The task's metrics of the whole set, and their mean `score`."""
         records = self._records
         assert records is not None
         assert records.labels is not None, "evaluation sets are labelled"
-        parts = {f"{name}_loss": float(total / count) for name, (total, count) in self._losses.items()}
-        found = quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
-        return {"loss": sum(parts.values()), **parts, **found}
+        return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def report(self) -> EvaluationReport | None:
-        """Depth by class, example sentences, and where a model decides a step, what its decisions are worth."""
+        """Depth by class, example sentences, and where a model decides a step, what its decisions are worth.
+
+        Where the task has one distribution over layers, that distribution.
+        """
         if not self.wants_statistics:
             return None
+        statistics = self._statistics.summary()
+        if statistics["unit"] == "task":
+            return EvaluationReport(_with_sizes(statistics, self.model, self._reads_cached_states))
         assert self._records is not None
         exits = None
         if self._records.ran_every_step:
             exits = step_summary(self._records, **self._summary_options())
-        return EvaluationReport(self._statistics.summary(), self._sentences.sentences(), exits)
+        return EvaluationReport(statistics, self._sentences.sentences(), exits)
 
     def _summary_options(self) -> dict[str, Any]:
         """What `step_summary` must know about the task and the model's halting distribution."""
@@ -123,9 +146,21 @@ class LabelledEvaluation:
         return options
 
 
+def _with_sizes(statistics: dict[str, Any], model: Any, reads_cached_states: bool) -> dict[str, Any]:
+    """Statistics of a distribution over layers, with what the head adds to the base, and where the states came from."""
+    if "layers" in statistics:
+        statistics["layers"] |= {
+            "added_parameters": model.added_parameters(),
+            "base_parameters": sum(parameter.numel() for parameter in model.model.parameters()),
+            "from_cache": reads_cached_states,
+        }
+    return statistics
+
+
 def max_updates(model: Any) -> int:
     """The most updates a unit of this model can receive."""
-    return int(getattr(model.config, "max_steps", None) or model.config.num_hidden_layers)
+    names = ("max_steps", "depth", "num_hidden_layers")
+    return int(next(getattr(model.config, name) for name in names if hasattr(model.config, name)))
 
 
 def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:

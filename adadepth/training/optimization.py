@@ -9,19 +9,30 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from adadepth.config import Optimizer, Schedule, TrainerConfig
 
+# Parameter -> the setting of its model that multiplies its learning rate.
+_MULTIPLIERS = {"distribution": "distribution_lr_multiplier"}
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: matrices, which decay, and vectors (biases, norms, bare parameters), which do not."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay, "decays": True},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0, "decays": False},
+
+def parameter_groups(model: nn.Module, trainer: TrainerConfig) -> list[dict[str, Any]]:
+    """Matrices, which decay, and vectors (biases, norms, bare parameters), which do not; by learning rate."""
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            multiplier = getattr(getattr(model, "config", None), _MULTIPLIERS.get(name, ""), 1.0)
+            groups.setdefault((parameter.ndim >= 2, multiplier), []).append(parameter)
+    return [
+        {
+            "params": groups[decays, multiplier],
+            "lr": trainer.learning_rate * multiplier,
+            "weight_decay": trainer.weight_decay if decays else 0.0,
+            "decays": decays,
+        }
+        for decays, multiplier in sorted(groups, key=lambda kind: (not kind[0], kind[1]))
     ]
-    return [group for group in groups if group["params"]]
 
 
 def build_optimizer(model: nn.Module, trainer: TrainerConfig) -> torch.optim.Optimizer:
@@ -30,7 +41,7 @@ def build_optimizer(model: nn.Module, trainer: TrainerConfig) -> torch.optim.Opt
     The published recipe, which `lamb` follows: decay enters the update before the trust ratio; vectors get neither
     decay nor layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp.
     """
-    groups = parameter_groups(model, trainer.weight_decay)
+    groups = parameter_groups(model, trainer)
     common: dict[str, Any] = {
         "lr": trainer.learning_rate,
         "betas": (trainer.adam_beta1, trainer.adam_beta2),
@@ -50,8 +61,17 @@ def build_optimizer(model: nn.Module, trainer: TrainerConfig) -> torch.optim.Opt
     return optimizer
 
 
-def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, total_steps: int) -> LambdaLR:
-    """The learning rate as a fraction of its peak, over `total_steps` updates."""
+def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, total_steps: int) -> LRScheduler:
+    """The rate as a fraction of its peak, over `total_steps` updates, or halved when the metric stands still."""
+    if trainer.schedule is Schedule.plateau:
+        assert trainer.plateau_patience is not None, "validated"
+        return ReduceLROnPlateau(
+            optimizer,
+            mode="max" if trainer.greater_is_better else "min",
+            factor=0.5,
+            patience=trainer.plateau_patience,
+            min_lr=trainer.plateau_min_lr,
+        )
     warmup = trainer.warmup_steps if trainer.warmup_steps >= 1 else trainer.warmup_steps * total_steps
     factor = partial(_FACTORS[trainer.schedule], warmup=math.ceil(warmup), total=max(total_steps, 1))
     return LambdaLR(optimizer, partial(_with_warmup, factor=factor, warmup=math.ceil(warmup)))

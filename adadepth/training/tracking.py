@@ -27,8 +27,8 @@ class Tracker(Protocol):
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
         """Log scalars (and short lists) of one step."""
 
-    def histogram(self, name: str, counts: Sequence[int], first_bin: int, step: int) -> None:
-        """Log counts of the whole numbers ``first_bin, first_bin + 1, ...``."""
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
+        """Log counts, or weights, of the whole numbers ``first_bin, first_bin + 1, ...``."""
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
         """Log a small table."""
@@ -79,7 +79,7 @@ class _FanOut:
         for sink in self.sinks:
             sink.log(metrics, step)
 
-    def histogram(self, name: str, counts: Sequence[int], first_bin: int, step: int) -> None:
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         for sink in self.sinks:
             sink.histogram(name, counts, first_bin, step)
 
@@ -112,7 +112,7 @@ class _JsonLines:
         self.file.write(json.dumps(jsonable(line), allow_nan=False) + "\n")
         self.file.flush()
 
-    def histogram(self, name: str, counts: Sequence[int], first_bin: int, step: int) -> None:
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         self.log({name: list(counts), f"{name}_first_bin": first_bin}, step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
@@ -158,7 +158,7 @@ class _Wandb:
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
         self.run.log(dict(metrics), step=step)
 
-    def histogram(self, name: str, counts: Sequence[int], first_bin: int, step: int) -> None:
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         import numpy as np
 
         edges = np.arange(len(counts) + 1) + first_bin - 0.5
@@ -187,7 +187,7 @@ class _TensorBoard:
             if isinstance(value, int | float):
                 self.writer.add_scalar(name, value, step)
 
-    def histogram(self, name: str, counts: Sequence[int], first_bin: int, step: int) -> None:
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         bins = range(first_bin, first_bin + len(counts))
         self.writer.add_histogram_raw(
             name,

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.config import TrainerConfig
+from adadepth.data.features import FeatureReader
 from adadepth.data.sampler import EpochSampler
 from adadepth.errors import UserError
 from adadepth.training.evaluation import Evaluation, EvaluationReport
@@ -83,6 +84,7 @@ class DepthTrainer(Trainer):
         self.evaluation_sets = evaluation_sets
         self.start_evaluation = start_evaluation
         self.settings = settings
+        self.features: FeatureReader | None = None
         self.last_reports: dict[str, EvaluationReport] = {}
         self.train_sampler: EpochSampler | None = None
         self._forward_names = set(inspect.signature(model.forward).parameters)
@@ -132,6 +134,16 @@ class DepthTrainer(Trainer):
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Move a batch to the device, with the states of a frozen base that are kept on disk.
+
+        They are read here, and not by the loader, because which of them have weight is known only when a step begins.
+        """
+        if self.features is not None:
+            model: Any = self.accelerator.unwrap_model(self.model)
+            inputs = self.features(inputs, model.states_to_read())
+        return super()._prepare_inputs(inputs)
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The part of a batch that the model's forward names; the rest is for statistics."""
@@ -248,14 +260,13 @@ class DepthTrainer(Trainer):
             self.optimizer = build_optimizer(trained, self.settings)
         return self.optimizer
 
-    def create_scheduler(
-        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
-    ) -> torch.optim.lr_scheduler.LambdaLR:
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """See `build_schedule`."""
         if self.lr_scheduler is None:
             scheduled = optimizer or self.optimizer
             assert scheduled is not None
-            self.lr_scheduler = build_schedule(scheduled, self.settings, num_training_steps)
+            scheduler: Any = build_schedule(scheduled, self.settings, num_training_steps)
+            self.lr_scheduler = scheduler
             self._created_lr_scheduler = True
         return self.lr_scheduler
 

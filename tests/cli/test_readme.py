@@ -67,7 +67,7 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
-    debug = "debug=finetune" if arguments[1].startswith("ponder") else "debug=default"
+    debug = "debug=finetune" if arguments[1].startswith(("ponder", "adalayers")) else "debug=default"
     if any("latest" in argument for argument in arguments):
         invoke(monkeypatch, *arguments[:2], debug)
     capsys.readouterr()

@@ -14,6 +14,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROOTS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 OPTIONS = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yaml") if path.parent.name != "hydra")
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+BASELINES = sorted(path.stem for path in CONFIGS.glob("baseline/*.yaml"))
 # Which root takes an option of its own task; any other option belongs to the pretraining root.
 HOMES = {
     **{("model", name): "ponder_tiny" for name in (
@@ -25,6 +26,13 @@ HOMES = {
     ("tokenizer", "pretrained"): "ponder_tiny",
     ("sweep", "glue"): "ponder_tiny",
     ("debug", "finetune"): "ponder_tiny",
+    **{("model", f"adalayers_{name}"): "adalayers_tiny" for name in (
+        "minilm", "roberta_large", "bart_large_cnn", "bert_base",
+    )},
+    **{("dataset", name): "adalayers_tiny" for name in ("imdb", "conll2003", "wikiann", "ud_pos", "tagging_table")},
+    **{("baseline", name): "adalayers_tiny" for name in BASELINES},
+    **{("trainer", name): "adalayers_tiny" for name in ("adalayers", "head")},
+    ("tokenizer", "base"): "adalayers_tiny",
     ("model", "parity_rnn"): "ponder_parity",
     ("dataset", "parity_vectors"): "ponder_parity",
     ("trainer", "parity"): "ponder_parity",
@@ -33,6 +41,7 @@ HOMES = {
 NEEDS = {
     ("dataset", "text"): ["dataset.path=corpus.txt"],
     ("dataset", "table"): ["dataset.path=folder"],
+    ("dataset", "tagging_table"): ["dataset.path=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }
 

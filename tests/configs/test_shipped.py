@@ -7,7 +7,7 @@ import pytest
 from adadepth.config import ExperimentConfig, result_hash
 from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
 
-NEEDS_OF_ROOTS = {"finetune": NEEDS["dataset", "table"]}
+NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
 
 def test_the_shipped_configs_are_found() -> None:

@@ -105,6 +105,16 @@ def test_ponder_trains_in_low_precision_with_a_float32_distribution():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
+@pytest.mark.parametrize("features", ["cache=true", "precision=bf16", "cache=false"])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_adalayers_trains_with_and_without_the_cache(tmp_path, precision, features):
+    config = configured(
+        "adalayers_tiny", "debug=finetune", f"trainer.precision={precision}", f"features.{features}",
+        "dataset.max_train_examples=64", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
+    )  # fmt: skip
+    assert tasks.run(config) >= 0
+
+
 def test_a_whole_fine_tuning_run(tmp_path):
     config = configured("ponder_tiny", "debug=finetune", "trainer.precision=bf16", f"output_dir={tmp_path}")
     assert tasks.run(config) >= 0

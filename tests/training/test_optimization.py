@@ -14,7 +14,7 @@ from tests.models_support import small_config
 
 def test_groups_hold_every_parameter_once_and_decay_only_matrices():
     model = AlbertActForPreTraining(small_config())
-    decayed, kept = parameter_groups(model, 0.01)
+    decayed, kept = parameter_groups(model, TrainerConfig(weight_decay=0.01))
     names = {id(p): name for name, p in model.named_parameters()}
     assert {names[id(p)] for p in kept["params"]} == {
         name for name in names.values() if name.endswith("bias") or "norm" in name.lower()

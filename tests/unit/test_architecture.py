@@ -24,7 +24,7 @@ FORBIDDEN["data"] = {"models", "training", "tasks", "run", "analysis"}
 FORBIDDEN["analysis"] = {"models", "training", "tasks", "run", "data"}
 FORBIDDEN["config"] = FORBIDDEN["errors"] = {*LAYERS, "data", "analysis"}
 
-COSTLY = ("wandb", "evaluate", "datasets", "matplotlib")
+COSTLY = ("wandb", "evaluate", "datasets", "matplotlib", "seqeval")
 
 
 def part_of(path: Path) -> str:

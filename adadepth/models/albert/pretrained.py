@@ -19,7 +19,7 @@ from adadepth.models.convert import convert_reference_state_dict
 SOURCES = ("albert", "albert_act")
 
 # Arguments of `from_pretrained` that say where and how to look.
-_HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 class FromAnyAlbert(PreTrainedModel):
@@ -56,7 +56,7 @@ class FromAnyAlbert(PreTrainedModel):
             ConfigError: If a field does not exist or has a value that is not allowed.
         """
         path = pretrained_model_name_or_path
-        where = {name: kwargs[name] for name in _HUB_ARGUMENTS if name in kwargs}
+        where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         source = None if path is None else AutoConfig.from_pretrained(path, **where)
         if source is None or source.model_type == cls.config_class.model_type:
             return super().from_pretrained(path, *model_args, config=config, **kwargs)
@@ -87,7 +87,7 @@ def _check_source(path: str, source: PreTrainedConfig) -> None:
 
 def _encoder_weights(path: str, layout: str, with_pooler: bool, where: dict[str, Any]) -> dict[str, Tensor]:
     """Parameters of a checkpoint's encoder, renamed; without the pooler where the checkpoint has none."""
-    with _quiet():  # the heads are left behind on purpose
+    with quiet():  # the heads are left behind on purpose
         encoder, report = AutoModel.from_pretrained(
             path, add_pooling_layer=with_pooler, dtype=torch.float32, output_loading_info=True, **where
         )
@@ -99,7 +99,8 @@ def _encoder_weights(path: str, layout: str, with_pooler: bool, where: dict[str,
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """Let transformers report errors only."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

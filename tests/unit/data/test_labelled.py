@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.config import HubTable, Problem, Source, TokenizerConfig
 from adadepth.data import EpochSampler, LabelledData, labelled
 from adadepth.data.layout import Layout, cut_longest
+from adadepth.data.parity import parity_tokenizer
 from tests.configs.support import GLUE, configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
@@ -202,14 +203,14 @@ def test_pairs_are_cut_as_the_tokenizer_cuts_them(data: LabelledData, first: int
     a, b = ("cat " * first).strip(), ("lot " * second).strip()
     ids = words([a, b], add_special_tokens=False)["input_ids"]
     expected = words(a, b, truncation="longest_first", max_length=length)
-    found = Layout(words.cls_token_id, words.sep_token_id, length).build([np.array(part, dtype=int) for part in ids])
+    found = Layout.of(words, length).build([np.array(part, dtype=int) for part in ids])
     assert found["input_ids"].tolist() == expected["input_ids"]
     assert found["token_type_ids"].tolist() == expected["token_type_ids"]
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2), st.integers(2, 40), st.integers(1, 3), st.booleans())
 def test_no_sequence_is_longer_than_allowed(lengths: list[int], extra: int, cls_tokens: int, both: bool) -> None:
-    layout = Layout(2, 3, 2 * cls_tokens + 2 + extra, cls_tokens, "both" if both else "first")
+    layout = Layout.of(parity_tokenizer(), 2 * cls_tokens + 2 + extra, cls_tokens, "both" if both else "first")
     found = layout.build([np.full(length, 7 + number) for number, length in enumerate(lengths)])
     ids, special = found["input_ids"], found["special_tokens_mask"]
     room = layout.room(len(lengths))

@@ -115,5 +115,5 @@ def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.Mon
     maskless = AutoTokenizer.from_pretrained(tmp_path / "maskless")
     maskless.mask_token = None
     monkeypatch.setattr("adadepth.data.tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: maskless)
-    with pytest.raises(DataError, match="pretraining needs mask_token, which this tokenizer lacks"):
+    with pytest.raises(DataError, match="the model needs mask_token, which this tokenizer lacks"):
         load_tokenizer(str(tmp_path / "maskless"))

@@ -115,7 +115,8 @@ def test_save_and_load_change_nothing(changes, tmp_path):
     batch = padded_batch()
     with torch.no_grad():
         before, after = (m(**batch, exit_rule="quantile:0.5") for m in (model, loaded))
-    assert torch.equal(before.logits, after.logits)
+    # The weights are equal; where they lie in memory may choose another kernel.
+    torch.testing.assert_close(before.logits, after.logits, atol=1e-5, rtol=0)
     assert torch.equal(before.exit_steps, after.exit_steps)
 
 
@@ -407,7 +408,7 @@ def test_texts_equal_what_the_data_sets_build(tokenizer, readout, double):
     """Once in front, in both halves of a pair on request, the longer text cut first: as in the collated batches."""
     model = small_ponder(max_position_embeddings=10, readout=readout, double_cls_pairs=double)
     model.tokenizer = tokenizer
-    layout = Layout(2, 3, sequence_length=10, cls_tokens=model.config.cls_tokens, double_cls_pairs=double)
+    layout = Layout.of(tokenizer, 10, model.config.cls_tokens, double)
     for texts in ([("a b",), ("a b c d e f g h a b c",), ("",)], PAIRS):
         parts = [[torch.tensor(tokenizer(text)["input_ids"]).numpy() for text in example] for example in texts]
         rows = [layout.build(example) for example in parts]

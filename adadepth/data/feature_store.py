@@ -1,0 +1,250 @@
+"""Hidden states of texts on disk: ragged (no padding), one file a state, read through memory maps.
+
+A row is one text, a state the base's hidden state after so many blocks. The rows lie longest first, so that a batch of
+similar length is one piece of every file and where each row lies follows from the lengths alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.atomic import write_atomic
+from adadepth.errors import DataError
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DESCRIPTION = "features.json"
+_BITS: dict[int, tuple[torch.dtype, type[np.generic]]] = {2: (torch.int16, np.int16), 4: (torch.int32, np.int32)}
+_SAVE_SECONDS = 10.0  # waiting for the disk after every batch would take longer than computing it
+
+Description = dict[str, Any]  # rows, tokens, states, width, precision, and what the states were computed from
+
+
+@dataclass(frozen=True)
+class FeatureStore:
+    """Hidden states of some texts.
+
+    Attributes:
+        states: State number to the bits of its values, (tokens, K) int16 or int32: numpy knows no bfloat16.
+        dtype: What the bits are.
+        lengths: Tokens of each row, (rows,) int64.
+        starts: Where each row begins in the files, (rows,) int64.
+        folder: Where the values are mapped from.
+    """
+
+    states: dict[int, np.ndarray]
+    dtype: torch.dtype
+    lengths: np.ndarray
+    starts: np.ndarray
+    folder: Path
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def read(self, rows: np.ndarray, states: Iterable[int], width: int) -> dict[int, Tensor]:
+        """Return the named states of some rows as a padded batch, (B, width, K) in the stored type, 0 at padding.
+
+        Only the files of these states are read.
+        """
+        pieces = list(zip(self.starts[rows].tolist(), self.lengths[rows].tolist(), strict=True))
+        batch = {}
+        for state in states:
+            stored = self.states[state]
+            values = torch.empty((len(rows), width, stored.shape[1]), dtype=self.dtype)
+            bits = values.view(_BITS[values.itemsize][0]).numpy()
+            for row, (start, length) in zip(bits, pieces, strict=True):
+                row[:length] = stored[start : start + length]
+                row[length:] = 0
+            batch[state] = values
+        return batch
+
+    def __reduce__(self) -> Any:
+        """Send a loader worker the folder, not a copy of its content."""
+        return open_store, (self.folder,)
+
+
+class FeatureWriter:
+    """Fills the files that `create_store` made; several processes may, each with rows of its own.
+
+    Rows count in the order of the files. A row is marked as finished only after its values have reached the disk, so
+    a killed process, or a disk that fills up, leaves marks that can be trusted.
+
+    Attributes:
+        order: Row number at each place of the files, (rows,) int64.
+        lengths: Tokens at each place, (rows,) int64, the longest first.
+        finished: 1 where a row is finished, (rows,) uint8, shared with the other processes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        description, lengths = _check_files(folder)
+        self.order = _longest_first(lengths)
+        self.lengths = lengths[self.order]
+        self.finished = np.memmap(folder / "finished", np.uint8, mode="r+")
+        self._dtype = PRECISIONS[description["precision"]]
+        self._width = description["width"]
+        self._bounds = np.concatenate([[0], self.lengths.cumsum()])
+        self._files = {state: os.open(_state_file(folder, state), os.O_WRONLY) for state in description["states"]}
+        self._unsaved: list[slice] = []
+        self._saved_at = time.monotonic()
+
+    def write(self, rows: slice, states: Mapping[int, Tensor]) -> None:
+        """Write consecutive rows.
+
+        Args:
+            rows: Which, by their place in the files.
+            states: State number to values (B, T, K) on any device; padding on the right is left out.
+
+        Raises:
+            DataError: A value is not finite, or too large for the stored precision.
+        """
+        lengths = torch.from_numpy(self.lengths[rows])
+        for state, file in self._files.items():
+            values = states[state]
+            assert values.shape[2] == self._width, "the width of a state"
+            real = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
+            stored = _convert(values[real.to(values.device)], self._dtype, state)
+            _write_at(file, stored.cpu(), int(self._bounds[rows.start]) * self._width * stored.itemsize)
+        self._unsaved.append(rows)
+        if time.monotonic() - self._saved_at >= _SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Wait until everything written has reached the disk, then mark it as finished."""
+        for file in self._files.values():
+            os.fsync(file)
+        for rows in self._unsaved:
+            self.finished[rows] = 1
+        self.finished.flush()
+        self._unsaved.clear()
+        self._saved_at = time.monotonic()
+
+    def __enter__(self) -> FeatureWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep what is complete, after a failure too."""
+        try:
+            self.save()
+        finally:
+            for file in self._files.values():
+                os.close(file)
+
+
+def create_store(folder: Path, description: Description, lengths: np.ndarray) -> None:
+    """Make a folder whose rows are all unfinished. The files take no space before they are filled."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a process killed in this very function
+    folder.mkdir()
+    np.save(folder / "lengths.npy", lengths)
+    (folder / "finished").write_bytes(bytes(len(lengths)))
+    for state in description["states"]:
+        with _state_file(folder, state).open("wb") as file:
+            file.truncate(size_in_bytes({**description, "states": [state]}))
+    write_atomic(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")  # last: with it the folder is usable
+
+
+def open_store(folder: Path) -> FeatureStore:
+    """Map the files of a folder of which every row is finished.
+
+    Raises:
+        DataError: Something is missing, cut or unfinished; nothing is changed.
+    """
+    description, lengths = _check_files(folder)
+    if not np.fromfile(folder / "finished", np.uint8).all():
+        raise _damaged(folder, "some rows were never computed")
+    order = _longest_first(lengths)
+    starts = np.empty_like(lengths)
+    starts[order] = lengths[order].cumsum() - lengths[order]
+    dtype, shape = PRECISIONS[description["precision"]], (description["tokens"], description["width"])
+    bits = _BITS[dtype.itemsize][1]
+    states = {  # as plain arrays, which are cut several times faster than memmap objects
+        state: np.asarray(np.memmap(_state_file(folder, state), bits, mode="r", shape=shape))
+        for state in description["states"]
+    }
+    return FeatureStore(states, dtype, lengths, starts, folder)
+
+
+def check_description(folder: Path, wanted: Description) -> None:
+    """Refuse a folder that says it was made from something else, or whose files do not fit what it says.
+
+    Raises:
+        DataError: One line with the first difference.
+    """
+    found, _ = _check_files(folder)
+    for name, value in json.loads(json.dumps(wanted)).items():
+        if found.get(name) != value:
+            raise _damaged(folder, f"it was made with {name} {found.get(name)}, not {value}")
+
+
+def finished_tokens(folder: Path) -> int:
+    """Return the number of tokens whose states are in the files already."""
+    lengths = np.load(folder / "lengths.npy")
+    return int(lengths[_longest_first(lengths)] @ np.fromfile(folder / "finished", np.uint8).astype(np.int64))
+
+
+def size_in_bytes(description: Description, tokens: int | None = None) -> int:
+    """Return the size of the states of all tokens, or of so many."""
+    token_bytes = len(description["states"]) * description["width"] * PRECISIONS[description["precision"]].itemsize
+    return int(token_bytes * (description["tokens"] if tokens is None else tokens))
+
+
+def _check_files(folder: Path) -> tuple[Description, np.ndarray]:
+    """Return the description and the lengths of a folder after comparing them with the sizes of its files."""
+    try:
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        lengths = np.load(folder / "lengths.npy")
+        wanted = {folder / "finished": description["rows"]}
+        for state in description["states"]:
+            wanted[_state_file(folder, state)] = size_in_bytes({**description, "states": [state]})
+        found = {file: file.stat().st_size for file in wanted}
+    except FileNotFoundError as error:
+        raise _damaged(folder, f"{Path(error.filename).name} is missing") from error
+    except (KeyError, TypeError, EOFError, ValueError) as error:
+        raise _damaged(folder, f"{DESCRIPTION} or lengths.npy is unreadable") from error
+    for file, size in wanted.items():
+        if found[file] != size:
+            raise _damaged(folder, f"{file.name} has {found[file]} bytes, not {size}")
+    if (len(lengths), lengths.sum()) != (description["rows"], description["tokens"]):
+        raise _damaged(folder, "lengths.npy is of other texts")
+    return description, lengths
+
+
+def _damaged(folder: Path, what: str) -> DataError:
+    return DataError(f"features={folder}: not a whole cache of this base and these texts: {what}; delete the folder")
+
+
+def _state_file(folder: Path, state: int) -> Path:
+    return folder / f"state_{state:02d}"
+
+
+def _longest_first(lengths: np.ndarray) -> np.ndarray:
+    return np.argsort(-lengths, kind="stable")
+
+
+def _convert(values: Tensor, dtype: torch.dtype, state: int) -> Tensor:
+    stored = values.to(dtype)
+    if not stored.isfinite().all():
+        if values.isfinite().all():
+            largest = f"{values.abs().max().item():.3g}, above the {torch.finfo(dtype).max:.3g} of fp16"
+            raise DataError(f"features.precision=fp16: state {state} reaches {largest}; use bf16 or fp32")
+        raise DataError(f"features: state {state} of the base holds values that are not finite")
+    return stored
+
+
+def _write_at(file: int, values: Tensor, position: int) -> None:
+    rest = values.contiguous().view(torch.uint8).numpy().data.cast("B")
+    while rest:  # a system call may write less than it is given
+        written = os.pwrite(file, rest, position)
+        rest, position = rest[written:], position + written

@@ -1,0 +1,66 @@
+"""Layer mixing: one learned distribution over the layers of a model, which mixes their states.
+
+    p~ = softmax(alpha p),    x = sum_j p~_j f_j(Z_j)
+
+Peters et al. 2018 (ELMo, arXiv 1802.05365), equation 1; Dremov 2024 (Adalayers) adds the sharpness alpha and cuts small
+weights to exactly 0, so that their layers need not be computed. Everything is float32.
+
+Shape legend: L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def layer_weights(
+    scores: Tensor,
+    alpha: float,
+    cutoff: float = 0.0,
+    top_k: int | None = None,
+    kept: Sequence[int] | None = None,
+) -> Tensor:
+    """The mixing weights p~ of every layer, float32, (L,); they sum to one and are exactly 0 where a layer was cut.
+
+    Args:
+        scores: p, (L,), any floating point type; equal scores give the uniform distribution.
+        alpha: Sharpness. It multiplies the scores, hence also the step an optimiser takes on the logits.
+        cutoff: Weights of at most this become 0 and the rest is renormalised; the largest always stays. A layer that
+            was cut has no gradient of its own and seldom comes back.
+        top_k: Only the k largest scores take part. The gradient is that of the softmax over all layers (straight
+            through), so that a layer outside can enter.
+        kept: The layers that take part at all; None for all.
+    """
+    logits = alpha * scores.float()
+    if kept is not None and len(kept) < len(scores):
+        logits = logits.masked_fill(~_members(kept, logits), -torch.inf)
+    soft = weights = logits.softmax(dim=0)
+    if top_k is not None and top_k < len(scores):
+        chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(0, logits.topk(top_k).indices, True)
+        weights = logits.masked_fill(~chosen, -torch.inf).softmax(dim=0)
+    if cutoff > 0.0:
+        weights = weights * ((weights > cutoff) | (weights == weights.max()))
+        weights = weights / weights.sum()
+    if top_k is not None:
+        weights = weights.detach() + (soft - soft.detach())
+    return weights
+
+
+def weights_entropy(weights: Tensor) -> Tensor:
+    """-sum_j p~_j log p~_j in nats, a scalar between 0 (one layer) and ln L (uniform)."""
+    # The inner `where` keeps log(0) out of the backward pass, which would turn a zero gradient into NaN.
+    logs = torch.where(weights > 0.0, weights, 1.0).log()
+    return -(weights * logs).sum()
+
+
+def expected_state(weights: Tensor, first_state: int) -> Tensor:
+    """sum_j p~_j n_j, a scalar: after how many blocks the mean layer lies, where layer j is state `first_state` + j."""
+    states = torch.arange(first_state, first_state + len(weights), device=weights.device)
+    return (weights * states).sum()
+
+
+def _members(kept: Sequence[int], like: Tensor) -> Tensor:
+    return torch.tensor([layer in kept for layer in range(len(like))], device=like.device)

@@ -1,0 +1,42 @@
+"""From states to features: projections, positions, and the mean over real tokens.
+
+Shape legend: B batch, T tokens, K width of the base's states, k width of the projected states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+def project(projector: nn.Module, state: Tensor) -> Tensor:
+    """Project a state, f = LN(W GELU(Z)), (B, T, K) to (B, T, k); the norm has no parameters (Dremov 2024)."""
+    projected = projector(nn.functional.gelu(state))
+    return nn.functional.layer_norm(projected, projected.shape[-1:])
+
+
+def sinusoidal_positions(length: int, like: Tensor) -> Tensor:
+    """Vaswani et al. 2017 (arXiv 1706.03762), section 3.5: sines and cosines in turn, (T, k), for any length."""
+    width = like.shape[-1]
+    positions = torch.arange(length, device=like.device, dtype=torch.float32).unsqueeze(1)
+    steps = torch.arange(0, width, 2, device=like.device, dtype=torch.float32)
+    angles = positions * 10000.0 ** (-steps / width)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width].to(like.dtype)
+
+
+def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over real tokens, (B, T, k) to (B, k); zeros where a sequence has none."""
+    if mask is None:
+        return features.mean(dim=1)
+    real = mask.ne(0).unsqueeze(-1).to(features.dtype)
+    return (features * real).sum(dim=1) / real.sum(dim=1).clamp(min=1.0)
+
+
+def zero_of(parameters: Iterable[nn.Parameter]) -> Tensor | float:
+    """Zero, with a gradient of zero to every trainable parameter.
+
+    Several processes must agree on which parameters have a gradient, also those that a batch did not use.
+    """
+    return sum(0.0 * parameter.flatten()[0] for parameter in parameters if parameter.requires_grad)

@@ -1,0 +1,295 @@
+"""Adalayers from the command's settings to its files: tasks, baselines, the cache of states, resume, evaluation."""
+
+import json
+import logging
+import shutil
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerFast,
+)
+
+from adadepth import tasks
+from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
+from tests.configs.support import BASELINES, GLUE, ROOTS, configured
+
+WORDS = "the cat sat on a mat and then it slept for some hours in warm sun while birds sang"
+ADALAYERS = [root for root in ROOTS if root.startswith("adalayers")]
+SMALL = ("model.project_dim=16", "model.attention_heads_num=2", "model.dim_feedforward=16")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A small BERT with its tokenizer, as the hub would give it."""
+    folder = tmp_path_factory.mktemp("base")
+    torch.manual_seed(0)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS.split())]
+    config = BertConfig(
+        vocab_size=len(pieces), hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=128, initializer_range=0.5,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )  # fmt: skip
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]",
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def write_table(folder, config, rows=40):
+    """Sentences in the columns of a task; whether `sat` is said decides the class, and every `cat` is an entity."""
+    folder.mkdir()
+    dataset = config.dataset
+    splits = {dataset.train_split, *dataset.evaluation_splits} - {"held_out"}
+    words = WORDS.split()
+    for number, split in enumerate(sorted(splits)):
+        with (folder / f"{split}.jsonl").open("w") as file:
+            for row in range(rows):
+                chosen = [words[(row * 7 + 3 * place + number) % len(words)] for place in range(3 + row % 5)]
+                if hasattr(dataset, "token_column"):
+                    tags = ["B-PER" if word == "cat" else "O" for word in chosen]
+                    record = {dataset.token_column: chosen, dataset.tag_column: tags}
+                else:
+                    label = row / rows if dataset.problem == "regression" else int("sat" in chosen)
+                    record = dict.fromkeys(dataset.text_columns, " ".join(chosen)) | {"label": label}
+                file.write(json.dumps(record) + "\n")
+    return folder
+
+
+def settings(tmp_path, base, root, *overrides):
+    """A root on the small base and a local table, at the debug length."""
+    table = tmp_path / "table"
+    tagged = ["dataset.labels=[O,B-PER,I-PER]"] if "conll" in root else []
+    given = [f"model.base_model={base}", f"dataset.path={table}", *SMALL, *tagged]
+    given += ["dataset.source=local"] * (root != "adalayers_tiny") + ["model.classes_weights=null"]
+    config = configured(
+        root, "debug=finetune", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
+        "trainer.disable_tqdm=true", *given, *overrides,
+    )  # fmt: skip
+    if not table.exists():
+        write_table(table, config)
+    return config
+
+
+TABLE = ("dataset=table", "dataset.text_columns=[sentence]", "dataset.source=local")
+
+
+def run(tmp_path, base, root, *overrides):
+    """Train; returns the folder of the latest run and the metric."""
+    before = set((tmp_path / "out").glob("*/*"))
+    metric = tasks.run(settings(tmp_path, base, root, *overrides))
+    (directory,) = set((tmp_path / "out").glob("*/*")) - before
+    return directory, metric
+
+
+def lines(directory):
+    """What was logged, but for times."""
+    entries = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    timed = ("time", "per_second", "runtime")
+    return [{key: value for key, value in entry.items() if not key.endswith(timed)} for entry in entries]
+
+
+@pytest.mark.parametrize("root", ADALAYERS)
+def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
+    directory, metric = run(tmp_path, base, root)
+    record = json.loads((directory / "run.json").read_text())
+    assert record["status"] == "finished"
+    for name in ("config.yaml", "metrics.jsonl", "halting.json", "report.html", "figures/layers.png"):
+        assert (directory / name).stat().st_size > 0, name
+    halting = json.loads((directory / "halting.json").read_text())
+    assert halting["unit"] == "task"
+    assert sum(halting["layers"]["weights"]) == pytest.approx(1)
+    auto = AutoModelForTokenClassification if "conll" in root else AutoModelForSequenceClassification
+    model = auto.from_pretrained(directory / "model")
+    assert model.config.model_type == "adalayers"
+    assert not any(name.startswith("model.") for name in _saved(directory)), "the frozen base is not saved again"
+    again = settings(tmp_path, base, root, "mode=evaluate", f"checkpoint={directory}")
+    assert tasks.run(again) == pytest.approx(metric)
+
+
+def _saved(directory):
+    from safetensors import safe_open
+
+    with safe_open(directory / "model" / "model.safetensors", "pt") as file:
+        return list(file.keys())
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("root", ["adalayers", "adalayers_conll"])
+def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base):
+    options = TABLE if root == "adalayers" else ()
+    options = (*options, f"baseline={baseline}")
+    directory, _ = run(tmp_path, base, root, *options)
+    weights = json.loads((directory / "halting.json").read_text())["layers"]["weights"]
+    one = {"one_layer": 1, "last_layer": 3, "linear_probe": 3, "full_finetune": 3}.get(baseline)
+    if one is not None:
+        assert weights == [float(state == one) for state in range(4)]
+    elif baseline == "uniform":
+        assert weights == pytest.approx([0.25] * 4)
+    saved = [name for name in _saved(directory) if name.startswith("model.")]
+    assert bool(saved) == (baseline == "full_finetune")
+
+
+@pytest.mark.parametrize("task", GLUE)
+def test_every_glue_task_trains(task, tmp_path, base):
+    directory, metric = run(tmp_path, base, "adalayers", f"dataset={task}", "trainer=head")
+    record = json.loads((directory / "run.json").read_text())
+    assert record["final_metrics"]["eval/score"] == metric
+    assert record["status"] == "finished"
+
+
+@pytest.mark.parametrize("dataset", ["wikiann", "ud_pos", "tagging_table"])
+def test_every_tagging_data_set_trains(dataset, tmp_path, base):
+    directory, metric = run(
+        tmp_path, base, "adalayers", f"dataset={dataset}", "dataset.labels=[O,B-PER,I-PER]", "trainer=head"
+    )
+    metrics = json.loads((directory / "run.json").read_text())["final_metrics"]
+    assert metrics["eval/score"] == metric
+    assert ("eval/token_accuracy" in metrics) == (dataset == "ud_pos")
+    assert ("eval/entity_f1" in metrics) == (dataset != "ud_pos")
+
+
+@pytest.mark.parametrize("root", ["adalayers", "adalayers_conll"])
+def test_training_from_the_cache_is_training_without_it(root, tmp_path, base):
+    options = TABLE if root == "adalayers" else ()
+    options = (*options, "trainer.max_steps=6", "trainer.eval_steps=3", "trainer.save_steps=3")
+    cached, _ = run(tmp_path, base, root, *options)
+    online, _ = run(tmp_path, base, root, *options, "features.cache=false")
+    for left, right in zip(lines(cached), lines(online), strict=True):
+        for name in left.keys() | right.keys():
+            if name.startswith(("cost/", "figures/")) or isinstance(left[name], dict):
+                continue  # what ran is not the same
+            assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-6), name
+    executed = [json.loads((path / "halting.json").read_text())["cost"]["executed_macs"] for path in (cached, online)]
+    assert executed[0] < executed[1] / 3, "the base did not run"
+
+
+def test_half_precision_states_are_close(tmp_path, base):
+    found = [
+        run(tmp_path, base, "adalayers", *TABLE, f"features.precision={name}")[0] for name in ("fp32", "bf16", "fp16")
+    ]
+    losses = [json.loads((path / "run.json").read_text())["final_metrics"]["eval/loss"] for path in found]
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)
+    assert losses[2] == pytest.approx(losses[0], rel=2e-3)
+
+
+def test_runs_share_the_states(tmp_path, base, monkeypatch):
+    run(tmp_path, base, "adalayers", *TABLE)
+
+    def forbidden(self, *args, **kwargs):
+        raise AssertionError("the base ran again")
+
+    monkeypatch.setattr(BertModel, "forward", forbidden)
+    run(tmp_path, base, "adalayers", *TABLE, "seed=3", "model.alpha_distribution=3")
+    run(tmp_path, base, "adalayers", *TABLE, "baseline=last_layer")
+
+
+def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, base):
+    given = (
+        *TABLE, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "trainer.save_total_limit=null",
+        "model.cutoff_warmup_steps=3", "model.distribution_cutoff=0.2",
+    )  # fmt: skip
+    whole, _ = run(tmp_path, base, "adalayers", *given)
+    stopped, _ = run(tmp_path, base, "adalayers", *given, "name=stopped")
+    for step in (4, 6):
+        for path in sorted((stopped / "checkpoints" / f"checkpoint-{step}").iterdir()):
+            path.unlink()
+    tasks.run(settings(tmp_path, base, "adalayers", *given, "name=stopped", f"resume={stopped}"))
+    left, right = (AutoModelForSequenceClassification.from_pretrained(path / "model") for path in (whole, stopped))
+    for (name, one), (_, other) in zip(left.named_parameters(), right.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+    assert lines(whole) == lines(stopped)
+
+
+def test_gradients_do_not_depend_on_how_an_update_is_cut(tmp_path, base):
+    norms = []
+    for batch, accumulation in ((8, 1), (2, 4)):
+        given = (f"trainer.per_device_train_batch_size={batch}", f"trainer.gradient_accumulation_steps={accumulation}",
+                 "trainer.max_steps=1", "trainer.eval_steps=1", "trainer.save_steps=1",
+                 "model.attention_dropout_prob=0", "model.lambda_distribution_entropy=0.1",
+                 "model.lambda_distribution_depth=0.1", "model.classes_weights=[0.3,0.7]")  # fmt: skip
+        directory, _ = run(tmp_path, base, "adalayers", *TABLE, *given)
+        (entry,) = [line for line in lines(directory) if "train/grad_norm" in line]
+        norms.append([entry[f"train/{name}"] for name in ("grad_norm", "loss", "entropy_loss", "depth_loss")])
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_seeds_share_states_and_are_summarised(tmp_path, base):
+    tasks.run(settings(tmp_path, base, "adalayers", *TABLE, "seeds=2"))
+    (found,) = (tmp_path / "out").glob("*/*/seeds.json")
+    metrics = json.loads(found.read_text())["metrics"]
+    assert metrics["eval/score"]["n"] == 2
+    assert metrics["halting/layers/expected_depth"]["n"] == 2
+
+
+def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
+    given = ("trainer.max_steps=8", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.plateau_patience=1",
+             "trainer.learning_rate=1e-6", "trainer.plateau_min_lr=0")  # fmt: skip
+    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *given)
+    rates = [line["train/learning_rate"] for line in lines(directory) if "train/learning_rate" in line]
+    assert rates[-1] < rates[0] / 3
+
+
+@pytest.mark.parametrize(("overrides", "error", "message"), [
+    (("model.freeze_base_model=false",), ConfigError, "features.cache=true: .* set features.cache=false"),
+    (("model.distribution_cutoff=0.25",), ConfigError, "distribution_cutoff=0.25"),
+    (("model.pick_one_layer_only=4",), ConfigError, "pick_one_layer_only=4"),
+    (("model.topk_distribution=5",), ConfigError, "topk_distribution=5"),
+    (("model.attention_heads_num=3",), ConfigError, "attention_heads_num=3: must divide model.project_dim=16"),
+    (("model.classes_weights=[1,2,3]",), ConfigError, "classes_weights"),
+    (("model.base_model=/nowhere/at/all",), UserError, "model.base_model=/nowhere/at/all"),
+    (("dataset.sequence_length=256",), UserError, "dataset.sequence_length=256: the model has only 128 positions"),
+    (("model.pretrained=x",), ConfigError, "model.pretrained=x: the base is named by model.base_model"),
+    (("model.layers_num=2",), ConfigError, "model.layers_num=2: read only with model.seed_compat=true"),
+    (("features.limit_gib=1e-6",), DataError, "features.limit_gib"),
+])  # fmt: skip
+def test_a_mistake_is_one_line_and_leaves_nothing(overrides, error, message, tmp_path, base):
+    with pytest.raises(error, match=message) as caught:
+        run(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=" + str(base), *overrides)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_features_are_for_frozen_bases():
+    with pytest.raises(ConfigError, match="features: read only with a frozen base"):
+        configured("ponder_tiny", "features.cache=false")
+
+
+def test_a_head_is_not_evaluated_on_another_base(tmp_path, base):
+    place = shutil.copytree(base, tmp_path / "base")
+    directory, _ = run(tmp_path, place, "adalayers", *TABLE)
+    torch.manual_seed(1)
+    BertModel(BertConfig.from_pretrained(base)).save_pretrained(place)
+    with pytest.raises(CheckpointError, match="base_model") as caught:
+        tasks.run(settings(tmp_path, place, "adalayers", *TABLE, "mode=evaluate", f"checkpoint={directory}"))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_estimate_is_told_before_anything_is_written(tmp_path, base, caplog):
+    caplog.set_level(logging.INFO)
+    run(tmp_path, base, "adalayers", *TABLE)
+    assert "GiB" in caplog.text
+
+
+def test_the_tiny_experiment_runs_without_a_network(tmp_path):
+    config = configured(
+        "adalayers_tiny", "debug=finetune", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
+        "dataset.max_train_examples=64", "trainer.disable_tqdm=true",
+    )  # fmt: skip
+    tasks.run(config)
+    (directory,) = (tmp_path / "out").glob("*/*")
+    assert json.loads((directory / "halting.json").read_text())["max_depth"] == 6

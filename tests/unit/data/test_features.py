@@ -1,0 +1,548 @@
+"""The cache of a frozen base's hidden states: what is stored, what survives, what is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import BertConfig, BertModel
+
+from adadepth.data import feature_store, features
+from adadepth.data.features import FeatureReader, FeatureStore, RowNumbers, cached_features
+from adadepth.data.sequence_collate import SequenceCollator
+from adadepth.errors import DataError
+
+WIDTH = 5
+STATES = (0, 2, 3)
+LENGTHS = (3, 9, 1, 4, 9, 2, 7, 5)
+
+
+class Examples(list[dict[str, Any]]):
+    """A list that also takes (epoch, index), as data sets do."""
+
+    def __getitem__(self, item: Any) -> Any:
+        return super().__getitem__(item[1] if isinstance(item, tuple) else item)
+
+    def gold(self, index: int) -> list[int]:
+        return [index]
+
+
+def make_examples(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    return Examples(
+        {
+            "input_ids": rng.integers(1, 50, length), "token_type_ids": np.arange(length) % 2,
+            "special_tokens_mask": np.zeros(length, np.uint8), "index": row,
+        }
+        for row, length in enumerate(lengths)
+    )  # fmt: skip
+
+
+def value(ids: Tensor, types: Tensor, state: int) -> Tensor:
+    """The pretended base: exact in bfloat16, different for every id, place, state and column."""
+    place = torch.arange(ids.shape[-1])
+    return (ids / 8 + types * 8 + place % 4 - state).unsqueeze(-1) * torch.tensor([1.0, -1.0, 0.5, 2.0, 4.0])
+
+
+class Base:
+    """Counts what it computes, and can be told to fail at some batch."""
+
+    def __init__(self, fail_at: int | None = None, failure: Callable[[], Any] | None = None) -> None:
+        self.batches: list[tuple[int, ...]] = []
+        self.rows: list[int] = []
+        self.fail_at = fail_at
+        self.failure = failure
+
+    def __call__(self, batch: dict[str, Tensor], states: Sequence[int]) -> Mapping[int, Tensor]:
+        if len(self.batches) == self.fail_at:
+            assert self.failure is not None
+            self.failure()
+        self.batches.append(tuple(batch["input_ids"].shape))
+        self.rows += batch["index"].tolist()
+        return {state: value(batch["input_ids"], batch["token_type_ids"], state) for state in states}
+
+
+def build(root: Path, examples: Any = None, base: Any = None, **changes: Any) -> FeatureStore:
+    settings: dict[str, Any] = {
+        "states": STATES, "width": WIDTH, "precision": "fp32", "base_key": "weights", "compute": base or Base(),
+        "collate": SequenceCollator(0, 64), "batch_tokens": 10,
+    }  # fmt: skip
+    return cached_features(root, make_examples() if examples is None else examples, **{**settings, **changes})
+
+
+def expect_all(store: FeatureStore, examples: Any, dtype: torch.dtype = torch.float32) -> None:
+    """Compare every row with the base's values for that row alone."""
+    for row, example in enumerate(examples):
+        ids, types = torch.from_numpy(example["input_ids"]), torch.from_numpy(example["token_type_ids"])
+        found = store.read(np.array([row]), STATES, len(ids) + 2)
+        for state in STATES:
+            assert torch.equal(found[state][0, :-2], value(ids, types, state).to(dtype))
+            assert not found[state][0, -2:].any()
+
+
+def folders(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.is_dir())
+
+
+def one_line(caught: pytest.ExceptionInfo[DataError]) -> str:
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def kill_at_third_batch(root: Path) -> None:
+    """Compute in another process, which ends without a chance to tidy up."""
+    child = os.fork()
+    if child == 0:
+        try:
+            build(root, base=Base(fail_at=2, failure=lambda: os._exit(9)))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+# --- what is stored and read
+
+
+@pytest.mark.parametrize(("precision", "dtype"), feature_store.PRECISIONS.items())
+def test_stored_states_are_the_computed_ones_without_padding(
+    tmp_path: Path, precision: str, dtype: torch.dtype
+) -> None:
+    examples = make_examples()
+    store = build(tmp_path, examples, precision=precision)
+    expect_all(store, examples, dtype)
+    assert len(store) == len(examples)
+    for state in STATES:
+        size = (store.folder / f"state_{state:02d}").stat().st_size
+        assert size == sum(LENGTHS) * WIDTH * dtype.itemsize
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_read_batch_is_the_padded_stack_of_its_rows(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=9))
+    rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=12))
+    examples = make_examples(lengths)
+    store = build(tmp_path_factory.mktemp("cache"), examples, batch_tokens=data.draw(st.integers(1, 40)))
+    found = store.read(np.array(rows), (2,), 12)
+    assert found.keys() == {2}
+    for position, row in enumerate(rows):
+        expected = torch.zeros(12, WIDTH)
+        ids, types = torch.from_numpy(examples[row]["input_ids"]), torch.from_numpy(examples[row]["token_type_ids"])
+        expected[: lengths[row]] = value(ids, types, 2)
+        assert torch.equal(found[2][position], expected)
+
+
+def test_states_of_a_transformer_are_those_of_any_other_batch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
+    model = BertModel(config).eval()
+    examples, collate = make_examples(), SequenceCollator(0, 64)
+
+    @torch.no_grad()
+    def run(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        outputs = model(**{name: batch[name] for name in names}, output_hidden_states=True)
+        return {state: outputs.hidden_states[state] for state in states}
+
+    store = build(tmp_path, examples, run, width=16)
+    batch = collate(examples)
+    found = store.read(batch["index"].numpy(), STATES, batch["input_ids"].shape[1])
+    for state, expected in run(batch, STATES).items():
+        assert torch.allclose(found[state], expected * batch["attention_mask"].unsqueeze(2), atol=1e-5)
+
+
+def test_batches_hold_rows_of_similar_length_and_few_enough_tokens(tmp_path: Path) -> None:
+    base = Base()
+    build(tmp_path, base=base, batch_tokens=10, collate=SequenceCollator(0, 64))
+    assert sorted(base.rows) == list(range(len(LENGTHS)))
+    lengths = [LENGTHS[row] for row in base.rows]
+    assert lengths == sorted(LENGTHS, reverse=True)
+    longest = iter(lengths)
+    for rows, _ in base.batches:
+        taken = [next(longest) for _ in range(rows)]
+        assert rows == 1 or rows * taken[0] <= 10
+
+
+def test_a_row_longer_than_a_batch_is_computed_alone(tmp_path: Path) -> None:
+    base = Base()
+    build(tmp_path, base=base, batch_tokens=1)
+    assert [rows for rows, _ in base.batches] == [1] * len(LENGTHS)
+
+
+# --- what a cache is the cache of
+
+
+def test_the_same_states_are_computed_once(tmp_path: Path) -> None:
+    build(tmp_path)
+    base = Base()
+    expect_all(build(tmp_path, base=base, batch_tokens=100), make_examples())
+    assert not base.batches
+
+
+@pytest.mark.parametrize("change", ["base", "ids", "types", "cut", "states", "precision", "library"])
+def test_whatever_changes_a_state_makes_a_cache_of_its_own(
+    tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path)
+    examples, changes = make_examples(), {}
+    if change == "base":
+        changes["base_key"] = "other weights"
+    elif change == "ids":
+        examples[4]["input_ids"][3] += 1
+    elif change == "types":
+        examples[4]["token_type_ids"][3] ^= 1
+    elif change == "cut":
+        examples = make_examples([min(length, 8) for length in LENGTHS])
+    elif change == "states":
+        changes["states"] = (0, 1, 2, 3)
+    elif change == "precision":
+        changes["precision"] = "bf16"
+    else:
+        monkeypatch.setattr(features.transformers, "__version__", "0")
+    base = Base()
+    build(tmp_path, examples, base, **changes)
+    assert base.batches
+    assert len(folders(tmp_path)) == 2
+
+
+def test_the_description_says_what_the_states_are(tmp_path: Path) -> None:
+    store = build(tmp_path, base_key={"weights": "ab12"})
+    said = json.loads((store.folder / "features.json").read_text())
+    assert said["base"] == {"weights": "ab12"}
+    assert (said["rows"], said["tokens"], said["states"]) == (len(LENGTHS), sum(LENGTHS), list(STATES))
+    assert (said["width"], said["precision"]) == (WIDTH, "fp32")
+    assert {"examples", "torch", "transformers", "format"} <= said.keys()
+
+
+# --- interrupted, shared
+
+
+def test_an_interrupted_computation_is_continued(tmp_path: Path) -> None:
+    first = Base(fail_at=3, failure=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, base=first)
+    assert folders(tmp_path)[0].endswith(".partial")
+    second = Base()
+    expect_all(build(tmp_path, base=second), make_examples())
+    assert sorted(first.rows + second.rows) == list(range(len(LENGTHS)))
+    assert not folders(tmp_path)[0].endswith(".partial")
+
+
+def test_another_batch_size_continues_too(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, base=Base(fail_at=3, failure=interrupt))
+    expect_all(build(tmp_path, batch_tokens=17), make_examples())
+
+
+def test_what_was_saved_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_store, "_SAVE_SECONDS", 0.0)
+    kill_at_third_batch(tmp_path)
+    base = Base()
+    expect_all(build(tmp_path, base=base), make_examples())
+    assert sorted(LENGTHS[row] for row in base.rows) == sorted(LENGTHS)[:-2]  # the two longest came first
+
+
+def test_nothing_is_marked_before_it_reached_the_disk(tmp_path: Path) -> None:
+    kill_at_third_batch(tmp_path)  # before the first save
+    base = Base()
+    expect_all(build(tmp_path, base=base), make_examples())
+    assert len(base.rows) == len(LENGTHS)
+
+
+def test_a_process_killed_while_preparing_leaves_nothing_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(feature_store, "write_atomic", lambda *_: interrupt())
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path)
+    expect_all(build(tmp_path), make_examples())
+
+
+def test_processes_share_the_work(tmp_path: Path) -> None:
+    bases = [Base(), Base(), Base()]
+    barrier = threading.Barrier(3, timeout=20)
+
+    def run(rank: int) -> FeatureStore:
+        return build(tmp_path, base=bases[rank], processes=(rank, 3), barrier=barrier.wait)
+
+    with ThreadPoolExecutor(3) as pool:
+        stores = list(pool.map(run, range(3)))
+    for store in stores:
+        expect_all(store, make_examples())
+    assert all(base.rows for base in bases)
+    assert sorted(row for base in bases for row in base.rows) == list(range(len(LENGTHS)))
+
+
+def test_all_processes_refuse_alike(tmp_path: Path) -> None:
+    barrier = threading.Barrier(2, timeout=20)
+
+    def run(rank: int) -> str:
+        with pytest.raises(DataError) as caught:
+            build(tmp_path, limit_gib=0, processes=(rank, 2), barrier=barrier.wait)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert len(set(pool.map(run, range(2)))) == 1
+
+
+def test_another_number_of_processes_continues(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, base=Base(fail_at=2, failure=interrupt))
+    barrier = threading.Barrier(2, timeout=20)
+    with ThreadPoolExecutor(2) as pool:
+        stores = pool.map(lambda rank: build(tmp_path, processes=(rank, 2), barrier=barrier.wait), range(2))
+        for store in stores:
+            expect_all(store, make_examples())
+
+
+def test_of_several_runs_one_computes(tmp_path: Path) -> None:
+    bases = [Base(), Base()]
+    with ThreadPoolExecutor(2) as pool:
+        for store in pool.map(lambda base: build(tmp_path, base=base), bases):
+            expect_all(store, make_examples())
+    assert sum(len(base.rows) for base in bases) == len(LENGTHS)
+
+
+def test_a_disk_that_the_processes_do_not_share_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="never computed"):
+        build(tmp_path, processes=(0, 2))
+    assert folders(tmp_path)[0].endswith(".partial")
+
+
+# --- refusals
+
+
+def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(features.shutil, "disk_usage", lambda _: SimpleNamespace(free=count))
+
+
+SIZE = sum(LENGTHS) * WIDTH * 4 * len(STATES)
+
+
+def test_the_size_is_checked_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = Base()
+    with pytest.raises(DataError) as caught:
+        build(tmp_path, base=base, limit_gib=(SIZE - 1) / 2**30)
+    assert one_line(caught).startswith("features.limit_gib=")
+    free(monkeypatch, SIZE - 1)
+    with pytest.raises(DataError) as caught:
+        build(tmp_path, base=base, limit_gib=SIZE / 2**30)
+    assert one_line(caught).startswith(f"dataset.cache_dir={tmp_path}: ")
+    assert not base.batches
+    assert not folders(tmp_path)
+    free(monkeypatch, SIZE)
+    build(tmp_path)
+
+
+def test_what_an_earlier_run_wrote_needs_no_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, base=Base(fail_at=2, failure=interrupt))
+    missing = SIZE - 2 * max(LENGTHS) * WIDTH * 4 * len(STATES)
+    free(monkeypatch, missing - 1)
+    with pytest.raises(DataError, match="still to be written"):
+        build(tmp_path)
+    free(monkeypatch, missing)
+    expect_all(build(tmp_path), make_examples())
+
+
+def test_a_disk_that_fills_up_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, calls = os.pwrite, []
+
+    def limited(file: int, data: Any, position: int) -> int:
+        calls.append(position)
+        if len(calls) > 3 * len(STATES) + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data, position)
+
+    first = Base()
+    with monkeypatch.context() as patch:
+        patch.setattr(feature_store.os, "pwrite", limited)
+        with pytest.raises(DataError) as caught:
+            build(tmp_path, base=first)
+    assert one_line(caught).startswith(f"dataset.cache_dir={tmp_path}: the disk filled up")
+    second = Base()
+    expect_all(build(tmp_path, base=second), make_examples())
+    assert len(first.batches) == 4
+    assert len(second.rows) == len(LENGTHS) - sum(rows for rows, _ in first.batches[:3])
+
+
+def test_a_write_that_takes_several_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.pwrite
+    monkeypatch.setattr(feature_store.os, "pwrite", lambda file, data, position: write(file, data[:7], position))
+    expect_all(build(tmp_path), make_examples())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(DataError) as caught:
+        build(tmp_path)
+    assert "Permission denied" in one_line(caught)
+
+
+def cut_state(folder: Path) -> None:
+    os.truncate(folder / "state_02", 8)
+
+
+def unfinish(folder: Path) -> None:
+    marks = bytearray((folder / "finished").read_bytes())
+    marks[-1] = 0
+    (folder / "finished").write_bytes(marks)
+
+
+def remove_lengths(folder: Path) -> None:
+    (folder / "lengths.npy").unlink()
+
+
+def garble(folder: Path) -> None:
+    (folder / "features.json").write_text("{", encoding="utf-8")
+
+
+def garble_lengths(folder: Path) -> None:
+    (folder / "lengths.npy").write_bytes(b"")
+
+
+def swap_lengths(folder: Path) -> None:
+    np.save(folder / "lengths.npy", np.load(folder / "lengths.npy") + 1)
+
+
+def forget(folder: Path) -> None:
+    (folder / "features.json").write_text("[]", encoding="utf-8")
+
+
+def change_base(folder: Path) -> None:
+    said = json.loads((folder / "features.json").read_text())
+    (folder / "features.json").write_text(json.dumps({**said, "base": "elsewhere"}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (cut_state, "state_02 has 8 bytes"), (unfinish, "never computed"), (remove_lengths, "lengths.npy is missing"),
+        (garble, "unreadable"), (garble_lengths, "unreadable"), (swap_lengths, "other texts"), (forget, "unreadable"),
+        (change_base, "made with base elsewhere, not weights"),
+    ],
+)  # fmt: skip
+def test_a_damaged_cache_is_named_and_left_alone(tmp_path: Path, damage: Callable[[Path], None], says: str) -> None:
+    folder = build(tmp_path).folder
+    damage(folder)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    base = Base()
+    with pytest.raises(DataError) as caught:
+        build(tmp_path, base=base)
+    message = one_line(caught)
+    assert message.startswith(f"features={folder}: ")
+    assert says in message
+    assert not base.batches
+    assert before == {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:
+    first = build(tmp_path / "one").folder
+    second = build(tmp_path / "two", base_key="other weights").folder
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    with pytest.raises(DataError, match="made with base weights, not other weights"):
+        build(tmp_path / "two", base_key="other weights")
+
+
+def test_a_damaged_unfinished_cache_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, base=Base(fail_at=2, failure=interrupt))
+    cut_state(next(path for path in tmp_path.iterdir() if path.is_dir()))
+    with pytest.raises(DataError, match="state_02 has 8 bytes"):
+        build(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("large", "precision", "says"),
+    [
+        (7e4, "fp16", "features.precision=fp16: state 2 reaches 7e+04, above the 6.55e+04 of fp16; use bf16 or fp32"),
+        (float("nan"), "fp32", "features: state 2 of the base holds values that are not finite"),
+        (float("inf"), "bf16", "features: state 2 of the base holds values that are not finite"),
+    ],
+)
+def test_values_that_cannot_be_stored(tmp_path: Path, large: float, precision: str, says: str) -> None:
+    def compute(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
+        values = dict(Base()(batch, states))
+        values[2][0, 0, 0] = large
+        return values
+
+    with pytest.raises(DataError) as caught:
+        build(tmp_path, base=compute, precision=precision)
+    assert one_line(caught) == says
+
+
+def test_padding_may_hold_anything(tmp_path: Path) -> None:
+    def compute(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
+        padding = batch["attention_mask"].unsqueeze(2) == 0
+        return {state: values.masked_fill(padding, float("nan")) for state, values in Base()(batch, states).items()}
+
+    expect_all(build(tmp_path, base=compute), make_examples())
+
+
+# --- on the way to a model
+
+
+def test_a_store_travels_as_its_folder(tmp_path: Path) -> None:
+    store = build(tmp_path, make_examples([60] * 50))
+    sent = pickle.dumps(store)
+    assert len(sent) < 1000
+    copy = pickle.loads(sent)
+    for state, values in copy.read(np.arange(3), STATES, 60).items():
+        assert torch.equal(values, store.read(np.arange(3), STATES, 60)[state])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_get_the_states_of_their_rows(tmp_path: Path, workers: int) -> None:
+    train, held_out = make_examples(), make_examples((4, 2, 6), seed=1)
+    reader = FeatureReader([build(tmp_path, train), build(tmp_path, held_out, precision="bf16")])
+    collate = SequenceCollator(0, 64)
+
+    def collate_rows(examples: Any) -> dict[str, Tensor]:
+        return {**collate(examples), "feature_row": torch.tensor([example["feature_row"] for example in examples])}
+
+    for examples, first in ((train, 0), (held_out, len(train))):
+        numbered = RowNumbers(examples, first)
+        assert numbered[(7, 1)]["feature_row"] == first + 1
+        assert numbered.gold(2) == [2]
+        loader = DataLoader(numbered, 3, shuffle=True, collate_fn=collate_rows, num_workers=workers)
+        for batch in loader:
+            found = reader(batch, (3, 0))
+            assert found.keys() == batch.keys() | {"states"}
+            assert tuple(found["states"]) == (3, 0)
+            for state, values in found["states"].items():
+                expected = value(batch["input_ids"], batch["token_type_ids"], state)
+                assert values.dtype == torch.float32
+                assert torch.equal(values, expected * batch["attention_mask"].unsqueeze(2))
+
+
+def test_batches_without_rows_stay_as_they_are(tmp_path: Path) -> None:
+    batch = {"input_ids": torch.ones(2, 3)}
+    assert FeatureReader([build(tmp_path)])(batch, STATES) is batch

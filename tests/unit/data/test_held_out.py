@@ -1,0 +1,81 @@
+"""Training rows that are set aside to select the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adadepth.config import Problem, Source, TaggingConfig, TokenizerConfig
+from adadepth.data import load_labelled_data
+from adadepth.data.held_out import set_aside
+from adadepth.errors import DataError
+
+from .labelled_support import config, load, rows_of_pairs, write_splits
+
+
+@given(st.integers(1, 60), st.floats(0.02, 0.98), st.lists(st.integers(0, 4), min_size=60, max_size=60))
+def test_every_class_has_its_share(rows: int, share: float, drawn: list[int]) -> None:
+    classes = np.array(drawn[:rows])
+    aside = set_aside(rows, share, classes)
+    assert abs(int(aside.sum()) - rows * share) <= 0.5 + 1e-9
+    for number in set(classes.tolist()):
+        assert abs(int(aside[classes == number].sum()) - (classes == number).sum() * share) < 1 + 1e-9
+    assert (set_aside(rows, share, classes) == aside).all()
+
+
+def test_rows_are_set_aside_at_random_but_always_the_same() -> None:
+    aside = np.flatnonzero(set_aside(1000, 0.1, None))
+    assert len(aside) == 100
+    assert len(set(np.diff(aside))) > 5
+    assert (aside < 500).sum() == pytest.approx(50, abs=20)
+
+
+def numbers(examples: Any) -> set[int]:
+    return {examples[index]["index"] for index in range(len(examples))}
+
+
+def test_training_does_not_see_them(tmp_path: Path) -> None:
+    path = write_splits(tmp_path / "in", train=rows_of_pairs(40), test=rows_of_pairs(6, 40))
+    options = {"held_out": 0.25, "evaluation_splits": ["held_out", "test"], "test_splits": []}
+    data = load(config(path, tmp_path / "cache", **options))
+    assert list(data.evaluation) == ["held_out", "test"]
+    aside, train = numbers(data.evaluation["held_out"]), numbers(data.train)
+    assert (len(aside), len(train), aside & train, aside | train) == (10, 30, set(), set(range(40)))
+    assert data.summary["evaluation"]["held_out"]["labels"] == {"0": 5, "1": 5}
+    again = load_labelled_data(config(path, tmp_path / "cache", **options), TokenizerConfig(vocab_size=60), seed=7)
+    assert numbers(again.evaluation["held_out"]) == aside
+    few = load(config(path, tmp_path / "cache", max_train_examples=12, max_evaluation_examples=4, **options))
+    assert (len(few.train), len(few.evaluation["held_out"])) == (12, 4)
+    assert numbers(few.train) < train
+    assert numbers(few.evaluation["held_out"]) < aside
+
+
+def test_values_are_not_stratified(tmp_path: Path) -> None:
+    rows = [{**row, "label": row["number"] / 7} for row in rows_of_pairs(20)]
+    path = write_splits(tmp_path / "in", train=rows)
+    data = load(config(path, tmp_path / "cache", held_out=0.2, evaluation_splits=["held_out"],
+                       problem=Problem.regression, metrics=["mse"]))  # fmt: skip
+    assert (len(data.train), len(data.evaluation["held_out"])) == (16, 4)
+
+
+def test_sentences_of_tagged_words_too(tmp_path: Path) -> None:
+    rows = [{"tokens": [f"w{number}"], "ner_tags": [number % 2]} for number in range(30)]
+    path = write_splits(tmp_path / "in", train=rows)
+    dataset = TaggingConfig(name="t", source=Source.local, path=str(path), cache_dir=str(tmp_path / "cache"),
+                            held_out=0.1, evaluation_splits=["held_out"])  # fmt: skip
+    data = load_labelled_data(dataset, TokenizerConfig(vocab_size=60), 0)
+    held_out = data.evaluation["held_out"]
+    assert (len(data.train), len(held_out)) == (27, 3)
+    assert not set(data.train.rows) & set(held_out.rows)
+
+
+def test_none_left(tmp_path: Path) -> None:
+    path = write_splits(tmp_path / "in", train=rows_of_pairs(4))
+    for share, split in ((0.1, "held_out"), (0.9, "train")):
+        with pytest.raises(DataError, match=rf"^dataset.name=pairs: the split {split} of .*train.jsonl has no rows$"):
+            load(config(path, tmp_path / "cache", held_out=share, evaluation_splits=["held_out"]))

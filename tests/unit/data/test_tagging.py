@@ -1,0 +1,286 @@
+"""Tagged sentences on their way from files to batches."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.config import HubTable, Source, TaggingConfig, TokenizerConfig
+from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data.tokenizer import encode_words
+from adadepth.errors import DataError, UserError
+
+from .labelled_support import write_table
+from .tokenizers_support import KINDS, tokenizer
+
+AWKWARD = ["don't", "naïve", "", "\u200b", "東京", "😀", " ", "stop", "a\u00a0cat"]
+NAMES = ["O", "B-PER", "I-PER"]
+SENTENCES = [["stop", "that", "naive", "cat"], ["don't"], ["they", "said", ":", "lots"], ["a", "cat", "!"]]
+TAGS = [["O", "O", "B-PER", "I-PER"], ["O"], ["B-PER", "O", "O", "O"], ["O", "B-PER", "O"]]
+
+
+def rows(sentences: list[list[str]] = SENTENCES, tags: list[Any] = TAGS) -> list[dict[str, Any]]:
+    return [{"tokens": words, "ner_tags": row} for words, row in zip(sentences, tags, strict=True)]
+
+
+def write(folder: Path, suffix: str = "jsonl", **splits: list[dict[str, Any]]) -> Path:
+    for split, content in splits.items():
+        write_table(folder / f"{split}.{suffix}", content)
+    return folder
+
+
+def load(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> LabelledData:
+    if not (folder / kind).exists():
+        tokenizer(kind).save_pretrained(folder / kind)
+    settings: dict[str, Any] = {
+        "name": "tags", "source": Source.local, "path": path if isinstance(path, dict) else str(path),
+        "cache_dir": str(folder / "cache"), "sequence_length": 32,
+    }  # fmt: skip
+    dataset = TaggingConfig(**{**settings, **changes})
+    return load_labelled_data(dataset, TokenizerConfig(path=str(folder / kind)), 0, cls_tokens=0)
+
+
+def tags_by_word(words: list[str], tags: list[int], tokenizer_: PreTrainedTokenizerFast) -> list[int]:
+    """The plain loop: a sentence's labels, one after the other, by the library's word numbers."""
+    encoding = tokenizer_(words, is_split_into_words=True)
+    labels, seen = [], None
+    for word in encoding.word_ids():
+        labels.append(tags[word] if word is not None and word != seen else -100)
+        seen = word
+    return labels
+
+
+# --- words
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_are_those_of_the_library_and_none_is_lost(kind: str) -> None:
+    words = tokenizer(kind)
+    theirs = tokenizer(kind, add_prefix_space=True)
+    encoding = theirs(AWKWARD, is_split_into_words=True, add_special_tokens=False)
+    expected: list[list[int]] = [[] for _ in AWKWARD]
+    for token, word in zip(encoding["input_ids"], encoding.word_ids(), strict=True):
+        expected[word].append(token)
+    assert [] in expected
+    found = encode_words(words, [AWKWARD, [], ["cat"]])
+    assert encode_words(words, [[], ["cat"]]) == found[1:]
+    assert found[0] == [pieces or [words.unk_token_id] for pieces in expected]
+    assert found[1] == []
+    assert encode_words(theirs, [AWKWARD]) == found[:1]
+
+
+def test_a_word_of_which_nothing_is_left_needs_an_unknown_token() -> None:
+    words = tokenizer("bert")
+    words.unk_token = None
+    with pytest.raises(DataError, match=r"makes nothing of the word '\\u200b', and has no unknown token"):
+        encode_words(words, [["cat", "\u200b"]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_piece_of_a_word_has_its_tag(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / "in", train=rows(), validation=rows())
+    data = load(tmp_path, path, kind)
+    theirs = tokenizer(kind, add_prefix_space=True)
+    assert data.labels == ("B-PER", "I-PER", "O")
+    for index, (words, tags) in enumerate(zip(SENTENCES, TAGS, strict=True)):
+        numbers = [data.labels.index(tag) for tag in tags]
+        example = data.train[(0, index)]
+        assert example["input_ids"].tolist() == theirs(words, is_split_into_words=True)["input_ids"]
+        assert example["labels"].tolist() == tags_by_word(words, numbers, theirs)
+        assert data.train.gold(index) == numbers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_awkward_word_has_one_label(tmp_path: Path, kind: str) -> None:
+    content = rows([AWKWARD], [list(range(len(AWKWARD)))])
+    path = write(tmp_path / "in", train=content, validation=content)
+    data = load(tmp_path, path, kind, sequence_length=200)
+    labels = data.train[0]["labels"]
+    assert labels[labels >= 0].tolist() == data.train.gold(0) == list(range(len(AWKWARD)))
+
+
+def test_words_beyond_the_sequence_are_cut_but_not_forgotten(tmp_path: Path) -> None:
+    content = rows([["cat"] * 30, ["cat"] * 6], [[0, 1] * 15, [1] * 6])
+    path = write(tmp_path / "in", train=content, validation=content)
+    data = load(tmp_path, path, sequence_length=8)
+    example = data.train[0]
+    assert example["input_ids"].tolist()[-1] == data.tokenizer.sep_token_id
+    assert example["labels"].tolist() == [-100, 0, 1, 0, 1, 0, 1, -100]
+    assert data.train.gold(0) == [0, 1] * 15
+    assert (data.summary["train"]["cut"], data.summary["train"]["words"]) == (1, 36)
+
+
+def test_batches(tmp_path: Path) -> None:
+    data = load(tmp_path, write(tmp_path / "in", train=rows(), validation=rows()))
+    examples = [data.train[(0, index)] for index in (2, 0)]
+    batch = data.collate(examples)
+    assert batch["labels"].dtype == torch.int64
+    assert batch["labels"].shape == batch["input_ids"].shape
+    for row, example in enumerate(examples):
+        length = len(example["labels"])
+        assert batch["labels"][row].tolist() == example["labels"].tolist() + [-100] * (
+            batch["labels"].shape[1] - length
+        )
+    assert batch["index"].tolist() == [2, 0]
+    assert (data.problem, data.metrics, data.test) == ("tagging", ("entity_f1",), {})
+
+
+def test_a_data_set_sent_to_a_worker_is_small_and_equal(tmp_path: Path) -> None:
+    data = load(tmp_path, write(tmp_path / "in", train=rows(), validation=rows()))
+    assert len(pickle.dumps(data.train.store)) < 1000
+    copy = pickle.loads(pickle.dumps(data.train))
+    assert all(np.array_equal(copy[1][name], data.train[1][name]) for name in data.train[1])
+
+
+# --- tags
+
+
+@pytest.mark.parametrize("values", [[0, 1, 2], ["0", "1", "2"], NAMES])
+def test_tags_are_numbers_or_names(tmp_path: Path, values: list[Any]) -> None:
+    content = rows([["a", "cat", "stop"]] * 2, [values, values[::-1]])
+    for suffix in ("jsonl", "parquet"):
+        path = write(tmp_path / suffix, suffix, train=content, validation=content)
+        data = load(tmp_path, path, labels=NAMES)
+        assert data.labels == tuple(NAMES)
+        assert [data.train.gold(index) for index in range(2)] == [[0, 1, 2], [2, 1, 0]]
+
+
+def test_numbers_are_the_classes_that_the_data_declare(tmp_path: Path) -> None:
+    from datasets import ClassLabel, Dataset, Features, List, Value
+
+    features = Features({"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=["B-PER", "I-PER", "O"]))})
+    for split in ("train", "validation"):
+        Dataset.from_list(rows(), features=features).to_parquet(str(tmp_path / "in" / f"{split}.parquet"))
+    for source, hub in ((Source.local, HubTable()), (Source.hub, HubTable(str(tmp_path / "in")))):
+        for labels in (None, NAMES):
+            data = load(tmp_path, tmp_path / "in", source=source, hub=hub, labels=labels)
+            assert data.labels == tuple(labels or features["ner_tags"].feature.names)
+            assert [[data.labels[tag] for tag in data.train.gold(index)] for index in range(4)] == TAGS
+
+
+def test_tags_of_the_evaluation_alone_count_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", train=rows(), validation=rows([["cat"]], [["B-LOC"]]))
+    data = load(tmp_path, path)
+    assert data.labels == ("B-LOC", "B-PER", "I-PER", "O")
+    assert data.evaluation["validation"].gold(0) == [0]
+
+
+@pytest.mark.parametrize(("row", "changes", "expected"), [
+    ({"tokens": ["a", "cat"], "ner_tags": ["O"]}, {},
+     "dataset.tag_column=ner_tags: row 4 of dataset.path=FILE has 2 words but 1 tags"),
+    ({"tokens": ["a"], "ner_tags": ["B-PRE"]}, {"labels": NAMES},
+     "dataset.tag_column=ner_tags: row 4 of dataset.path=FILE has the tag 'B-PRE'; allowed are 0 to 2 or O, B-PER, "
+     "I-PER (did you mean 'B-PER'?)"),
+    ({"tokens": ["a"], "ner_tags": ["3"]}, {"labels": NAMES}, "has the tag '3'; allowed are 0 to 2 or O, B-PER, I-PER"),
+    ({"tokens": ["a"], "ner_tags": [None]}, {}, "row 4 of dataset.path=FILE has the tag None; allowed are"),
+    ({"tokens": [None], "ner_tags": ["O"]}, {},
+     "dataset.token_column=tokens: row 4 of dataset.path=FILE holds the word None, which is not text"),
+    (None, {"token_column": "words"}, "dataset.token_column=words: dataset.path=FILE has the columns tokens, ner_tags"),
+    (None, {"tag_column": "ner_tag"}, "has the columns tokens, ner_tags (did you mean 'ner_tags'?)"),
+])  # fmt: skip
+def test_what_does_not_match_is_one_line(
+    tmp_path: Path, row: dict[str, Any] | None, changes: dict[str, Any], expected: str
+) -> None:
+    path = write(tmp_path / "in", train=[*rows(), *([row] if row else [])], validation=rows())
+    with pytest.raises(UserError) as raised:
+        load(tmp_path, path, **changes)
+    assert expected.replace("FILE", str(path / "train.jsonl")) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_text_is_no_list_of_words(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", "csv", train=[{"tokens": "a cat", "ner_tags": 1}, {"tokens": "b", "ner_tags": 0}])
+    with pytest.raises(DataError, match=r"^dataset.token_column=tokens: row 0 of .* holds str, not a list$"):
+        load(tmp_path, path, evaluation_splits=["train"])
+
+
+# --- text in columns
+
+
+CONLLU = """# text = Don't stop
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3\tstop\tstop\tVERB\tVB\t_\t0\troot\t_\t_
+3.1\tit\tit\tPRON\tPRP\t_\t_\t_\t_\t_
+
+# a comment
+1\tcats\tcat\tNOUN\tNNS\t_\t0\troot\t_\t_
+"""
+
+
+def treebank(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(CONLLU, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("column", "expected"), [
+    ("upos", [["AUX", "PART", "VERB"], ["NOUN"]]), ("xpos", [["VB", "RB", "VB"], ["NNS"]]),
+    ("deprel", [["aux", "advmod", "root"], ["root"]]),
+])  # fmt: skip
+def test_a_treebank(tmp_path: Path, column: str, expected: list[list[str]]) -> None:
+    path = treebank(tmp_path / "in", "en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu")
+    data = load(tmp_path, path, tag_column=column, evaluation_splits=["validation", "test"])
+    assert list(data.evaluation) == ["validation", "test"]
+    for examples in (data.train, *data.evaluation.values()):
+        assert [[data.labels[tag] for tag in examples.gold(index)] for index in range(len(examples))] == expected
+    mapping = {"train": str(path / "en_ewt-ud-train.conllu"), "dev": str(path / "en_ewt-ud-dev.conllu")}
+    assert len(load(tmp_path, mapping, tag_column=column, evaluation_splits=["dev"]).train) == 2
+
+
+def test_the_columns_of_conll_2003(tmp_path: Path) -> None:
+    text = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n\n# NN O O\n"
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.conll").write_text(text)
+    data = load(tmp_path, tmp_path)
+    assert [[data.labels[tag] for tag in data.train.gold(index)] for index in range(2)] == [["B-ORG", "O"], ["O"]]
+    (tmp_path / "train.conll").write_text("EU B-ORG\nrejects\n")
+    with pytest.raises(DataError, match=r"train.conll: line 2 is a word without a tag: rejects$"):
+        load(tmp_path, tmp_path)
+
+
+def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:
+    path = treebank(tmp_path / "in", "en_ewt-ud-train.conllu", "en_gum-ud-train.conllu", "en_ewt-ud-dev.conllu")
+    with pytest.raises(DataError, match=r"en_ewt-ud-train.conllu, en_gum-ud-train.conllu are all the split train; cho"):
+        load(tmp_path, path, tag_column="upos")
+    (path / "en_gum-ud-train.conllu").unlink()
+    (path / "en_ewt-ud-train.conllu").write_text("1 cats cat NOUN\n")
+    with pytest.raises(DataError, match=r"line 1 has 1 fields with tabs between them, CoNLL-U has 10$"):
+        load(tmp_path, path, tag_column="upos")
+
+
+# --- real data
+
+
+def some_sentences(source: Path, target: Path) -> None:
+    """Write the first sentences of a real file into a small one."""
+    if source.suffix == ".parquet":
+        parquet.write_table(parquet.read_table(source).slice(0, 200), target)
+    else:
+        target.write_text("\n\n".join(source.read_text(encoding="utf-8").split("\n\n")[:200]), encoding="utf-8")
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("folder", "changes"), [
+    ("wikiann/en", {"labels": ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"]}),
+    ("ud_english_ewt", {"tag_column": "upos", "metrics": ["token_accuracy"]}),
+])  # fmt: skip
+def test_real_sentences_are_aligned(data_root: Path, tmp_path: Path, folder: str, changes: dict[str, Any]) -> None:
+    path = tmp_path / "in"
+    path.mkdir()
+    for file in (data_root / folder).iterdir():
+        some_sentences(file, path / file.name)
+    data = load(tmp_path, path, sequence_length=512, **changes)
+    assert (len(data.train), len(data.evaluation["validation"])) == (200, 200)
+    for index in range(200):
+        labels = data.train[index]["labels"]
+        assert labels[labels >= 0].tolist() == data.train.gold(index)

@@ -1,0 +1,77 @@
+"""Small tokenizers of the kinds that transformers has: what they do with words and where special tokens go differs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+TEXT = ["don't stop the naive cat", "a cat and a lot of lots", "they said: stop that now!", "12 of 345 cats don't"]
+SPECIAL = {
+    "bert": {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
+             "mask_token": "[MASK]"},
+    "roberta": {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>",
+                "mask_token": "<mask>", "bos_token": "<s>", "eos_token": "</s>"},
+    "t5": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+}  # fmt: skip
+KINDS = tuple(SPECIAL)
+
+
+def tokenizer(kind: str, add_prefix_space: bool = False) -> PreTrainedTokenizerFast:
+    """Return a small tokenizer.
+
+    ``bert``: WordPiece, ``[CLS] A [SEP] B [SEP]`` with types; ``roberta``: byte-level, ``<s> A </s></s> B </s>``;
+    ``t5``: unigram, ``A </s> B </s>``, neither [CLS] nor [MASK].
+    """
+    core = Tokenizer.from_str({"bert": _bert, "roberta": _roberta, "t5": _t5}[kind]())
+    if kind == "roberta":
+        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    return PreTrainedTokenizerFast(tokenizer_object=core, **SPECIAL[kind])
+
+
+@lru_cache  # ties are broken anew in every training
+def _bert() -> str:
+    core = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    core.normalizer = normalizers.BertNormalizer(lowercase=True)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = list(SPECIAL["bert"].values())
+    core.train_from_iterator(
+        TEXT, trainers.WordPieceTrainer(vocab_size=60, special_tokens=special, show_progress=False)
+    )
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, core.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )  # fmt: skip
+    return core.to_str()
+
+
+@lru_cache
+def _roberta() -> str:
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = list(dict.fromkeys(SPECIAL["roberta"].values()))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(
+        TEXT,
+        trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    core.post_processor = processors.RobertaProcessing(
+        ("</s>", core.token_to_id("</s>")), ("<s>", core.token_to_id("<s>")), add_prefix_space=False
+    )
+    core.decoder = decoders.ByteLevel()
+    return core.to_str()
+
+
+def _t5() -> str:
+    letters = sorted(set("".join(TEXT)) - {" "})
+    words = sorted({f"▁{word}" for line in TEXT for word in line.split()})
+    special = list(SPECIAL["t5"].values())
+    pieces = [(token, 0.0) for token in special] + [(piece, -float(len(piece))) for piece in ["▁", *letters, *words]]
+    core = Tokenizer(models.Unigram(pieces, unk_id=special.index("<unk>")))
+    core.normalizer = normalizers.Replace("\u200b", "")
+    core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    core.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", special.index("</s>"))]
+    )
+    return core.to_str()

@@ -1,0 +1,92 @@
+"""Layer weights against the formulas written out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from adadepth.halting.layer_mixing import expected_state, layer_weights, weights_entropy
+
+SCORES = torch.tensor([0.3, -0.1, 0.25, 0.9, 0.0])
+
+
+def plain_softmax(values):
+    powers = [math.exp(value) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def test_sharpened_softmax():
+    expected = plain_softmax([3.0 * value for value in SCORES.tolist()])
+    assert layer_weights(SCORES, 3.0).tolist() == pytest.approx(expected)
+
+
+def test_cutoff_renormalises_what_is_left():
+    raw = plain_softmax([3.0 * value for value in SCORES.tolist()])
+    left = [weight if weight > 0.1 else 0.0 for weight in raw]
+    assert 0.0 in left
+    assert layer_weights(SCORES, 3.0, cutoff=0.1).tolist() == pytest.approx([w / sum(left) for w in left])
+
+
+def test_the_largest_weight_survives_any_cutoff():
+    assert layer_weights(SCORES, 3.0, cutoff=0.99).tolist() == [0, 0, 0, 1, 0]
+
+
+def test_top_k_is_the_softmax_of_the_largest():
+    expected = plain_softmax([3.0 * 0.3, 3.0 * 0.9])
+    assert layer_weights(SCORES, 3.0, top_k=2).tolist() == pytest.approx([expected[0], 0, 0, expected[1], 0])
+
+
+def test_top_k_leaves_the_scores_alone_and_its_gradient_reaches_all():
+    scores = SCORES.clone().requires_grad_()
+    (layer_weights(scores, 3.0, top_k=2) * torch.arange(5.0)).sum().backward()
+    full = SCORES.clone().requires_grad_()
+    (layer_weights(full, 3.0) * torch.arange(5.0)).sum().backward()
+    assert torch.equal(scores.detach(), SCORES)
+    torch.testing.assert_close(scores.grad, full.grad)
+    assert (scores.grad != 0).all()
+
+
+def test_only_kept_layers_take_part():
+    expected = plain_softmax([3.0 * 0.3, 3.0 * 0.25])
+    assert layer_weights(SCORES, 3.0, kept=(0, 2)).tolist() == pytest.approx([expected[0], 0, expected[1], 0, 0])
+    assert layer_weights(SCORES, 3.0, kept=(1,)).tolist() == [0, 1, 0, 0, 0]
+
+
+def test_keeping_the_layers_with_weight_changes_nothing():
+    weights = layer_weights(SCORES, 3.0, cutoff=0.1)
+    again = layer_weights(SCORES, 3.0, cutoff=0.1, kept=weights.nonzero().flatten().tolist())
+    torch.testing.assert_close(again, weights)
+
+
+@pytest.mark.parametrize("options", [{}, {"cutoff": 0.1}, {"top_k": 2}, {"kept": (1, 3)}])
+def test_gradients_are_numbers(options):
+    scores = SCORES.clone().requires_grad_()
+    weights = layer_weights(scores, 200.0, **options)
+    (weights_entropy(weights) + expected_state(weights, 1)).backward()
+    assert scores.grad.isfinite().all()
+
+
+def test_entropy_and_depth():
+    assert weights_entropy(torch.full((7,), 1 / 7)).item() == pytest.approx(math.log(7))
+    assert weights_entropy(torch.tensor([0.0, 1.0, 0.0])).item() == 0.0
+    assert weights_entropy(torch.tensor([0.25, 0.75])).item() == pytest.approx(
+        -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
+    )
+    assert expected_state(torch.tensor([0.25, 0.5, 0.25]), 1).item() == pytest.approx(2.0)
+    assert expected_state(torch.tensor([0.25, 0.5, 0.25]), 0).item() == pytest.approx(1.0)
+
+
+def test_a_depth_penalty_moves_weight_to_shallow_layers():
+    scores = torch.ones(5, requires_grad=True)
+    expected_state(layer_weights(scores, 10.0), 0).backward()
+    downhill = -scores.grad
+    assert (downhill.diff() < 0).all()
+    assert downhill[0] > 0 > downhill[-1]
+
+
+def test_low_precision_scores_give_float32_weights():
+    weights = layer_weights(SCORES.bfloat16(), 3.0, cutoff=0.1)
+    assert weights.dtype == torch.float32
+    assert weights.sum().item() == pytest.approx(1.0)
