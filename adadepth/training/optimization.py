@@ -22,8 +22,7 @@ def parameter_groups(model: nn.Module, trainer: TrainerConfig) -> list[dict[str,
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            multiplier = getattr(getattr(model, "config", None), _MULTIPLIERS.get(name, ""), 1.0)
-            groups.setdefault((parameter.ndim >= 2, multiplier), []).append(parameter)
+            groups.setdefault((parameter.ndim >= 2, _multiplier(model, name)), []).append(parameter)
     return [
         {
             "params": groups[decays, multiplier],
@@ -33,6 +32,11 @@ def parameter_groups(model: nn.Module, trainer: TrainerConfig) -> list[dict[str,
         }
         for decays, multiplier in sorted(groups, key=lambda kind: (not kind[0], kind[1]))
     ]
+
+
+def _multiplier(model: Any, name: str) -> float:
+    """How many times the learning rate a parameter has."""
+    return float(getattr(model.config, _MULTIPLIERS[name])) if name in _MULTIPLIERS else 1.0
 
 
 def build_optimizer(model: nn.Module, trainer: TrainerConfig) -> torch.optim.Optimizer:

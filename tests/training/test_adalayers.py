@@ -2,7 +2,11 @@
 
 import json
 import logging
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +23,7 @@ from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, GLUE, ROOTS, configured
 
+ROOT = Path(__file__).resolve().parents[2]
 WORDS = "the cat sat on a mat and then it slept for some hours in warm sun while birds sang"
 ADALAYERS = [root for root in ROOTS if root.startswith("adalayers")]
 SMALL = ("model.project_dim=16", "model.attention_heads_num=2", "model.dim_feedforward=16")
@@ -293,3 +298,30 @@ def test_the_tiny_experiment_runs_without_a_network(tmp_path):
     tasks.run(config)
     (directory,) = (tmp_path / "out").glob("*/*")
     assert json.loads((directory / "halting.json").read_text())["max_depth"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("root", ["adalayers", "adalayers_conll"])
+def test_two_processes_share_the_computation_of_states(root, tmp_path, base):
+    """They fill one cache together, train, and count every evaluated example once."""
+    write_table(tmp_path / "table", configured(root, "dataset.path=unused"), rows=41)
+    tagged = ["dataset.labels=[O,B-PER,I-PER]"] if "conll" in root else []
+    given = [
+        f"model.base_model={base}", f"dataset.path={tmp_path}/table", "dataset.source=local", *SMALL, *tagged,
+        "model.classes_weights=null", "debug=finetune", f"dataset.cache_dir={tmp_path}/cache",
+        "dataset.max_evaluation_examples=9", "features.batch_tokens=32",
+    ]  # fmt: skip
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [*launch, str(ROOT / "adadepth" / "run.py"), "--config-name", root, *given, "trainer.precision=fp32"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (trained,) = (tmp_path / "outputs" / root).iterdir()
+    two = json.loads((trained / "run.json").read_text())["final_metrics"]
+    again = configured(root, *given, "mode=evaluate", f"checkpoint={trained}", f"output_dir={tmp_path}/one")
+    tasks.run(again)
+    (record,) = (tmp_path / "one").glob("*/*/run.json")
+    one = json.loads(record.read_text())["final_metrics"]
+    for name in ("eval/loss", "eval/score", "halting/all/n", "halting/layers/entropy"):
+        assert one[name] == pytest.approx(two[name], rel=1e-4), name

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers import BertConfig
 
-from adadepth import AlbertActForPreTraining
+from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, AlbertActForPreTraining
 from adadepth.config import Optimizer, Schedule, TrainerConfig
 from adadepth.training.optimization import build_optimizer, build_schedule, parameter_groups
 from tests.models_support import small_config
@@ -21,6 +22,22 @@ def test_groups_hold_every_parameter_once_and_decay_only_matrices():
     }
     assert sorted(map(id, decayed["params"] + kept["params"])) == sorted(names)
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.01, 0.0)
+
+
+def test_the_distribution_over_layers_has_its_own_rate_and_no_decay():
+    base = BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8
+    )  # fmt: skip
+    model = AdaLayersForSequenceClassification(
+        AdaLayersConfig(base_config=base, project_dim=8, attention_heads_num=2, distribution_lr_multiplier=5.0)
+    )
+    groups = parameter_groups(model, TrainerConfig(learning_rate=1e-3, weight_decay=0.01))
+    (own,) = [group for group in groups if group["lr"] != 1e-3]
+    assert (own["lr"], own["weight_decay"]) == (5e-3, 0.0)
+    assert [id(parameter) for parameter in own["params"]] == [id(model.distribution)]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert sorted(id(p) for group in groups for p in group["params"]) == sorted(map(id, trained))
+    assert not {id(p) for p in model.model.parameters()} & {id(p) for p in trained}
 
 
 def plain_lamb(weight, gradients, lr, adapts, decay, betas=(0.9, 0.999), eps=1e-6):
