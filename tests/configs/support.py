@@ -31,6 +31,9 @@ HOMES = {
     )},
     **{("dataset", name): "adalayers_tiny" for name in ("imdb", "conll2003", "wikiann", "ud_pos", "tagging_table")},
     **{("baseline", name): "adalayers_tiny" for name in BASELINES},
+    **{("trainer", "adalayers" + name): f"adalayers{name}" for name in (
+        "_cola", "_cola_bart", "_cola_single_pick", "_imdb", "_imdb_bart", "_rte", "_conll", "_conll_bart",
+    )},
     **{("trainer", name): "adalayers_tiny" for name in ("adalayers", "head")},
     ("tokenizer", "base"): "adalayers_tiny",
     ("model", "parity_rnn"): "ponder_parity",

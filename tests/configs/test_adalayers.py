@@ -83,3 +83,10 @@ def test_a_mistake_is_told(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configured("adalayers_tiny", *overrides)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("root", ADALAYERS)
+def test_every_root_takes_the_small_base_and_the_short_training(root: str) -> None:
+    config = configured(root, "model=adalayers_minilm", "trainer=head", *NO_TABLE.get(root, []))
+    assert config.trainer.num_train_epochs == configured("adalayers_tiny").trainer.num_train_epochs
+    assert config.trainer.plateau_patience is None
