@@ -86,9 +86,7 @@ def make_examples(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def collate(examples: Sequence[Mapping[str, Any]]) -> Batch:
     """A batch on the device, which knows the rows of its examples where they do."""
-    batch: Batch = SequenceCollator(0, len(examples[0]["input_ids"]))(examples)
-    if "feature_row" in examples[0]:
-        batch["feature_row"] = torch.tensor([example["feature_row"] for example in examples])
+    batch = SequenceCollator(0, len(examples[0]["input_ids"]))(examples)
     return {name: value.to(DEVICE) for name, value in batch.items()}
 
 

@@ -60,6 +60,11 @@ def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTraine
     return _build(AlbertActForPreTraining, settings, vocab_size, {})
 
 
+def classifier_class(settings: ModelConfig, tags_words: bool) -> type[PreTrainedModel]:
+    """The family's classifier of sequences, or of every word in them."""
+    return (TOKEN_CLASSIFIERS if tags_words else SEQUENCE_CLASSIFIERS)[settings.name]
+
+
 def build_classifier(
     settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], *, tags_words: bool = False
 ) -> PreTrainedModel:
@@ -72,12 +77,11 @@ def build_classifier(
         tags_words: Whether every word of a sequence has a label, and not the sequence.
     """
     if isinstance(settings, AdaLayersModelConfig):
-        classes = TOKEN_CLASSIFIERS if tags_words else SEQUENCE_CLASSIFIERS
-        return _build_on_base(classes[settings.name], settings, vocab_size, fields)
+        return _build_on_base(classifier_class(settings, tags_words), settings, vocab_size, fields)
     rule = getattr(settings, "exit_rule", None)
     with _about("model.exit_rule"):
         parsed = None if rule is None else parse_rule(rule)
-    model: Any = _build(SEQUENCE_CLASSIFIERS[settings.name], settings, vocab_size, fields)
+    model: Any = _build(classifier_class(settings, tags_words), settings, vocab_size, fields)
     if parsed is not None:
         config = model.config
         with _about("model.exit_rule"):

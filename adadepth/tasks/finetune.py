@@ -21,8 +21,7 @@ from adadepth.config import (
 )
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
-from adadepth.models import SEQUENCE_CLASSIFIERS, TOKEN_CLASSIFIERS
-from adadepth.models.build import build_classifier, load_model
+from adadepth.models.build import build_classifier, classifier_class, load_model
 from adadepth.tasks import exit_rules
 from adadepth.tasks.features import with_features
 from adadepth.tasks.processes import decide, main_first
@@ -64,9 +63,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
     args = training_arguments(config, "unused until the run's folder is known")
     path = model_path(config)
-    is_tagging = isinstance(config.dataset, TaggingConfig)
-    classes = TOKEN_CLASSIFIERS if is_tagging else SEQUENCE_CLASSIFIERS
-    model = load_model(path, classes[config.model.name], config.model, overridden_model_settings())
+    model_class = classifier_class(config.model, isinstance(config.dataset, TaggingConfig))
+    model = load_model(path, model_class, config.model, overridden_model_settings())
     sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
     is_own = config.tokenizer.path in sources  # unless another one is asked for
     tokenizer = TokenizerConfig(path=path) if is_own else config.tokenizer
