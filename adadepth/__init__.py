@@ -23,6 +23,9 @@ _MODELS = (
     "AlbertActModel",
     "MultiExitAlbertConfig",
     "MultiExitAlbertForSequenceClassification",
+    "ParXLConfig",
+    "ParXLForCausalLM",
+    "ParXLSupernet",
     "PlainAlbertForSequenceClassification",
     "PonderAlbertClassifier",
     "PonderAlbertConfig",
@@ -33,6 +36,7 @@ _MODELS = (
     "StepwiseOutput",
     "convert_reference_config",
     "convert_reference_state_dict",
+    "derive_par_xl",
 )
 __all__ = ["DepthTrace", "__version__", *_MODELS]
 

@@ -17,7 +17,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 # Enumerations: the member's name is what a YAML file or the command line says, and equals its value.
-Task = StrEnum("Task", ["pretrain", "finetune"])
+Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
 Mode = StrEnum("Mode", ["train", "evaluate", "report"])
 PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
 CapRemainder = StrEnum("CapRemainder", ["reference", "penalty", "forced"])
@@ -34,6 +34,16 @@ ExitWeights = StrEnum("ExitWeights", ["linear", "uniform"])
 Cell = StrEnum("Cell", ["tanh", "gru"])
 Mix = StrEnum("Mix", ["projected", "scalar"])
 Head = StrEnum("Head", ["attention", "linear"])
+AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])
+OutputActivation = StrEnum("OutputActivation", ["none", "relu"])
+BranchNorm = StrEnum("BranchNorm", ["per_branch", "paper"])
+SearchMethod = StrEnum("SearchMethod", ["joint", "two_phase"])
+GatePath = StrEnum("GatePath", ["soft", "sampled"])
+TauSchedule = StrEnum("TauSchedule", ["exponential", "linear", "cosine"])
+Costs = StrEnum("Costs", ["measured", "macs"])
+Stage = StrEnum("Stage", ["search", "derive", "retrain", "compare"])
+RetrainFrom = StrEnum("RetrainFrom", ["scratch", "supernet"])
+BaselineArchitecture = StrEnum("BaselineArchitecture", ["alternating", "paper_rule", "sandwich", "random"])
 Activation = StrEnum("Activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_attention"])
 Source = StrEnum("Source", ["embedded", "local", "hub"])
@@ -41,6 +51,7 @@ Problem = StrEnum("Problem", ["classification", "regression"])
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
+TokenizerKind = StrEnum("TokenizerKind", ["unigram", "word", "byte"])
 Optimizer = StrEnum("Optimizer", ["adamw", "lamb"])
 Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine", "plateau"])
 Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
@@ -179,6 +190,36 @@ class AdaLayersModelConfig(ModelConfig):
 
 
 @dataclass
+class ParXLModelConfig(ModelConfig):
+    """PAR-XL: a Transformer-XL whose blocks attend, feed forward or vanish (Mandava et al. 2020)."""
+
+    name: str = "par_xl"  # the family
+    architecture: str | None = None  # one of s, f and - for every block; None: the supernet, which has all of them
+    vocab_size: int | None = None  # None: as many as the tokenizer has
+    hidden_size: int = 128  # d, width of the blocks
+    num_hidden_layers: int = 6  # N, blocks of the supernet; an architecture has as many as it has characters
+    num_attention_heads: int = 4  # must divide hidden_size
+    intermediate_size: int = 512  # inner width of the feed-forward blocks
+    hidden_act: Activation = Activation.relu  # of the feed-forward blocks
+    memory_length: int = 16  # M, positions before the segment that attention sees
+    cutoffs: list[int] = field(default_factory=list)  # of the adaptive softmax: where rarer words begin; []: none
+    proj_factor: int = 4  # each cluster of rarer words is so many times narrower
+    softmax_bias: bool = False  # biases of the output layer
+    tie_word_embeddings: bool = False  # one matrix for input and output words
+    hidden_dropout_prob: float = 0.1  # after the embeddings and every branch, and before the output layer
+    attention_probs_dropout_prob: float = 0.0  # on the attention weights
+    activation_dropout_prob: float = 0.0  # inside the feed-forward blocks
+    attention_scale: AttentionScale = AttentionScale.sqrt  # scores are divided by sqrt(d / heads); linear: the original
+    attention_out_act: OutputActivation = OutputActivation.none  # after attention's last projection; relu: the original
+    branch_norm: BranchNorm = BranchNorm.per_branch  # a norm in each branch, or one after their mixture
+    share_position_bias: bool = True  # u and v are the same in all blocks (Transformer-XL)
+    projection_bias: bool = False  # biases in attention's projections
+    layer_norm_eps: float = 1e-5  # added to the variance
+    initializer_range: float = 0.02  # standard deviation of the initial weights
+    attn_implementation: Attention | None = None  # None: the best that torch offers here
+
+
+@dataclass
 class MaskingConfig:
     """Masked-language-model corruption (ALBERT: n-grams of whole words, favouring short ones)."""
 
@@ -195,23 +236,47 @@ class DatasetConfig:
     """What every data set has."""
 
     name: str = MISSING  # shown in reports
-    sequence_length: int = 128  # tokens, including [CLS] and [SEP]
-    max_evaluation_examples: int | None = 2000  # None: all
-    pad_to_length: bool = False  # pad every batch to sequence_length: fixed shapes for compiled runs
+    sequence_length: int = 128  # tokens, including [CLS] and [SEP] where there are any
     cache_dir: str | None = None  # prepared data; None: the user's cache folder
 
 
 @dataclass
-class CorpusConfig(DatasetConfig):
-    """A pretraining corpus and how examples are cut from it."""
+class ExamplesConfig(DatasetConfig):
+    """Data that consist of examples, in any order."""
+
+    max_evaluation_examples: int | None = 2000  # None: all
+    pad_to_length: bool = False  # pad every batch to sequence_length: fixed shapes for compiled runs
+
+
+@dataclass
+class TextConfig(DatasetConfig):
+    """Running text, wherever it is."""
 
     source: Source = Source.embedded  # Python's own documentation, local files, or data sets of the hub
     path: Any = None  # local: a file, a folder, a glob, or a list of these (text, jsonl, parquet)
     hub: list[dict[str, Any]] = field(default_factory=list)  # hub: entries {path, name, split, rows_per_document}
     text_column: str = "text"  # for jsonl, parquet and hub data
+    evaluation_path: Any = None  # local held-out text; None: a part of the text is set aside
+    evaluation_fraction: float = 0.05  # share of the text set aside
+
+
+@dataclass
+class StreamConfig(TextConfig):
+    """Text as contiguous streams, read from beginning to end by a model that remembers."""
+
+    test_path: Any = None  # local: a further text that selects nothing
+    evaluation_hub: list[dict[str, Any]] = field(default_factory=list)  # hub: entries like those of `hub`
+    test_hub: list[dict[str, Any]] = field(default_factory=list)  # hub: entries like those of `hub`
+    append_eos: bool = True  # a token after every line; without it blank lines vanish
+    evaluation_length: int | None = None  # tokens of a segment in evaluation; None: sequence_length
+    max_evaluation_tokens: int | None = None  # use only the first so many; None: all
+
+
+@dataclass
+class CorpusConfig(TextConfig, ExamplesConfig):
+    """A pretraining corpus and how examples are cut from it."""
+
     document_separator: Separator = Separator.auto  # what ends a document in plain text
-    evaluation_path: Any = None  # local held-out text; None: documents are set aside from the corpus
-    evaluation_fraction: float = 0.05  # share of the documents set aside
     streaming: bool = False  # read hub or local data while training instead of preparing it
     shuffle_buffer: int = 10000  # examples, streaming only
     max_documents: int | None = None  # use only the first documents
@@ -229,7 +294,7 @@ class HubTable:
 
 
 @dataclass
-class TableConfig(DatasetConfig):
+class TableConfig(ExamplesConfig):
     """Rows of a table, whatever is to be predicted of them."""
 
     source: Source = Source.hub  # a data set of the hub, local files, or sentences of Python's own documentation
@@ -264,7 +329,7 @@ class TaggingConfig(TableConfig):
 
 
 @dataclass
-class ParityConfig(DatasetConfig):
+class ParityConfig(ExamplesConfig):
     """Is the number of ones odd? The task of ACT (Graves 2016) and PonderNet, drawn afresh in every epoch."""
 
     representation: Representation = Representation.vectors  # for a recurrent cell, or as tokens
@@ -282,8 +347,10 @@ class TokenizerConfig:
     """An existing tokenizer, or one trained on the corpus."""
 
     path: str | None = None  # folder or hub id; None: train one
-    vocab_size: int = 8000  # of a trained tokenizer
+    kind: TokenizerKind = TokenizerKind.unigram  # pieces of words; streams of text also take whole words, or bytes
+    vocab_size: int | None = 8000  # of a trained tokenizer; of words, None: all
     lowercase: bool = True  # of a trained tokenizer
+    symbols: list[str] = field(default_factory=list)  # of a trained tokenizer: what is never taken apart
     train_documents: int | None = None  # train on the first documents only
 
 
@@ -377,6 +444,43 @@ class FeaturesConfig:
 
 
 @dataclass
+class ContextConfig:
+    """What attention sees in evaluation, where that differs from training."""
+
+    memory_length: int | None = None  # positions before the segment; None: the model's
+    clamp_length: int | None = None  # distances beyond count as this one; None: no limit
+    same_length: bool = False  # every position sees as many others, as the first one does
+
+
+@dataclass
+class SearchConfig:
+    """How a supernet's blocks choose their operation, and what becomes of the choice."""
+
+    method: SearchMethod = SearchMethod.joint  # gates with the weights on the same data, or in turns on held-out data
+    path: GatePath = GatePath.soft  # run all branches and mix them, or one drawn branch a block
+    straight_through: bool = False  # forward the largest gate alone, backward the soft ones
+    tau_start: float = 1.0  # temperature of the gates in the first update
+    tau_end: float = 0.1  # and in the last one
+    tau_schedule: TauSchedule = TauSchedule.exponential  # how it falls
+    gate_learning_rate: float | None = None  # constant; None: that of the weights, which two_phase does not allow
+    gate_weight_decay: float = 0.0  # of the gates
+    gate_beta1: float = 0.9  # decay of the gates' first moment
+    weights_only: float = 0.25  # two_phase: updates before the gates learn; below 1: share of all updates
+    architecture_share: float = 0.2  # two_phase: of the text and of the updates, for the gates
+    latency_weight: float = 0.0  # weight of the expected time, as a multiple of the alternating network's, in the loss
+    latency_costs: Costs = Costs.measured  # time of a block on this machine, or its multiply-accumulates
+    sampled_paths: int = 4  # evaluated paths drawn from the gates
+    seed_evaluation: bool = False  # also evaluate as the original did: noisy gates, mean of the batches' perplexities
+    stages: list[Stage] = field(default_factory=lambda: list(Stage))  # those already done are not done again
+    retrain_from: RetrainFrom = RetrainFrom.scratch  # the derived network's initial weights
+    retrain_steps: int | None = None  # updates of each retrained network; None: trainer.max_steps
+    baselines: list[BaselineArchitecture] = field(default_factory=lambda: list(BaselineArchitecture))  # retrained too
+    paper_ratio: int = 5  # paper_rule: one attention block in so many
+    shapes: list[list[int]] = field(default_factory=list)  # [length, memory, batch] of costs; the first makes baselines
+    timing_repeats: int = 20  # runs of which a latency is the median
+
+
+@dataclass
 class ExperimentConfig:
     """One experiment: the root of every configuration."""
 
@@ -390,6 +494,8 @@ class ExperimentConfig:
     trainer: TrainerConfig = MISSING  # group trainer/
     logger: LoggerConfig = MISSING  # group logger/
     features: FeaturesConfig = field(default_factory=FeaturesConfig)  # with model=adalayers_*: what is not run again
+    search: SearchConfig = field(default_factory=SearchConfig)  # of a PAR-XL architecture
+    context: ContextConfig = field(default_factory=ContextConfig)  # of attention in the evaluation of a language model
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # speed only
     seeds: int = 1  # runs with as many consecutive seeds; above 1 the metrics are means over them
     exit_rules: list[str] = field(default_factory=list)  # mode=evaluate: compare these on one checkpoint; [all]
@@ -407,6 +513,7 @@ MODEL_SCHEMAS: dict[str, type[ModelConfig]] = {
         AlbertActModelConfig,
         AlbertModelConfig,
         MultiExitAlbertModelConfig,
+        ParXLModelConfig,
         PonderAlbertModelConfig,
         PonderRnnModelConfig,
     )
@@ -415,6 +522,7 @@ DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "corpus": CorpusConfig,
     "labelled": LabelledConfig,
     "parity_task": ParityConfig,
+    "stream": StreamConfig,
     "tagging": TaggingConfig,
 }
 
@@ -455,13 +563,21 @@ def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in OWN_TRAINER_FIELDS}
 
 
-_RESULT_KEYS = ("task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "trainer")
+_RESULT_KEYS = (
+    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "search", "context",
+    "trainer",
+)  # fmt: skip
 
 
 def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Select from a configuration, as nested dictionaries, what may change a result."""
     relevant = {key: settings[key] for key in _RESULT_KEYS if key in settings}  # an older run may lack a newer one
-    neutral = {"dataset": {"cache_dir"}, "features": {"limit_gib"}, "trainer": _NEUTRAL_TRAINER_FIELDS}
+    neutral = {
+        "dataset": {"cache_dir"},
+        "features": {"limit_gib"},
+        "search": {"stages", "timing_repeats"},
+        "trainer": _NEUTRAL_TRAINER_FIELDS,
+    }
     for section, names in neutral.items():
         if section not in relevant:
             continue

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import importlib.util
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,33 +15,44 @@ from adadepth.config import (
     AdaLayersModelConfig,
     AlbertActModelConfig,
     AlbertModelConfig,
+    ContextConfig,
     CorpusConfig,
     ExperimentConfig,
     FeaturesConfig,
+    GatePath,
     HaltingHead,
     Head,
     LabelledConfig,
     Mode,
     ParityConfig,
+    ParXLModelConfig,
     PonderAlbertModelConfig,
     PonderRnnModelConfig,
     Precision,
     Problem,
     Representation,
     Schedule,
+    SearchConfig,
+    SearchMethod,
     Sink,
     Source,
+    Stage,
+    StreamConfig,
     TableConfig,
     TaggingConfig,
     Task,
+    TextConfig,
+    TokenizerKind,
     to_config,
 )
 from adadepth.errors import ConfigError, nearest
 
 _HUB_KEYS = ("path", "name", "split", "rows_per_document")
+_PROCESSES = int(os.environ.get("WORLD_SIZE", "1"))
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/")
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
+LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
 _LOSS_PARTS = {
     "adalayers": ("entropy_loss", "depth_loss"),
     "albert_act": ("ponder_loss",),
@@ -65,8 +77,8 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        _ranges, _task, _model, _adalayers, _corpus, _table, _labelled, _tagging, _parity, _trainer, _mode, _names,
-        _extras,
+        _ranges, _task, _model, _adalayers, _par_xl, _search, _text, _corpus, _stream, _tokenizer, _table, _labelled,
+        _tagging, _parity, _trainer, _mode, _modes, _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -102,7 +114,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
         for name in (
             "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
             "max_position_embeddings", "halting_head_layers", "head_size", "num_steps", "layers_num", "project_dim",
-            "topk_distribution", "attention_heads_num", "attention_layers_num", "dim_feedforward",
+            "topk_distribution", "attention_heads_num", "attention_layers_num", "dim_feedforward", "proj_factor",
         )
     },
     "model.hidden_dropout_prob": _DROPOUT,
@@ -123,6 +135,17 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.attention_dropout_prob": _DROPOUT,
     "model.focal_loss_gamma": _at_least(0),
     "model.focal_loss_alpha": _POSITIVE,
+    "model.memory_length": _at_least(0),
+    "model.activation_dropout_prob": _DROPOUT,
+    **{f"search.{name}": _POSITIVE for name in ("tau_start", "tau_end", "gate_learning_rate")},
+    **{f"search.{name}": _at_least(0) for name in ("gate_weight_decay", "weights_only", "latency_weight")},
+    **{f"search.{name}": _at_least(1) for name in ("sampled_paths", "retrain_steps", "paper_ratio", "timing_repeats")},
+    "search.gate_beta1": _DROPOUT,
+    "search.architecture_share": (lambda value: 0 < value <= 0.5, "above 0 and at most 0.5"),
+    "context.memory_length": _at_least(0),
+    "context.clamp_length": _at_least(1),
+    "dataset.evaluation_length": _at_least(1),
+    "dataset.max_evaluation_tokens": _at_least(1),
     "dataset.evaluation_fraction": _OPEN_SHARE,
     "dataset.held_out": _OPEN_SHARE,
     "dataset.max_evaluation_examples": _at_least(1),
@@ -182,14 +205,25 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset={dataset.name}: task=pretrain reads a corpus, e.g. dataset=python_docs"
         if not isinstance(model, AlbertActModelConfig):
             yield f"model={model.name}: task=pretrain trains albert_act, e.g. model=albert_act_mini"
-    elif isinstance(dataset, CorpusConfig):
+    elif config.task is not Task.finetune:
+        if not isinstance(dataset, StreamConfig):
+            yield f"dataset={dataset.name}: task={config.task} reads streams of text, e.g. dataset=stream_python_docs"
+        if not isinstance(model, ParXLModelConfig):
+            yield f"model={model.name}: task={config.task} trains par_xl, e.g. model=par_xl_mini"
+        return
+    elif isinstance(dataset, TextConfig):
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
+    elif isinstance(model, ParXLModelConfig):
+        yield f"model={model.name}: task=finetune has no classifier of this family"
     if isinstance(dataset, TaggingConfig) and not isinstance(model, AdaLayersModelConfig):
         yield f"model={model.name}: dataset={dataset.name} tags words, for adalayers, e.g. model=adalayers_minilm"
     vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
-    if isinstance(model, PonderRnnModelConfig) != vectors and not isinstance(dataset, CorpusConfig):
+    if isinstance(model, PonderRnnModelConfig) != vectors and not isinstance(dataset, TextConfig):
         wanted = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens, e.g. ponder_albert"
         yield f"model={model.name}: dataset={dataset.name} needs {wanted}"
+
+
+def _modes(config: ExperimentConfig) -> Iterator[str]:
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
         yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
@@ -242,6 +276,49 @@ def _adalayers(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.attention_heads_num={heads}: must divide model.project_dim={width}"
     if model.layers_num is not None and not model.seed_compat:
         yield f"model.layers_num={model.layers_num}: read only with model.seed_compat=true; else it is the base's"
+
+
+def _par_xl(config: ExperimentConfig) -> Iterator[str]:
+    model = config.model
+    if not isinstance(model, ParXLModelConfig):
+        if config.context != ContextConfig():
+            yield f"context: read only with a model that remembers, model=par_xl_*, but model={model.name}"
+        return
+    heads, hidden = model.num_attention_heads, model.hidden_size
+    if heads >= 1 and hidden % heads:
+        yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
+    cutoffs = model.cutoffs
+    if any(cutoff < 1 for cutoff in cutoffs) or cutoffs != sorted(set(cutoffs)):
+        yield f"model.cutoffs={cutoffs}: must be positive and increase"
+    if model.architecture is not None and config.task is Task.architecture_search:
+        yield f"model.architecture={model.architecture}: task=architecture_search searches it; use task=language_model"
+
+
+def _search(config: ExperimentConfig) -> Iterator[str]:
+    """How gates learn is read only where there are gates, and each setting only where it means something."""
+    search, is_search = config.search, config.task is Task.architecture_search
+    has_gates = isinstance(config.model, ParXLModelConfig) and config.model.architecture is None
+    if not has_gates:
+        if search != SearchConfig():
+            yield (
+                "search: read only with a supernet, model=par_xl_* without model.architecture; one network trains with "
+                "--config-name par_network"
+            )
+        return
+    if search.method is SearchMethod.two_phase:
+        if search.gate_learning_rate is None:
+            yield "search.gate_learning_rate: search.method=two_phase needs it, e.g. 1e-2"
+        if config.trainer.max_steps == -1:
+            yield "trainer.max_steps=-1: search.method=two_phase needs the number of updates"
+    if search.latency_weight > 0 and not is_search:
+        yield f"search.latency_weight={search.latency_weight}: read only with task=architecture_search"
+    if is_search and not search.stages:
+        yield f"search.stages=[]: at least one is needed, of {', '.join(Stage)}"
+    for shape in search.shapes:
+        if len(shape) != 3 or shape[0] < 1 or shape[1] < 0 or shape[2] < 1:
+            yield f"search.shapes={shape}: must be [length, memory, batch], e.g. [64, 640, 1]"
+    if config.trainer.ddp_find_unused_parameters is not True and search.path is GatePath.sampled and _PROCESSES > 1:
+        yield "trainer.ddp_find_unused_parameters: search.path=sampled leaves parameters unused, set it to true"
 
 
 def _table(config: ExperimentConfig) -> Iterator[str]:
@@ -305,9 +382,9 @@ def _parity(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset.{key}={ones}: must be [lowest, highest] within 1 and dataset.size={dataset.size}"
 
 
-def _corpus(config: ExperimentConfig) -> Iterator[str]:
+def _text(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
-    if not isinstance(dataset, CorpusConfig):
+    if not isinstance(dataset, TextConfig):
         return
     if dataset.source is Source.local and not dataset.path:
         yield "dataset.path: dataset.source=local needs a file, a folder or a list of them"
@@ -315,11 +392,49 @@ def _corpus(config: ExperimentConfig) -> Iterator[str]:
         yield f"dataset.evaluation_path={dataset.evaluation_path}: read only with dataset.source=local"
     if dataset.source is Source.hub and not dataset.hub:
         yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
-    for number, entry in enumerate(dataset.hub):
+    for key in ("hub", "evaluation_hub", "test_hub"):
+        yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
+
+
+def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
+    for number, entry in enumerate(entries):
         for key in sorted(entry.keys() - set(_HUB_KEYS)):
-            yield f"dataset.hub[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
+            yield f"{name}[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
         if not entry.get("path"):
-            yield f"dataset.hub[{number}].path: missing, the data set's name on the hub"
+            yield f"{name}[{number}].path: missing, the data set's name on the hub"
+
+
+def _stream(config: ExperimentConfig) -> Iterator[str]:
+    dataset = config.dataset
+    if not isinstance(dataset, StreamConfig):
+        return
+    if dataset.test_path is not None and dataset.source is not Source.local:
+        yield f"dataset.test_path={dataset.test_path}: read only with dataset.source=local"
+    for key in ("evaluation_hub", "test_hub"):
+        if getattr(dataset, key) and dataset.source is not Source.hub:
+            yield f"dataset.{key}: read only with dataset.source=hub"
+
+
+def _tokenizer(config: ExperimentConfig) -> Iterator[str]:
+    """What of a trained tokenizer is read depends on its kind."""
+    tokenizer = config.tokenizer
+    kind, is_stream = tokenizer.kind, isinstance(config.dataset, StreamConfig)
+    if tokenizer.path is not None:
+        return
+    if kind is not TokenizerKind.unigram and not is_stream:
+        yield f"tokenizer.kind={kind}: read only with streams of text, e.g. dataset=stream_python_docs"
+    if tokenizer.symbols and kind is not TokenizerKind.unigram:
+        yield f"tokenizer.symbols={tokenizer.symbols}: read only with tokenizer.kind=unigram"
+    if kind is TokenizerKind.unigram and tokenizer.vocab_size is None:
+        yield "tokenizer.vocab_size: tokenizer.kind=unigram needs it"
+    if kind is TokenizerKind.byte and tokenizer.vocab_size is not None:
+        yield f"tokenizer.vocab_size={tokenizer.vocab_size}: tokenizer.kind=byte has 256; set it to null"
+
+
+def _corpus(config: ExperimentConfig) -> Iterator[str]:
+    dataset = config.dataset
+    if not isinstance(dataset, CorpusConfig):
+        return
     shares = dataset.masking.mask_share + dataset.masking.random_share
     if shares > 1 + 1e-9:
         yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
@@ -419,6 +534,8 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
 def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     """Names of what an evaluation measures on its first set, the one that selects."""
     dataset = config.dataset
+    if isinstance(dataset, StreamConfig):
+        return LANGUAGE_METRICS
     if isinstance(dataset, CorpusConfig):
         return PRETRAINING_METRICS
     losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()))

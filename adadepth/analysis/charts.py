@@ -104,8 +104,36 @@ def bar_chart(frame: Frame, bars: Points, color: str, description: str) -> Marku
     return frame.draw(description)
 
 
+def stacked_bars(frame: Frame, bars: Sequence[Sequence[float]], colors: Sequence[str], description: str) -> Markup:
+    """Shares on top of each other, the first at the bottom: a bar for every whole x from 1, a colour for each share."""
+    width = 0.82 * (frame.across(1) - frame.across(0))
+    for x, shares in enumerate(bars, start=1):
+        low = 0.0
+        for share, color in zip(shares, colors, strict=True):
+            if share >= 0.0005:
+                top = frame.up(low + share)
+                frame.marks.append(_rectangle(frame.across(x) - width / 2, top, width, frame.up(low) - top, color))
+            low += share
+    return frame.draw(description, grid=False)
+
+
+def swatch_legend(entries: Sequence[tuple[str, str]]) -> Markup:
+    """Filled squares with names: (name, colour)."""
+    items = (
+        f'<span><svg viewBox="0 0 12 12" aria-hidden="true"><path d="M0 0h12v12h-12z" fill="{color}"/></svg>'
+        f"{escape(name)}</span>"
+        for name, color in entries
+    )
+    return Markup(f'<p class="legend shapes">{"".join(items)}</p>')
+
+
 def heat_map(
-    columns: Sequence[tuple[int, Sequence[float]]], description: str, measure: str, rows: str, first: int = 1
+    columns: Sequence[tuple[int, Sequence[float]]],
+    description: str,
+    measure: str,
+    rows: str,
+    first: int = 1,
+    max_cells: int = _MAX_CELLS,
 ) -> Markup:
     """Shares of depths (rows) at evaluations (columns, evenly spaced), on the blue ramp.
 
@@ -116,10 +144,11 @@ def heat_map(
         measure: What the colour shows.
         rows: Title of the axis of depths.
         first: The lowest depth.
+        max_cells: More are not drawn, unless that left fewer than eight columns.
     """
     count = len(columns[0][1])
     last = first + count - 1
-    columns = thin(columns, max(_MAX_CELLS // count, 8))
+    columns = thin(columns, max(max_cells // count, 8))
     frame = Frame(
         (-0.5, len(columns) - 0.5), (first - 0.5, last + 0.5), "optimiser step", rows,
         x_ticks=(), y_ticks=depth_ticks(last, first=first), height=HEIGHT + 20,

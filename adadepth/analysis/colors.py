@@ -7,6 +7,8 @@ _RAMP_ENDS = ((226, 238, 250), (107, 160, 212), (8, 41, 92))
 
 # Okabe and Ito's palette, without yellow: told apart with any colour vision, and different in lightness.
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+# Of attention, feed-forward and identity: dark, middle and light, so that they differ without any hue.
+OPERATION_COLORS = ("#123f7c", "#e69f00", "#dfe3e8")
 INK, MUTED, GRID = "#1b1f24", "#57606a", "#e3e7eb"
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adadepth.analysis.architectures import LETTERS, OPERATIONS, QUALITIES
+from adadepth.analysis.comparison import compared_rows, conditions_text, measured_qualities, set_title
 from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title, warnings
 from adadepth.analysis.seeds import headline_metrics
 
@@ -94,6 +96,89 @@ def layers_table(summary: Mapping[str, Any], step: int | None = None) -> str:
         lines.append(f"{state:>5}  {f'{weight:.4f}' if weight else '0':6}  {bar}".rstrip())
     lines += [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
     return "\n".join(lines)
+
+
+def architecture_table(halting: Mapping[str, Any], step: int | None = None) -> str:
+    """Draw a search, or a fixed architecture, as text: a header, a line per block, the evaluations, what is missing.
+
+    A bar has a letter for every 4 % that an operation of the block has.
+
+    Args:
+        halting: What halting.json holds, of a task whose unit is `architecture`.
+        step: Optimiser steps done, for the header.
+    """
+    found, when = halting["architecture"], "" if step is None else f" at step {step:,}"
+    header = [
+        f"architecture{when}: {found['string']}",
+        f"{found['blocks'] - found['string'].count('-')} of {found['blocks']} blocks kept",
+    ]
+    if found["temperature"] is not None:
+        header += [f"expected {found['expected_blocks']:.2f}", f"mean entropy {found['mean_entropy']:.3f} of ln 3 nats"]
+        header.append(f"temperature {found['temperature']:.3f}")
+    thirds = ", ".join("/".join(str(third[name]) for name in OPERATIONS) for third in found["thirds"])
+    second = [f"{'/'.join(LETTERS)} by third of depth: {thirds}"]
+    if "executed_over_full" in halting["cost"]:
+        executed, adaptive = halting["cost"]["executed_over_full"], halting["cost"]["adaptive_over_full"]
+        second.append(f"work executed {executed:.3f}, of the architecture {adaptive:.3f} of alternating blocks")
+    lines = ["; ".join(header), "; ".join(second), "", f"block   {'       '.join(LETTERS)}   entropy"]
+    for block, (row, entropy) in enumerate(zip(found["probabilities"], found["entropy"], strict=True), start=1):
+        bar = "".join(letter * round(25 * share) for letter, share in zip(LETTERS, row, strict=True))
+        lines.append(f"{block:>5}" + "".join(f"{share:8.4f}" for share in row) + f"{entropy:8.3f}  {bar}")
+    lines += ["", *_quality_lines(halting["evaluations"])] if halting["evaluations"] else []
+    lines += [f"not available: {name}: {reason}" for name, reason in halting["missing"].items()]
+    return "\n".join(lines)
+
+
+def _quality_lines(evaluations: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """A line for every evaluation, under the names of the figures that any of them has."""
+    names = [name for name in QUALITIES if any(name in found for found in evaluations.values())]
+    rows = [evaluation.ljust(12) + _qualities(found, names) for evaluation, found in evaluations.items()]
+    return ["evaluation".ljust(12) + _wide(names, names), *rows]
+
+
+def _qualities(found: Mapping[str, float], names: Sequence[str]) -> str:
+    return _wide([_figure(found.get(name), "f") for name in names], names)
+
+
+def _wide(cells: Sequence[str], names: Sequence[str]) -> str:
+    """Cells of the columns with these names."""
+    return "".join(cell.rjust(max(len(name), 9) + 2) for cell, name in zip(cells, names, strict=True))
+
+
+def comparison_table(comparison: Mapping[str, Any]) -> str:
+    """Networks of several architectures as text: quality, then multiply-accumulates and measured time by shape.
+
+    Args:
+        comparison: What architectures.json holds; see `comparison`.
+    """
+    rows = compared_rows(comparison)
+    width, names = max(len(row["label"]) for row in rows) + 2, measured_qualities(rows)
+    head = "network".ljust(width) + "parameters".rjust(12) + _wide(names, names)
+    lines = [f"{head}  {'set'.ljust(14)}architecture", "-" * (len(head) + 28)]
+    for row in rows:
+        quality = row["quality"] or {}
+        title = set_title(row["quality_set"]) if quality else "not measured"
+        cells = f"{row['parameters']:>12,}{_qualities(quality, names)}"
+        lines.append(f"{row['label'].ljust(width)}{cells}  {title.ljust(14)}{row['architecture']}")
+    for shape in (shape["name"] for shape in comparison["shapes"]):
+        lines += ["", f"{shape}".ljust(width) + "".join(name.rjust(12) for name, _, _ in _COSTS)]
+        for row in rows:
+            costs = row["costs"][shape]
+            cells = "".join(_scaled(costs.get(key), scale).rjust(12) for _, key, scale in _COSTS)
+            lines.append(row["label"].ljust(width) + cells)
+    lines += ["", f"x reference: share of the cost of {comparison['reference']}, less is cheaper; -: not measured"]
+    lines.append("MACs: of the blocks, per sequence; ms: median forward pass of the batch; perplexity: per token")
+    return "\n".join([*lines, conditions_text(comparison)])
+
+
+_COSTS = (
+    ("MACs (M)", "macs", 1e-6), ("x reference", "macs_share", 1), ("ms", "median", 1e3),
+    ("x reference", "median_share", 1), ("blocks ms", "blocks_median", 1e3), ("x reference", "blocks_median_share", 1),
+)  # fmt: skip
+
+
+def _scaled(value: float | None, scale: float) -> str:
+    return "-" if value is None else f"{scale * value:.3f}"
 
 
 def exits_table(summary: Mapping[str, Any]) -> str:
@@ -186,6 +271,10 @@ def seeds_table(summary: Mapping[str, Any]) -> str:
     if distance := summary.get("layer_distance"):
         spread = f"mean {distance['mean']:.4f}, max {distance['max']:.4f}"
         lines.append(f"layer distributions of two seeds: total variation {spread}, {distance['pairs']} pairs")
+    if agreement := summary.get("architecture_agreement"):
+        lines += [f"architecture of seed {seed}: {string}" for seed, string in agreement["strings"].items()]
+        spread = f"mean {agreement['mean']:.3f}, min {agreement['min']:.3f}"
+        lines.append(f"blocks on which two seeds agree: {spread} of 1, {agreement['pairs']} pairs")
     return "\n".join(lines)
 
 

@@ -20,9 +20,8 @@ from adadepth.analysis.exit_sections import (
 )
 from adadepth.analysis.exit_study import score_title
 from adadepth.analysis.files import RunFiles
-from adadepth.analysis.scatter import SHAPES, shape_style
+from adadepth.analysis.scatter import MARKERS, shape_style
 
-_MARKERS = dict(zip(SHAPES, ("o", "s", "^", "D", "v"), strict=True))
 _DASHES = ("-", "--", ":", "-.")
 
 
@@ -81,7 +80,7 @@ def _scatter(axes: Any, study: Mapping[str, Any], cost: str) -> None:
     for index, (family, points) in enumerate(study_points(study, cost).items()):
         color, shape = shape_style(index)
         x, y, rows = zip(*points, strict=True)
-        axes.plot(x, y, _MARKERS[shape], color=color, markersize=5.5, label=family)
+        axes.plot(x, y, MARKERS[shape], color=color, markersize=5.5, label=family)
         front += [(x, y) for x, y, row in zip(x, y, rows, strict=True) if cost in row["pareto"]]
     if front:
         x, y = zip(*sorted(front), strict=True)

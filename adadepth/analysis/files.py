@@ -19,6 +19,7 @@ from adadepth.atomic import write_atomic
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
+ARCHITECTURES = "architectures.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 _CLASS_COLUMNS = (
@@ -29,10 +30,14 @@ _CLASS_COLUMNS = (
 def write_halting_files(
     directory: Path, summary: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]], step: int
 ) -> None:
-    """Write halting.json, depth_by_class.csv and sentences.jsonl of an evaluation after `step` optimiser steps."""
+    """Write halting.json, sentences.jsonl and, unless it is an architecture, depth_by_class.csv of an evaluation.
+
+    It was made after `step` optimiser steps.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / HALTING, {"step": step, **summary})
-    write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
+    if "classes" in summary:
+        write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
     lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
     write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
 
@@ -48,6 +53,19 @@ def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) 
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / EXIT_RULES, {"sets": studies})
     write_atomic(directory / PARETO, _as_csv(*pareto_table(studies)))
+
+
+def write_architectures(directory: Path, comparison: Mapping[str, Any]) -> None:
+    """Write architectures.json: networks of several architectures side by side.
+
+    Args:
+        directory: Of the run.
+        comparison: `reference`, the name of the row that costs are compared with; `derived`, the string that the search
+            found; `shapes`, rows of `name`, `length`, `memory` and `batch`; `conditions` of the measured times
+            (`device`, `dtype`, `threads`, `repeats`); `rows`: see `comparison`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / ARCHITECTURES, comparison)
 
 
 def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
@@ -104,7 +122,7 @@ def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
-    Of the files that only some runs have (`exits`, `exit_rules`, `seeds`) it tells damage only.
+    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `seeds`) it tells damage only.
     """
 
     directory: Path
@@ -115,6 +133,7 @@ class RunFiles:
     sentences: list[dict[str, Any]]
     exits: dict[str, Any]
     exit_rules: dict[str, Any]
+    architectures: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
 
@@ -160,9 +179,15 @@ def read_run(directory: Path) -> RunFiles:
         sentences=lines(SENTENCES),
         exits=optional(EXITS),
         exit_rules=optional(EXIT_RULES),
+        architectures=optional(ARCHITECTURES),
         seeds=optional(SEEDS),
         missing=missing,
     )
+
+
+def run_unit(files: RunFiles) -> str:
+    """What has a depth of its own in a run: token, sequence, task or architecture."""
+    return str(files.halting.get("unit", "architecture" if files.architectures else "token"))
 
 
 def _json_lines(text: str) -> list[dict[str, Any]]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from adadepth.analysis.charts import depth_ticks
+import numpy as np
+
+from adadepth.analysis.architecture_plots import draw_comparison, draw_frame, draw_gates, search_history
+from adadepth.analysis.charts import thin
+from adadepth.analysis.class_plots import depth_axis, draw_depth_by_class
 from adadepth.analysis.colors import GRID, INK, LINES, MUTED, ramp
 from adadepth.analysis.exit_plots import draw_exit_rules, draw_steps
-from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, read_run, series
+from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, read_run, run_unit, series
 from adadepth.analysis.layer_sections import BLOCKS
 from adadepth.analysis.layers import layer_history
 from adadepth.analysis.sections import cosine_curves, curve, curve_classes, loss_by_depth_title, loss_title, loss_unit
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES = "figures"
+_MAX_FRAMES, _FRAME_MILLISECONDS = 60, 250  # of the film
 _STYLES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (8, 2)))
 _SETTINGS: Any = {
     "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
@@ -37,73 +43,78 @@ def draw_figures(run_directory: Path) -> list[Path]:
 
     Returns:
         The files drawn: of depth_by_class, depth_over_training, halting, cosine, losses, exits and exit_rules (.png);
-        where a whole task has one depth, of layers and losses.
+        where a whole task has one depth, of layers and losses; of an architecture, gates, architectures and losses, and
+        gates.gif, the search as a film.
     """
+    files = read_run(run_directory)
+    pictures = {run_directory / FIGURES / f"{name}.png": draw for name, draw in _drawings(files).items()}
+    drawn = [path for path, draw in pictures.items() if _draw(path, draw, files)]
+    film = run_directory / FIGURES / "gates.gif"
+    return [*drawn, film] if _draw_film(film, thin(search_history(files), _MAX_FRAMES)) else drawn
+
+
+def draw_gate_frame(path: Path, described: Mapping[str, Any], step: int) -> None:
+    """Draw the probabilities of every block at one evaluation into a PNG file.
+
+    Args:
+        path: The file; missing folders are made.
+        described: From `describe_architecture`.
+        step: Optimiser steps done.
+    """
+    _draw(path, draw_frame, described, step)
+
+
+def _draw(path: Path, draw: Callable[..., bool], *content: Any) -> bool:
+    """Draw a PNG file, unless there is nothing to draw; a reader never sees half of it."""
+    with _new_figure() as figure:
+        if not draw(figure, *content):
+            return False
+        with _replacing(path) as temporary:
+            figure.savefig(temporary, format="png")
+    return True
+
+
+def _draw_film(path: Path, history: Sequence[tuple[int, Mapping[str, Any]]]) -> bool:
+    """Draw a GIF file with a frame for every evaluation; a single one makes no film."""
+    from PIL import Image
+
+    if len(history) < 2:
+        return False
+    frames = []
+    with _new_figure() as figure, _replacing(path) as temporary:
+        figure.set_dpi(80)
+        for step, described in history:
+            draw_frame(figure, described, step)
+            cast(Any, figure.canvas).draw()
+            figure.set_layout_engine("none")  # that of the first frame is the layout of all
+            frames.append(Image.fromarray(np.array(cast(Any, figure.canvas).buffer_rgba())).convert("RGB"))
+        frames[0].save(temporary, "GIF", save_all=True, append_images=frames[1:], duration=_FRAME_MILLISECONDS, loop=0)
+    return True
+
+
+@contextmanager
+def _new_figure() -> Iterator[Figure]:
+    """An empty figure in this project's style."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    files = read_run(run_directory)
-    drawn = []
     with matplotlib.rc_context(_SETTINGS):
-        for name, draw in (_TASK_DRAWINGS if files.halting.get("unit") == "task" else _DRAWINGS).items():
-            figure = Figure()
-            FigureCanvasAgg(figure)
-            if not draw(figure, files):
-                continue
-            path = run_directory / FIGURES / f"{name}.png"
-            path.parent.mkdir(exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            try:
-                figure.savefig(temporary, format="png")
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-            drawn.append(path)
-    return drawn
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        yield figure
 
 
-def _depth_by_class(figure: Figure, files: RunFiles) -> bool:
-    """Means with p10 to p90, and a histogram for each class."""
-    classes = {name: found for name, found in files.halting.get("classes", {}).items() if found.get("n")}
-    if not classes:
-        return False
-    max_depth, unit = files.halting["max_depth"], files.halting["unit"]
-    columns = 3
-    rows = -(-len(classes) // columns)
-    figure.set_size_inches(12.5, max(1.45 * rows, 3.4) + 0.6)
-    left, right = cast(Any, figure.subfigures(1, 2, width_ratios=(1, 1.25)))
-    _whiskers(left.subplots(), classes, max_depth)
-    panels = right.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
-    for axes, (name, described) in zip(panels, classes.items(), strict=False):
-        shares = [100 * count / described["n"] for count in described["histogram"][1:]]
-        axes.bar(range(1, max_depth + 1), shares, color=ramp(0.75), width=0.85)
-        axes.set_title(f"{name} (n {described['n']:,})", fontsize=8.5, fontweight="normal")
-        _depth_axis(axes, max_depth, sparse=True)
-    for axes in panels[len(classes) :]:
-        axes.remove()
-    right.suptitle("Distribution of each class", x=0.01, ha="left", fontsize=11, fontweight="bold")
-    right.supylabel(f"share of {unit}s (%)", fontsize=10)
-    right.supxlabel("depth (updates)", fontsize=10)
-    return True
-
-
-def _whiskers(axes: Axes, classes: Mapping[str, Mapping[str, Any]], max_depth: int) -> None:
-    for position, described in enumerate(classes.values()):
-        axes.plot(
-            [described["p10"], described["p90"]], [position] * 2, color=ramp(0.5), linewidth=7, solid_capstyle="round"
-        )
-        axes.plot(described["mean"], position, "o", color=ramp(1), markersize=7, markeredgecolor="white")
-        axes.annotate(
-            f"{described['mean']:.2f}", (described["mean"], position - 0.2), ha="center", va="bottom", fontsize=8.5
-        )
-    axes.set_yticks(range(len(classes)), classes)
-    axes.set_ylim(len(classes) - 0.5, -0.7)
-    axes.grid(axis="x")
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel("depth (updates)")
-    axes.set_title("Depth by class: mean, p10 to p90")
-    _depth_axis(axes, max_depth)
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path`, of the same kind, that takes its place at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _depth_over_training(figure: Figure, files: RunFiles) -> bool:
@@ -119,7 +130,7 @@ def _depth_over_training(figure: Figure, files: RunFiles) -> bool:
     left.set(title="Share of each depth", ylabel="depth (updates)")
     _lines(right, [(name, series(files.metrics, f"halting/{name}/mean")) for name in curve_classes(files)])
     right.set(title="Mean depth by class", xlabel="optimiser step", ylabel="mean depth (updates)")
-    _depth_axis(right, max_depth, "y")
+    depth_axis(right, max_depth, "y")
     return True
 
 
@@ -140,7 +151,7 @@ def _halting(figure: Figure, files: RunFiles) -> bool:
         _lines(panels[1], [("", losses)])
         panels[1].set(title="Mean loss by depth", xlabel="depth (updates)", ylabel=loss_by_depth_title(unit))
     for axes in panels:
-        _depth_axis(axes, max_depth)
+        depth_axis(axes, max_depth)
     return True
 
 
@@ -155,7 +166,7 @@ def _cosine(figure: Figure, files: RunFiles) -> bool:
         _lines(axes, curves)
         axes.set(title=title, xlabel="iteration k", ylabel="mean cosine similarity")
         axes.title.set_fontweight("normal")
-        _depth_axis(axes, files.halting["max_depth"])
+        depth_axis(axes, files.halting["max_depth"])
     return True
 
 
@@ -190,15 +201,19 @@ def _layers(figure: Figure, files: RunFiles) -> bool:
         f"Weight of each state: {layers['deepest']} of {blocks} blocks must run,\n"
         f"expected depth {layers['expected_depth']:.2f}, entropy {layers['entropy']:.2f} nats"
     )
-    _depth_axis(panels[0], blocks, first=0)
+    depth_axis(panels[0], blocks, first=0)
     if history:
         _heat_map(panels[1], [(step, found["weights"]) for step, found in history], "weight (%)", first=0)
         panels[1].set(title="Weights over training", ylabel=BLOCKS)
     return True
 
 
+def _gates(figure: Figure, files: RunFiles) -> bool:
+    return draw_gates(figure, files, _heat_map)
+
+
 _DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
-    "depth_by_class": _depth_by_class,
+    "depth_by_class": draw_depth_by_class,
     "depth_over_training": _depth_over_training,
     "halting": _halting,
     "cosine": _cosine,
@@ -207,6 +222,12 @@ _DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
     "exit_rules": draw_exit_rules,
 }
 _TASK_DRAWINGS = {"layers": _layers, "losses": _losses}  # one depth for the whole task: nothing halts
+_ARCHITECTURE_DRAWINGS = {"gates": _gates, "architectures": draw_comparison, "losses": _losses}
+
+
+def _drawings(files: RunFiles) -> Mapping[str, Callable[[Figure, RunFiles], bool]]:
+    """By name what can be drawn of such a run."""
+    return {"task": _TASK_DRAWINGS, "architecture": _ARCHITECTURE_DRAWINGS}.get(run_unit(files), _DRAWINGS)
 
 
 def _lines(axes: Axes, curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
@@ -238,13 +259,7 @@ def _heat_map(axes: Axes, columns: Sequence[tuple[int, Sequence[float]]], label:
     bar.outline.set_visible(False)
     axes.set_xlabel("optimiser step")
     axes.grid(visible=False)
-    _depth_axis(axes, last, "y", first=first)
-
-
-def _depth_axis(axes: Axes, max_depth: int, which: str = "x", sparse: bool = False, first: int = 1) -> None:
-    """The fixed axis of the depths from `first` to L, so that two runs compare."""
-    getattr(axes, f"set_{which}lim")(first - 0.6, max_depth + 0.6)
-    getattr(axes, f"set_{which}ticks")(depth_ticks(max_depth, 4 if sparse else 12, first))
+    depth_axis(axes, last, "y", first=first)
 
 
 def _edges(centres: Sequence[int] | range) -> list[float]:

@@ -11,9 +11,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from adadepth.analysis import exit_sections, layer_sections, sections
+from adadepth.analysis import architecture_sections, exit_sections, layer_sections, sections
+from adadepth.analysis.architectures import is_fixed
 from adadepth.analysis.colors import depth_color, text_on
 from adadepth.analysis.files import (
+    ARCHITECTURES,
     CONFIG,
     EXIT_RULES,
     EXITS,
@@ -24,6 +26,7 @@ from adadepth.analysis.files import (
     SENTENCES,
     RunFiles,
     read_run,
+    run_unit,
 )
 from adadepth.atomic import write_atomic
 
@@ -34,8 +37,9 @@ _MAX_TOKENS, _MAX_SENTENCES = 128, 12
 def write_report(run_directory: Path) -> Path:
     """Write report.html into a run directory from the files in it.
 
-    Any of them may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules and seeds
-    are there only if the run has such files; a directory that holds seeds.json and no halting.json gets a small page.
+    Any of them may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules, compared
+    architectures and seeds are there only if the run has such files; a directory that holds seeds.json and no
+    halting.json gets a small page.
 
     Returns:
         The path of the report.
@@ -49,6 +53,7 @@ def write_report(run_directory: Path) -> Path:
     is_summary_of_seeds = bool(files.seeds) and HALTING in files.missing
     page = environment.get_template("seeds_page.html.j2" if is_summary_of_seeds else "report.html.j2").render(
         title=title(files),
+        unit=run_unit(files),
         missing=files.missing,
         run=files.run,
         halting=files.halting,
@@ -65,9 +70,13 @@ def write_report(run_directory: Path) -> Path:
         exit_sets=exit_sections.exit_sets(files.exits),
         study_sets=exit_sections.study_sets(files.exit_rules),
         layers=layer_sections.layer_section(files),
+        architecture=architecture_sections.architecture_section(files),
+        comparison=architecture_sections.comparison_section(files),
+        tokenizer=tokenizer(files),
         seeds=files.seeds,
         seed_rows=exit_sections.seed_rows(files.seeds),
         layer_seeds=layer_sections.layer_seeds(files.seeds),
+        architecture_seeds=architecture_sections.architecture_seeds(files.seeds),
         sources=sources(files),
     )
     path = run_directory / REPORT
@@ -87,6 +96,8 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
     """What ran, on what, where: (name, value) for every fact that the files hold."""
     run, config = files.run, files.config
     model, data = config.get("model") or {}, config.get("dataset") or {}
+    is_architecture, described = run_unit(files) == "architecture", files.halting.get("architecture")
+    is_search = is_architecture and not (described and is_fixed(described))
     found = {
         "Model": _listed(
             model,
@@ -111,7 +122,11 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
             ),
         ),
         "Layers": _listed(model, _LAYER_SETTINGS),
+        "Network": _listed(model, _NETWORK_SETTINGS),
+        "Search": _listed(config.get("search") or {}, _SEARCH_SETTINGS) if is_search else "",
+        "Evaluation": _listed(config.get("context") or {}, _CONTEXT_SETTINGS) if is_architecture else "",
         "Data": _listed(data, ("name", "source", "sequence_length")),
+        "Tokenizer": tokenizer(files) if is_architecture else "",
         "Step": number(files.halting["step"]) if "step" in files.halting else "",
         "Seed": _seeds(files),
         "Hardware": _text(run.get("hardware")),
@@ -132,6 +147,27 @@ _LAYER_SETTINGS = (
     "lambda_distribution_depth", "topk_distribution", "distribution_cutoff", "pick_one_layer_only",
     "freeze_distribution", "freeze_base_model", "seed_compat",
 )  # fmt: skip
+
+_NETWORK_SETTINGS = (
+    "architecture", "memory_length", "cutoffs", "proj_factor", "tie_word_embeddings", "attention_scale",
+    "attention_out_act", "branch_norm", "share_position_bias", "projection_bias", "softmax_bias",
+)  # fmt: skip
+_SEARCH_SETTINGS = (
+    "method", "path", "straight_through", "tau_start", "tau_end", "tau_schedule", "gate_learning_rate", "weights_only",
+    "architecture_share", "latency_weight", "latency_costs", "sampled_paths", "stages", "retrain_from", "retrain_steps",
+)  # fmt: skip
+_CONTEXT_SETTINGS = ("memory_length", "clamp_length", "same_length")
+
+
+def tokenizer(files: RunFiles) -> str:
+    """What text was cut into: perplexities per token of different tokenizers do not compare."""
+    settings, data = files.config.get("tokenizer") or {}, files.run.get("data") or {}
+    trained = (data.get("tokenizer") if isinstance(data, Mapping) else None) or {}
+    name = settings.get("path") or settings.get("kind")
+    size = trained.get("vocab_size") or settings.get("vocab_size")
+    found = [str(name)] if name else []
+    found += [f"{number(size)} entries"] if size else []
+    return ", ".join([*found, *(["lower-cased"] if settings.get("lowercase") and not settings.get("path") else [])])
 
 
 def _seeds(files: RunFiles) -> str:
@@ -170,7 +206,9 @@ def config_text(files: RunFiles) -> str:
 
 def sources(files: RunFiles) -> list[str]:
     """Names of the files that the page is drawn from."""
-    optional = {EXITS: files.exits, EXIT_RULES: files.exit_rules, SEEDS: files.seeds}
+    optional = {
+        EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, SEEDS: files.seeds,
+    }  # fmt: skip
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *(name for name, found in optional.items() if found)]
 

@@ -50,7 +50,8 @@ def scatter_chart(
     return frame.draw(description) + _shape_legend([name for name, _ in groups])
 
 
-SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
+MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "wedge": "v"}  # matplotlib's names
+SHAPES = tuple(MARKERS)
 
 
 def shape_style(index: int) -> tuple[str, str]:

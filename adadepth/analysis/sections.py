@@ -163,12 +163,12 @@ def loss_charts(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]
 def loss_title(name: str) -> str:
     """`mlm_loss` as MLM loss."""
     first, *rest = name.split("_")
-    return " ".join([first.upper() if first in ("mlm", "sop", "kl") else first.capitalize(), *rest])
+    return " ".join([first.upper() if first in ("lm", "mlm", "sop", "kl") else first.capitalize(), *rest])
 
 
 def loss_unit(name: str) -> str:
     """What a loss is measured in: cross-entropies in nats, the others as they enter the total."""
-    return "nats" if name in ("mlm_loss", "sop_loss") else "weighted loss"
+    return "nats" if name in ("lm_loss", "mlm_loss", "sop_loss") else "weighted loss"
 
 
 def steps_range(steps: Sequence[int]) -> tuple[float, float]:

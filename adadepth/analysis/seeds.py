@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from adadepth.analysis.architectures import agreement_over_seeds, architectures_over_seeds
 from adadepth.analysis.layers import distance_over_seeds, weights_over_seeds
 
 
@@ -18,7 +19,7 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
     Returns:
         `seeds`, `n`, and `metrics`: by name `n`, `mean`, `std` (absent for a single value), `values` by seed. A metric
         that some runs lack is there with the smaller n. `layer_distance` if the runs learned weights of layers: see
-        `distance_over_seeds`.
+        `distance_over_seeds`. `architecture_agreement` if they searched architectures: see `agreement_over_seeds`.
     """
     names = dict.fromkeys(name for _, metrics in runs for name in metrics)
     found = {}
@@ -27,8 +28,11 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
         if values:
             found[name] = _describe(values)
     summary = {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": found}
-    distance = distance_over_seeds(weights_over_seeds(found))
-    return summary if distance is None else summary | {"layer_distance": distance}
+    over_seeds = {
+        "layer_distance": distance_over_seeds(weights_over_seeds(found)),
+        "architecture_agreement": agreement_over_seeds(architectures_over_seeds(found)),
+    }
+    return summary | {name: figures for name, figures in over_seeds.items() if figures is not None}
 
 
 def _describe(values: Mapping[str, float]) -> dict[str, Any]:
@@ -44,16 +48,17 @@ def _is_finite(value: Any) -> bool:
 
 
 def headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The metrics worth a table: quality and losses at the exit, mean depths; not those of every single step."""
+    """The metrics worth a table: quality and losses at the exit, mean depths, searches; no single steps or blocks."""
     return {
         name: found
         for name, found in summary["metrics"].items()
-        if (name.startswith("eval") and "/step_" not in name) or name in _DEPTH_METRICS
+        if (name.startswith(("eval", "search/compare/")) and "/step_" not in name) or name in _DEPTH_METRICS
     }
 
 
 _DEPTH_METRICS = (
     "halting/exit_step/mean", "halting/all/mean", "halting/expected_steps", "halting/kl", "halting/calibration/tv",
     "halting/calibration/ece", "halting/layers/entropy", "halting/layers/expected_depth", "halting/layers/deepest",
-    "cost/layer_ratio", "cost/adaptive_over_full",
+    "cost/layer_ratio", "cost/adaptive_over_full", "search/mean_entropy", "search/expected_blocks",
+    "search/soft/perplexity", "search/argmax/perplexity", "search/sampled/perplexity",
 )  # fmt: skip

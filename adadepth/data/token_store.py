@@ -1,10 +1,13 @@
-"""Tokenised documents as three flat arrays, written to disk as they come and read through memory maps."""
+"""Tokenised text as flat arrays, written to disk as it comes and read through memory maps.
+
+A `TokenStore` knows the sentences and documents of a corpus, a `LineStore` the lines of a text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ from adadepth.data.sentences import split_sentences
 from adadepth.data.tokenizer import encode_sentences
 
 _DOCUMENTS_AT_ONCE = 256
-_TYPES = {"tokens_16": np.uint16, "tokens_32": np.uint32, "sentences": np.int64, "documents": np.int64}
+_LINES_AT_ONCE = 1024
+_TYPES = {"tokens_16": np.uint16, "tokens_32": np.uint32, "sentences": np.int64, "documents": np.int64,
+          "lines": np.int64}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def tokenised_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast
 
 def write_store(folder: Path, texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> None:
     """Tokenise ``texts`` into files in ``folder``; memory does not grow with the corpus."""
-    kind = "tokens_16" if len(tokenizer) <= 2**16 else "tokens_32"
+    kind = _tokens_file(tokenizer)
     with (
         (folder / kind).open("wb") as tokens,
         (folder / "sentences").open("wb") as sentences,
@@ -80,13 +85,17 @@ def write_store(folder: Path, texts: Iterable[str], tokenizer: PreTrainedTokeniz
 
 def open_store(folder: Path) -> TokenStore:
     """Map the files that `write_store` left in ``folder``."""
+    return TokenStore(**_mapped(folder), folder=folder)
+
+
+def _mapped(folder: Path) -> dict[str, np.ndarray]:
     arrays = {}
     for name, dtype in _TYPES.items():
         file = folder / name
         if file.exists():
             is_empty = file.stat().st_size == 0  # which cannot be mapped
             arrays[name.split("_")[0]] = np.empty(0, dtype) if is_empty else np.memmap(file, dtype, mode="r")
-    return TokenStore(**arrays, folder=folder)
+    return arrays
 
 
 def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
@@ -97,3 +106,70 @@ def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
     firsts = np.concatenate([[0], np.cumsum([len(document) for document in documents])]).astype(np.int64)
     tokens = np.array([token for document in documents for ids in document for token in ids], dtype=np.uint32)
     return TokenStore(tokens, sentences, sentences[firsts])
+
+
+@dataclass(frozen=True)
+class LineStore:
+    """Token ids of a text and what each of its lines adds.
+
+    Attributes:
+        tokens: ids, (tokens,) uint16, or uint32 when the vocabulary needs it.
+        lines: tokens, words and characters before each line, then their totals, (3 (lines + 1),) int64, row by row.
+        folder: where the arrays are mapped from, None in memory.
+    """
+
+    tokens: np.ndarray
+    lines: np.ndarray
+    folder: Path | None = None
+
+    def counts(self, most_tokens: int | None = None) -> dict[str, int]:
+        """Return the number of lines, tokens, words and characters of the text.
+
+        With ``most_tokens``, of as many whole lines as have no more tokens, but of one line at least.
+        """
+        totals = self.lines.reshape(-1, 3)
+        last = len(totals) - 1
+        if most_tokens is not None:
+            last = min(max(int(np.searchsorted(totals[:, 0], most_tokens, side="right")) - 1, 1), last)
+        tokens, words, characters = totals[last].tolist()
+        return {"lines": last, "tokens": tokens, "words": words, "characters": characters}
+
+    def __reduce__(self) -> Any:
+        """Send a loader worker the folder, not a copy of its content."""
+        if self.folder is not None:
+            return open_lines, (self.folder,)
+        return LineStore, (self.tokens, self.lines)
+
+
+def write_lines(folder: Path, lines: Iterable[str], tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> None:
+    """Tokenise ``lines`` into files in ``folder``; memory does not grow with the text.
+
+    Args:
+        folder: Where to.
+        lines: Without their line ends.
+        tokenizer: Has an end-of-sequence token.
+        append_eos: It stands after every line, empty ones too, and counts as a word and as a character.
+    """
+    lines, kind = iter(lines), _tokens_file(tokenizer)
+    end = [tokenizer.eos_token_id] if append_eos else []
+    totals = np.zeros((1, 3), np.int64)
+    with (folder / kind).open("wb") as tokens, (folder / "lines").open("wb") as offsets:
+        offsets.write(totals.tobytes())
+        while batch := list(islice(lines, _LINES_AT_ONCE)):
+            encoded = [ids + end for ids in encode_sentences(tokenizer, batch)]
+            sizes = [
+                (len(ids), len(line.split()) + len(end), len(line) + len(end))
+                for ids, line in zip(encoded, batch, strict=True)
+            ]
+            totals = totals[-1] + np.cumsum(np.array(sizes, np.int64), axis=0)
+            offsets.write(totals.tobytes())
+            tokens.write(np.array(list(chain.from_iterable(encoded)), dtype=_TYPES[kind]).tobytes())
+
+
+def open_lines(folder: Path) -> LineStore:
+    """Map the files that `write_lines` left in ``folder``."""
+    return LineStore(**_mapped(folder), folder=folder)
+
+
+def _tokens_file(tokenizer: PreTrainedTokenizerFast) -> str:
+    return "tokens_16" if len(tokenizer) <= 2**16 else "tokens_32"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.connection import require_hub
@@ -29,6 +29,7 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS
                   "mask_token": "[MASK]"}  # fmt: skip
 PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token")
 TOKENIZER_FILE = "tokenizer.json"
+_NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text is never taken for one
 _TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
 
 
@@ -75,50 +76,84 @@ def _load(path: str) -> Any:
     raise AssertionError("unreachable")
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symbols: Sequence[str] = ()) -> Tokenizer:
     """Train ALBERT's kind of vocabulary: a SentencePiece unigram model of at most ``vocab_size`` pieces.
 
-    The SentencePiece library trains, because its result is the same every time; that of ``tokenizers`` is not.
     Text with fewer distinct pieces gives a smaller vocabulary, which is logged.
 
     Args:
         texts: sentences.
         vocab_size: most pieces, special tokens included.
         lowercase: lower-case and strip accents, as ALBERT does.
+        symbols: what is always a piece of its own.
+
+    Raises:
+        DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
+    """
+    normalizer = _normalizer(lowercase)
+    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
+    sentences = (normalizer.normalize_str(special.sub(" ", text)) for text in texts)
+    tokenizer = train_unigram(sentences, vocab_size, list(SPECIAL_TOKENS.values()), normalizer, symbols)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )  # fmt: skip
+    return tokenizer
+
+
+def train_unigram(
+    sentences: Iterable[str],
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    normalizer: normalizers.Normalizer,
+    symbols: Sequence[str] = (),
+    **options: Any,
+) -> Tokenizer:
+    """Train a SentencePiece unigram model; ids are those of the special tokens, the symbols, then by falling score.
+
+    The SentencePiece library trains, because its result is the same every time; that of ``tokenizers`` is not.
+
+    Args:
+        sentences: normalised.
+        vocab_size: most pieces, special tokens and symbols included.
+        special_tokens: position is id; the second one is unknown text. Their names are text to the trainer.
+        normalizer: of the tokenizer, and of the symbols.
+        symbols: what is always a piece of its own.
+        options: more of SentencePiece's own.
 
     Raises:
         DataError: there is no text, or it has more different characters than ``vocab_size`` has room for.
     """
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-    normalizer = _normalizer(lowercase)
-    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
     unreadable: list[DataError] = []
 
-    def sentences() -> Iterator[str]:
+    def readable() -> Iterator[str]:
         try:
-            for text in texts:
-                yield normalizer.normalize_str(special.sub(" ", text))
+            yield from sentences
         except DataError as error:  # the trainer would bury it
             unreadable.append(error)
             raise
 
+    symbols = [normalizer.normalize_str(symbol) for symbol in symbols]
+    hidden = [f"special token {number}" for number in range(len(special_tokens))]  # no text: spaces are ▁ in there
     proto = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=sentences(), model_writer=proto, model_type="unigram", vocab_size=vocab_size,
+            sentence_iterator=readable(), model_writer=proto, model_type="unigram", vocab_size=vocab_size,
             hard_vocab_limit=False, num_threads=_TRAINING_THREADS, normalization_rule_name="identity",
-            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="<pad>", unk_piece="<unk>",
-            control_symbols=["[CLS]", "[SEP]", "[MASK]"], max_sentence_length=10**9, minloglevel=2,
+            unk_id=0, bos_id=-1, eos_id=-1, unk_piece=hidden[0], control_symbols=hidden[1:],
+            user_defined_symbols=symbols, max_sentence_length=10**9, minloglevel=2, **options,
         )  # fmt: skip
     except RuntimeError as error:
         raise unreadable[0] if unreadable else DataError(_training_problem(vocab_size, str(error))) from error
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
     pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(trained.vocab_size())]
+    pieces[: len(hidden)] = [(token, _NEVER_TEXT) for token in special_tokens]
     if len(pieces) < vocab_size:
         logger.warning("tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
                        vocab_size, len(pieces))  # fmt: skip
-    return _unigram_tokenizer(pieces, normalizer)
+    return _unigram_tokenizer(pieces, special_tokens, normalizer, symbols)
 
 
 def _training_problem(vocab_size: int, message: str) -> str:
@@ -149,12 +184,21 @@ def load_or_train(
     if config.path is not None:
         return load_tokenizer(config.path, needed)
 
-    def build(folder: Path) -> None:
-        trained = train_tokenizer(sentences(), config.vocab_size, config.lowercase)
-        (folder / TOKENIZER_FILE).write_text(trained.to_str(), encoding="utf-8")
+    def train() -> Tokenizer:
+        assert config.vocab_size is not None, "checked with the configuration"
+        return train_tokenizer(sentences(), config.vocab_size, config.lowercase, config.symbols)
 
-    key = digest(text_key(), config.vocab_size, config.lowercase, config.train_documents)
-    return wrap_tokenizer(cached_folder(root, f"tokenizer-{key}", build) / TOKENIZER_FILE)
+    key = digest(text_key(), config.vocab_size, config.lowercase, list(config.symbols), config.train_documents)
+    return wrap_tokenizer(trained_once(root, key, train))
+
+
+def trained_once(root: Path, key: str, train: Callable[[], Tokenizer]) -> Path:
+    """Return the file of a tokenizer that is trained only where the cache does not hold it."""
+
+    def build(folder: Path) -> None:
+        (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
+
+    return cached_folder(root, f"tokenizer-{key}", build) / TOKENIZER_FILE
 
 
 def wrap_tokenizer(file: Path) -> PreTrainedTokenizerFast:
@@ -175,16 +219,21 @@ def _normalizer(lowercase: bool) -> normalizers.Normalizer:
     )
 
 
-def _unigram_tokenizer(pieces: list[tuple[str, float]], normalizer: normalizers.Normalizer) -> Tokenizer:
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=list(SPECIAL_TOKENS).index("unk_token")))
+def _unigram_tokenizer(
+    pieces: list[tuple[str, float]],
+    special_tokens: Sequence[str],
+    normalizer: normalizers.Normalizer,
+    symbols: Sequence[str],
+) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=1))
     tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    if symbols:
+        longest_first = sorted(symbols, key=len, reverse=True)
+        splits.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
     tokenizer.decoder = decoders.Metaspace()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
-    )  # fmt: skip
+    tokenizer.add_special_tokens(list(special_tokens))
     return tokenizer
 
 

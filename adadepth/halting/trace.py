@@ -33,6 +33,9 @@ class DepthTrace:
         width: Padded length of the rows, for every iteration or one for each, int64, (N,).
         layer_weights: Where states of several depths are mixed, the weight of each, float32, (max_depth + 1,); entry n
             is the state after n updates, and 0 means that it was not read.
+        operation_weights: Where blocks choose between operations, the weight of each, float32, (max_depth, K).
+        executed_operations: Which of them really ran, boolean, (max_depth, K).
+        memory_length: Positions before the first that attention could see, kept from earlier batches.
     """
 
     unit: Literal["token", "sequence", "task", "architecture"]
@@ -46,6 +49,9 @@ class DepthTrace:
     rows_per_step: Tensor | None = None
     width: Tensor | int | None = None
     layer_weights: Tensor | None = None
+    operation_weights: Tensor | None = None
+    executed_operations: Tensor | None = None
+    memory_length: int = 0
 
 
 class Work(NamedTuple):

@@ -3,6 +3,7 @@
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForPreTraining,
@@ -11,6 +12,7 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
 )
 from transformers.models.albert import AlbertTokenizer
 
@@ -28,6 +30,9 @@ from adadepth.models.albert_act.modeling import AlbertActForMaskedLM, AlbertActF
 from adadepth.models.convert import convert_reference_config, convert_reference_state_dict
 from adadepth.models.multi_exit_albert.configuration import MultiExitAlbertConfig
 from adadepth.models.multi_exit_albert.modeling import MultiExitAlbertForSequenceClassification
+from adadepth.models.par_xl.configuration import ParXLConfig
+from adadepth.models.par_xl.derive import derive as derive_par_xl
+from adadepth.models.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 from adadepth.models.ponder_albert.configuration import PonderAlbertConfig
 from adadepth.models.ponder_albert.modeling import PonderAlbertClassifier, PonderAlbertForSequenceClassification
 from adadepth.models.ponder_objective import PonderClassificationLoss
@@ -40,6 +45,10 @@ for _config in (AlbertActConfig, PonderAlbertConfig, MultiExitAlbertConfig):
     AutoTokenizer.register(_config, fast_tokenizer_class=AlbertTokenizer)
 AutoConfig.register(PonderRnnConfig.model_type, PonderRnnConfig)
 AutoConfig.register(AdaLayersConfig.model_type, AdaLayersConfig)
+AutoConfig.register(ParXLConfig.model_type, ParXLConfig)
+AutoTokenizer.register(ParXLConfig, fast_tokenizer_class=PreTrainedTokenizerFast)
+# The supernet has the same configuration without an architecture; only its own class loads it.
+AutoModelForCausalLM.register(ParXLConfig, ParXLForCausalLM)
 for _auto, _model in (
     (AutoModel, AlbertActModel),
     (AutoModelForPreTraining, AlbertActForPreTraining),
@@ -80,6 +89,9 @@ __all__ = [
     "AlbertActModel",
     "MultiExitAlbertConfig",
     "MultiExitAlbertForSequenceClassification",
+    "ParXLConfig",
+    "ParXLForCausalLM",
+    "ParXLSupernet",
     "PlainAlbertForSequenceClassification",
     "PonderAlbertClassifier",
     "PonderAlbertConfig",
@@ -90,4 +102,5 @@ __all__ = [
     "StepwiseOutput",
     "convert_reference_config",
     "convert_reference_state_dict",
+    "derive_par_xl",
 ]

@@ -11,10 +11,18 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
 
-from adadepth.config import AdaLayersModelConfig, ModelConfig
+from adadepth.config import AdaLayersModelConfig, ModelConfig, ParXLModelConfig
 from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.halting.exit_rules import check_rule, parse_rule
-from adadepth.models import SEQUENCE_CLASSIFIERS, TOKEN_CLASSIFIERS, AlbertActConfig, AlbertActForPreTraining
+from adadepth.models import (
+    SEQUENCE_CLASSIFIERS,
+    TOKEN_CLASSIFIERS,
+    AlbertActConfig,
+    AlbertActForPreTraining,
+    ParXLConfig,
+    ParXLForCausalLM,
+    ParXLSupernet,
+)
 from adadepth.models.convert import convert_reference_state_dict
 
 # Settings that fix the shape or the meaning of weights: they cannot differ from those the weights were made with.
@@ -38,6 +46,14 @@ _SHAPES = (
     "layers_num",
     "mix",
     "head",
+    "architecture",
+    "cutoffs",
+    "proj_factor",
+    "softmax_bias",
+    "tie_word_embeddings",
+    "share_position_bias",
+    "projection_bias",
+    "branch_norm",
 )
 _NOT_IN_MODEL = ("name", "pretrained", "attn_implementation")
 _OF_THE_BASE = ("base_model", "base_revision", "save_base")
@@ -87,6 +103,31 @@ def build_classifier(
         with _about("model.exit_rule"):
             check_rule(parsed, model.exit_signals, config.num_labels, config.max_steps, config.model_type)
     return model
+
+
+def build_language_model(
+    settings: ParXLModelConfig, vocab_size: int, gates: Mapping[str, Any] | None = None
+) -> PreTrainedModel:
+    """A supernet, or the fixed network of `model.architecture`; see `build_pretraining_model`.
+
+    Args:
+        settings: The `model` group.
+        vocab_size: Size of the tokenizer.
+        gates: What a supernet's configuration says about its gates.
+    """
+    model_class = ParXLSupernet if settings.architecture is None else ParXLForCausalLM
+    try:
+        return _build(model_class, settings, vocab_size, gates or {})
+    except ConfigError as error:  # names a field of the model's configuration
+        message = str(error)
+        raise ConfigError(message if message.startswith("model.") else f"model.{message}") from error
+
+
+def load_language_model(path: str, settings: ParXLModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
+    """A supernet or a fixed network, whichever a checkpoint holds; see `load_model`."""
+    found = read_config("checkpoint", path)
+    is_supernet = isinstance(found, ParXLConfig) and found.architecture is None
+    return load_model(path, ParXLSupernet if is_supernet else ParXLForCausalLM, settings, overrides)
 
 
 @contextmanager

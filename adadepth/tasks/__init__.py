@@ -9,13 +9,18 @@ def run(config: ExperimentConfig) -> float | None:
     """Run a validated experiment and return the metric named by `optimise`; None for a report."""
     from transformers.utils.logging import disable_progress_bar
 
-    from adadepth.tasks import finetune, pretrain, report, seeds
+    from adadepth.tasks import architecture_search, finetune, language_model, pretrain, report, seeds
 
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     if config.mode is Mode.report:
         report.rewrite(config)
         return None
-    task = {Task.pretrain: pretrain, Task.finetune: finetune}[config.task]
+    task = {
+        Task.pretrain: pretrain,
+        Task.finetune: finetune,
+        Task.language_model: language_model,
+        Task.architecture_search: architecture_search,
+    }[config.task]
     if config.mode is Mode.evaluate:
         metrics = task.evaluate(config)
     elif config.seeds > 1:

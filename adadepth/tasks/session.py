@@ -19,7 +19,7 @@ from transformers import (
 
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
-from adadepth.config import ExperimentConfig
+from adadepth.config import ExperimentConfig, SearchConfig
 from adadepth.data.features import FeatureReader
 from adadepth.errors import CheckpointError
 from adadepth.training.arguments import choose_precision
@@ -41,7 +41,7 @@ from adadepth.training.trainer import DepthTrainer, checkpoint_step, complete_ch
 class Parts:
     """What a task brings to a run: its data, its evaluation sets by name, how each is evaluated, and its model.
 
-    `features` reads the states of a frozen base that were computed before.
+    `features` reads the states of a frozen base that were computed before; `search` tells how a supernet's gates learn.
     """
 
     data: Any
@@ -49,6 +49,7 @@ class Parts:
     start_evaluation: Callable[[str], Evaluation]
     model: PreTrainedModel
     features: FeatureReader | None = None
+    search: SearchConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,14 @@ def open_session(
                     yield session
                 finally:
                     if is_main:
-                        _draw_figures(directory, tracker, session.trainer.state.global_step)
+                        track_figures(directory, tracker, session.trainer.state.global_step)
     finally:
         if is_main:
             print(f"report: {write_report(directory)}", flush=True)
 
 
-def fit(session: Session, checkpoint: Path | None) -> dict[str, float]:
-    """Train, evaluate the best checkpoint, save the model; returns the final metrics.
+def fit(session: Session, checkpoint: Path | None, folder: str = "model") -> dict[str, float]:
+    """Train, evaluate the best checkpoint, save the model into a folder of the run; returns the final metrics.
 
     Raises:
         SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
@@ -113,7 +114,7 @@ def fit(session: Session, checkpoint: Path | None) -> dict[str, float]:
     if session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
-    trainer.save_model(str(run.directory / "model"))
+    trainer.save_model(str(run.directory / folder))
     best = trainer.state.best_model_checkpoint
     run.update(
         final_metrics=session.tracking.last_metrics,
@@ -123,9 +124,11 @@ def fit(session: Session, checkpoint: Path | None) -> dict[str, float]:
     return session.tracking.last_metrics
 
 
-def _draw_figures(directory: Path, tracker: Tracker, step: int) -> None:
+def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
+    """Draw a run's figures and show them in the dashboards."""
     for figure in draw_figures(directory):
-        tracker.image(f"figures/{figure.stem}", figure, step)
+        show = tracker.animation if figure.suffix == ".gif" else tracker.image
+        show(f"figures/{figure.stem}", figure, step)
 
 
 def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, tracker: Tracker, parts: Parts) -> Session:
@@ -138,7 +141,14 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         threshold = config.trainer.early_stopping_threshold
         callbacks.append(EarlyStoppingCallback(config.trainer.early_stopping_patience, threshold))
     trainer = DepthTrainer(
-        parts.model, args, parts.data, parts.evaluation_sets, parts.start_evaluation, config.trainer, callbacks
+        parts.model,
+        args,
+        parts.data,
+        parts.evaluation_sets,
+        parts.start_evaluation,
+        config.trainer,
+        callbacks,
+        parts.search,
     )
     trainer.features = parts.features
     trainer.remove_callback(PrinterCallback)
@@ -150,7 +160,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
 
 def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> str:
     record, counts = run.record, summary["train"]
-    unit = next((name for name in ("documents", "examples") if name in counts), None)
+    unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
     size = f"{counts[unit]:,} {unit}" if unit else "streamed"
     return (
         f"{record['config_name']}: {record['parameters']:,} parameters, {record['precision']} on {args.device}"

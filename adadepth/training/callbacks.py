@@ -15,9 +15,11 @@ import torch.distributed as dist
 from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.analysis.console import exits_table, halting_table, layers_table
+from adadepth.analysis.architectures import flatten_search
+from adadepth.analysis.console import architecture_table, exits_table, halting_table, layers_table
 from adadepth.analysis.exits import flatten_exits
 from adadepth.analysis.files import class_table, write_exits, write_halting_files
+from adadepth.analysis.plots import draw_gate_frame
 from adadepth.analysis.statistics import flatten
 from adadepth.training.evaluation import EvaluationReport
 from adadepth.training.tracking import Tracker
@@ -66,7 +68,7 @@ class StepCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the step."""
-        kwargs["model"].set_step(state.global_step)
+        kwargs["model"].set_step(state.global_step, state.max_steps)
 
 
 class StopCallback(TrainerCallback):
@@ -174,12 +176,22 @@ class TrackingCallback(TrainerCallback):
             return
         first = next(iter(reports.values()))
         write_halting_files(self.directory, first.statistics, first.sentences, state.global_step)
+        if first.statistics.get("architecture", {}).get("temperature") is not None:
+            self._draw_gates(first.statistics["architecture"], state.global_step)
         if exits := {name: report.exits for name, report in reports.items() if report.exits is not None}:
             write_exits(self.directory, exits, state.global_step)
 
+    def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
+        """A picture of the gates now; the dashboards show those of all evaluations as a film."""
+        path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
+        draw_gate_frame(path, described, step)
+        if not self._is_muted:
+            self.tracker.image("search/gates", path, step)
+
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
         """Track and print one set's figures; `owner` is its name and a slash, empty for the first set."""
-        figures: dict[str, Any] = flatten(report.statistics)
+        is_architecture = report.statistics["unit"] == "architecture"
+        figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)
         figures = {name.replace("/", f"/{owner}", 1): value for name, value in figures.items()}
@@ -189,17 +201,20 @@ class TrackingCallback(TrainerCallback):
             return
         print("\n".join(_tables(report, owner, state.global_step)), flush=True)
         if not self._is_muted:
-            self.tracker.log(scalars, state.global_step)
+            texts = {name: value for name, value in figures.items() if isinstance(value, str)}
+            self.tracker.log({**scalars, **texts}, state.global_step)
             for name, value in figures.items():
                 if isinstance(value, list):
-                    self.tracker.histogram(name, value, 0, state.global_step)
-            self.tracker.table(f"halting/{owner}classes", *class_table(report.statistics), state.global_step)
+                    self.tracker.histogram(name, value, int(is_architecture), state.global_step)  # blocks count from 1
+            if not is_architecture:
+                self.tracker.table(f"halting/{owner}classes", *class_table(report.statistics), state.global_step)
 
 
 def _tables(report: EvaluationReport, owner: str, step: int) -> Iterator[str]:
     if owner:
         yield f"evaluation set {owner[:-1]}:"
-    draw = layers_table if "layers" in report.statistics else halting_table
+    known = (("layers", layers_table), ("architecture", architecture_table))
+    draw = next((table for key, table in known if key in report.statistics), halting_table)
     yield draw(report.statistics, step)
     if report.exits is not None:
         yield exits_table(report.exits)

@@ -28,9 +28,10 @@ class EvaluationReport:
 
 
 class Evaluation(Protocol):
-    """The evaluation of one set. `forward_options` are further arguments of the model's forward."""
+    """The evaluation of one set."""
 
-    forward_options: Mapping[str, Any]
+    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Further arguments of the model's forward pass of a batch."""
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add a batch."""
@@ -61,10 +62,13 @@ class PretrainingEvaluation:
         self.tokenizer = tokenizer
         self.wants_statistics = wants_statistics
         self.is_main = is_main
-        self.forward_options: Mapping[str, Any] = {"output_hidden_states": wants_statistics}
         self._metrics = PretrainingMetrics(self.model.config.act_penalty, device)
         self._statistics = HaltingStatistics(self.model.config.num_hidden_layers, TOKEN_CLASSES, device)
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
+
+    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Statistics compare the states of consecutive iterations."""
+        return {"output_hidden_states": self.wants_statistics}
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add a batch's losses, accuracies and depths."""

@@ -41,7 +41,7 @@ class LabelledEvaluation:
         self.data = data
         self.classes = classes
         self.wants_statistics = wants_statistics
-        self.forward_options: Mapping[str, Any] = seeded_exits(model)
+        self._options = seeded_exits(model)
         self._recorder = StepRecorder()
         self._records: StepRecords | None = None
         self._prior: HaltingDistribution | None = None
@@ -51,6 +51,10 @@ class LabelledEvaluation:
         self._statistics = HaltingStatistics(max_updates(model), names, device)
         self._reads_cached_states = False
         self._sentences = SentenceSampler(lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
+
+    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `seeded_exits`."""
+        return self._options
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add a batch's predictions, losses and depths."""
@@ -191,7 +195,7 @@ def collect_records(trainer: Any, dataset: Any, **options: Any) -> StepRecords:
     """Run a set through the trainer's model and keep what every example got; `options` go to its forward."""
     recorder = StepRecorder()
     options = seeded_exits(trainer.accelerator.unwrap_model(trainer.model)) | options
-    for batch, outputs in trainer.forward_passes(dataset, **options):
+    for batch, outputs in trainer.forward_passes(dataset, lambda _: options):
         recorder.add(batch, outputs)
     return merge_processes(recorder)
 

@@ -11,19 +11,29 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from adadepth.config import Optimizer, Schedule, TrainerConfig
+from adadepth.config import Optimizer, Schedule, SearchConfig, TrainerConfig
+from adadepth.training.phases import GATES
 
 # Parameter -> the setting of its model that multiplies its learning rate.
 _MULTIPLIERS = {"distribution": "distribution_lr_multiplier"}
 
 
-def parameter_groups(model: nn.Module, trainer: TrainerConfig) -> list[dict[str, Any]]:
-    """Matrices, which decay, and vectors (biases, norms, bare parameters), which do not; by learning rate."""
+def parameter_groups(
+    model: nn.Module, trainer: TrainerConfig, search: SearchConfig | None = None
+) -> list[dict[str, Any]]:
+    """Matrices, which decay, and vectors (biases, norms, bare parameters), which do not; by learning rate.
+
+    The gates of a supernet, if there is a `search`, come last: with a rate of their own that is constant, or with the
+    weights' where they have none.
+    """
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    gates: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
+        if search is not None and name == GATES:
+            gates.append(parameter)
+        elif parameter.requires_grad:
             groups.setdefault((parameter.ndim >= 2, _multiplier(model, name)), []).append(parameter)
-    return [
+    found = [
         {
             "params": groups[decays, multiplier],
             "lr": trainer.learning_rate * multiplier,
@@ -32,6 +42,19 @@ def parameter_groups(model: nn.Module, trainer: TrainerConfig) -> list[dict[str,
         }
         for decays, multiplier in sorted(groups, key=lambda kind: (not kind[0], kind[1]))
     ]
+    return [*found, _gate_group(gates, trainer, search)] if search is not None and gates else found
+
+
+def _gate_group(gates: list[nn.Parameter], trainer: TrainerConfig, search: SearchConfig) -> dict[str, Any]:
+    own_rate = search.gate_learning_rate
+    return {
+        "params": gates,
+        "lr": trainer.learning_rate if own_rate is None else own_rate,
+        "constant": own_rate is not None,
+        "weight_decay": search.gate_weight_decay,
+        "betas": (search.gate_beta1, trainer.adam_beta2),
+        "decays": False,
+    }
 
 
 def _multiplier(model: Any, name: str) -> float:
@@ -39,13 +62,15 @@ def _multiplier(model: Any, name: str) -> float:
     return float(getattr(model.config, _MULTIPLIERS[name])) if name in _MULTIPLIERS else 1.0
 
 
-def build_optimizer(model: nn.Module, trainer: TrainerConfig) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, trainer: TrainerConfig, search: SearchConfig | None = None
+) -> torch.optim.Optimizer:
     """AdamW, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
 
     The published recipe, which `lamb` follows: decay enters the update before the trust ratio; vectors get neither
     decay nor layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp.
     """
-    groups = parameter_groups(model, trainer)
+    groups = parameter_groups(model, trainer, search)
     common: dict[str, Any] = {
         "lr": trainer.learning_rate,
         "betas": (trainer.adam_beta1, trainer.adam_beta2),
@@ -78,7 +103,9 @@ def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, tot
         )
     warmup = trainer.warmup_steps if trainer.warmup_steps >= 1 else trainer.warmup_steps * total_steps
     factor = partial(_FACTORS[trainer.schedule], warmup=math.ceil(warmup), total=max(total_steps, 1))
-    return LambdaLR(optimizer, partial(_with_warmup, factor=factor, warmup=math.ceil(warmup)))
+    scheduled = partial(_with_warmup, factor=factor, warmup=math.ceil(warmup))
+    constant = partial(_constant, warmup=0, total=0)
+    return LambdaLR(optimizer, [constant if group.get("constant") else scheduled for group in optimizer.param_groups])
 
 
 def _with_warmup(step: int, factor: Callable[[int], float], warmup: int) -> float:

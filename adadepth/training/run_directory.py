@@ -30,9 +30,10 @@ from adadepth.errors import CheckpointError, nearest
 
 RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
-# What a continued run may change: how long it goes on.
+# What a continued run may change: how long it goes on, and at which shapes architectures are compared.
 _MAY_CHANGE = frozenset({
     "trainer.max_steps", "trainer.num_train_epochs", "trainer.time_budget_minutes", "trainer.early_stopping_patience",
+    "search.shapes",
 })  # fmt: skip
 
 

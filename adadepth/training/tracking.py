@@ -18,14 +18,14 @@ from adadepth.config import ExperimentConfig, Sink
 from adadepth.training.run_directory import jsonable
 
 METRICS = "metrics.jsonl"
-Value = float | int | list[Any]
+Value = float | int | str | list[Any]
 
 
 class Tracker(Protocol):
     """What a task may log; every sink, the fan-out and the silent one have these methods."""
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
-        """Log scalars (and short lists) of one step."""
+        """Log scalars (and short texts and lists) of one step."""
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         """Log counts, or weights, of the whole numbers ``first_bin, first_bin + 1, ...``."""
@@ -35,6 +35,9 @@ class Tracker(Protocol):
 
     def image(self, name: str, path: Path, step: int) -> None:
         """Log a PNG file."""
+
+    def animation(self, name: str, path: Path, step: int) -> None:
+        """Log a GIF file."""
 
     def finish(self, exit_code: int = 0) -> None:
         """Close; call it in ``finally``, with a code other than 0 after a failure."""
@@ -91,6 +94,10 @@ class _FanOut:
         for sink in self.sinks:
             sink.image(name, path, step)
 
+    def animation(self, name: str, path: Path, step: int) -> None:
+        for sink in self.sinks:
+            sink.animation(name, path, step)
+
     def finish(self, exit_code: int = 0) -> None:
         for sink in self.sinks:
             sink.finish(exit_code)
@@ -121,6 +128,8 @@ class _JsonLines:
     def image(self, name: str, path: Path, step: int) -> None:
         inside = path.is_relative_to(self.directory)
         self.log({name: str(path.relative_to(self.directory) if inside else path)}, step)
+
+    animation = image
 
     def finish(self, exit_code: int = 0) -> None:
         self.file.close()
@@ -170,6 +179,9 @@ class _Wandb:
     def image(self, name: str, path: Path, step: int) -> None:
         self.run.log({name: self.wandb.Image(str(path))}, step=step)
 
+    def animation(self, name: str, path: Path, step: int) -> None:
+        self.run.log({name: self.wandb.Video(str(path), format="gif")}, step=step)
+
     def finish(self, exit_code: int = 0) -> None:
         self.run.finish(exit_code=exit_code)
 
@@ -186,6 +198,8 @@ class _TensorBoard:
         for name, value in metrics.items():
             if isinstance(value, int | float):
                 self.writer.add_scalar(name, value, step)
+            elif isinstance(value, str):
+                self.writer.add_text(name, value, step)
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
         bins = range(first_bin, first_bin + len(counts))
@@ -211,6 +225,16 @@ class _TensorBoard:
 
         with Image.open(path) as picture:
             self.writer.add_image(name, np.asarray(picture.convert("RGB")), step, dataformats="HWC")
+
+    def animation(self, name: str, path: Path, step: int) -> None:
+        # TensorBoard shows a GIF as it is; `add_video` would take it apart and needs one more library for it.
+        from PIL import Image
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        with Image.open(path) as picture:
+            width, height = picture.size
+        image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=path.read_bytes())
+        cast(Any, self.writer.file_writer).add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
 
     def finish(self, exit_code: int = 0) -> None:
         self.writer.close()

@@ -23,12 +23,15 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from adadepth.config import TrainerConfig
+from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
 from adadepth.data.features import FeatureReader
 from adadepth.data.sampler import EpochSampler
+from adadepth.data.streams import StreamBatches
 from adadepth.errors import UserError
 from adadepth.training.evaluation import Evaluation, EvaluationReport
+from adadepth.training.memory import RecurrentMemory
 from adadepth.training.optimization import build_optimizer, build_schedule
+from adadepth.training.phases import keep_phase
 
 TRAINER_STATE = "trainer_state.json"
 
@@ -65,6 +68,7 @@ class DepthTrainer(Trainer):
             carry their names.
         start_evaluation: Begins the evaluation of the set of that name.
         settings: The trainer settings that transformers does not have.
+        search: How the gates of a supernet learn; None where there are none.
     """
 
     # The loss of a micro-batch is its share of the whole update: nothing is left to divide by.
@@ -79,11 +83,14 @@ class DepthTrainer(Trainer):
         start_evaluation: Callable[[str], Evaluation],
         settings: TrainerConfig,
         callbacks: list[Any] | None = None,
+        search: SearchConfig | None = None,
     ) -> None:
         self.data = data
         self.evaluation_sets = evaluation_sets
         self.start_evaluation = start_evaluation
         self.settings = settings
+        self.search = search
+        self.memory = RecurrentMemory() if isinstance(data.train, StreamBatches) else None
         self.features: FeatureReader | None = None
         self.last_reports: dict[str, EvaluationReport] = {}
         self.train_sampler: EpochSampler | None = None
@@ -96,7 +103,7 @@ class DepthTrainer(Trainer):
             args=args,
             train_dataset=data.train,
             eval_dataset=next(iter(evaluation_sets.values())),
-            data_collator=data.collate,
+            data_collator=first_item if self.memory is not None else data.collate,
             processing_class=data.tokenizer,
             callbacks=callbacks,
         )
@@ -107,32 +114,34 @@ class DepthTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> EpochSampler:
         assert isinstance(self.data.train, Sized), "a stream has no sampler"
-        self.train_sampler = EpochSampler(len(self.data.train), self.args.seed)
+        in_order = isinstance(self.data.train, StreamBatches)
+        self.train_sampler = EpochSampler(len(self.data.train), None if in_order else self.args.seed)
         return self.train_sampler
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of one epoch; a stream shards itself over processes, so accelerate must not do it again."""
+        if self.memory is not None:
+            return self._loader(self.train_dataset, 1, sampler=self._get_train_sampler())
         if not isinstance(self.train_dataset, IterableDataset):
             return super().get_train_dataloader()
-        return DataLoader(
-            self.train_dataset,
-            batch_size=self.args.train_batch_size,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            drop_last=True,
-        )
+        return self._loader(self.train_dataset, self.args.train_batch_size, drop_last=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """This process's share of an evaluation set: every example exactly once over all processes."""
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        if self.memory is not None:
+            return self._loader(dataset, 1)
         indices = range(self.args.process_index, len(dataset), self.args.world_size)
+        return self._loader(Subset(dataset, indices), self.args.eval_batch_size)
+
+    def _loader(self, dataset: Any, batch_size: int, **options: Any) -> DataLoader:
         return DataLoader(
-            Subset(dataset, indices),
-            batch_size=self.args.eval_batch_size,
+            dataset,
+            batch_size=batch_size,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
+            **options,
         )
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -184,10 +193,20 @@ class DepthTrainer(Trainer):
         num_items_in_batch: dict[str, Tensor] | None = None,
     ) -> Any:
         """The loss of a micro-batch as its share of the update's; its parts are kept for the log."""
-        outputs = model(**self.model_inputs(inputs), num_targets=num_items_in_batch)
+        remembered = {} if self.memory is None else {"memory": self.memory.of(inputs)}
+        outputs = model(**self.model_inputs(inputs), **remembered, num_targets=num_items_in_batch)
+        if self.memory is not None:
+            self.memory.keep(inputs, outputs.memory)
         for name, part in outputs.loss_parts.items():
             self._record_part(name, part.detach())
         return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward of a micro-batch; in a search in two phases one kind of parameter learns from it."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.search is not None and self.search.method is SearchMethod.two_phase:
+            keep_phase(model, inputs["stream"])
+        return loss
 
     def _record_part(self, name: str, part: Tensor) -> None:
         """Add to the running sum, and remember the first bad step: all on the device, without waiting for it."""
@@ -257,7 +276,7 @@ class DepthTrainer(Trainer):
         if self.optimizer is None:
             trained = self.model if model is None else model
             assert trained is not None
-            self.optimizer = build_optimizer(trained, self.settings)
+            self.optimizer = build_optimizer(trained, self.settings, self.search)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
@@ -283,8 +302,8 @@ class DepthTrainer(Trainer):
         """Evaluate every set in one pass; what is kept of a batch is the task's to decide."""
         self.last_reports = {}
         values: dict[str, float] = {}
-        for number, (name, dataset) in enumerate(self.evaluation_sets.items()):
-            evaluation = self._evaluate_set(name, dataset)
+        evaluations = {name: self._evaluate_set(name, dataset) for name, dataset in self.evaluation_sets.items()}
+        for number, (name, evaluation) in enumerate(evaluations.items()):
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
             values |= {prefix + metric: value for metric, value in evaluation.metrics().items()}
             if (report := evaluation.report()) is not None:
@@ -295,13 +314,18 @@ class DepthTrainer(Trainer):
 
     def _evaluate_set(self, name: str, dataset: Any) -> Evaluation:
         evaluation = self.start_evaluation(name)
-        for batch, outputs in self.forward_passes(dataset, **evaluation.forward_options):
+        for batch, outputs in self.forward_passes(dataset, evaluation.options):
             evaluation.update(batch, outputs)
         evaluation.merge()
         return evaluation
 
-    def forward_passes(self, dataset: Any, **options: Any) -> Iterator[tuple[dict[str, Tensor], Any]]:
-        """This process's batches of a set with the model's outputs, without gradients."""
+    def forward_passes(
+        self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> Iterator[tuple[dict[str, Tensor], Any]]:
+        """This process's batches of a set with the model's outputs, without gradients.
+
+        `options` tells the further arguments of the forward pass of each batch.
+        """
         unwrapped = self.accelerator.unwrap_model(self.model)
         model = self.model_wrapped if self.is_fsdp_enabled or self.is_deepspeed_enabled else unwrapped
         model.to(self.args.device)
@@ -309,7 +333,7 @@ class DepthTrainer(Trainer):
         for shared, is_own in self._shared_batches(dataset):
             batch = self._prepare_inputs(shared)
             with torch.no_grad(), self.autocast_smart_context_manager():
-                outputs = model(**self.model_inputs(batch), **options)
+                outputs = model(**self.model_inputs(batch), **options(batch))
             if is_own:
                 yield batch, outputs
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
@@ -320,6 +344,9 @@ class DepthTrainer(Trainer):
         Processes may have one batch more or less than others, yet sharded models need all of them in every forward
         pass: a process that has run out repeats its last batch, which nobody counts.
         """
+        if self.memory is not None:  # every process has rows of its own in every batch
+            yield from ((batch, True) for batch in self.get_eval_dataloader(dataset))
+            return
         share = math.ceil(len(dataset) / self.args.world_size)
         batch: Any = None
         batches = iter(self.get_eval_dataloader(dataset))
@@ -336,6 +363,17 @@ class DepthTrainer(Trainer):
         self.check_finite()
         super()._save_checkpoint(model, trial)
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Save what each process has of its own: random numbers, and what a recurrent model remembers."""
+        super()._save_rng_state(output_dir)
+        if self.memory is not None:
+            self.memory.save(Path(output_dir), self.args.process_index)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        super()._load_rng_state(checkpoint)
+        if self.memory is not None and checkpoint is not None:
+            self.memory.load(Path(checkpoint), self.args.process_index, self.args.device)
+
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Tied weights are saved once; that they are not saved twice is nothing to warn about."""
         tied = set(self.accelerator.unwrap_model(self.model).all_tied_weights_keys)
@@ -343,8 +381,15 @@ class DepthTrainer(Trainer):
         super()._issue_warnings_after_load(load_result)
 
 
+def first_item(items: list[Any]) -> Any:
+    """The batch of a data set whose items are whole batches."""
+    return items[0]
+
+
 def _count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
     """Real tokens of a batch; of vectors, their values."""
+    if "targets" in batch:
+        return (batch["targets"] >= 0).sum()
     return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
 
 

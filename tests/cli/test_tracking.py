@@ -19,6 +19,16 @@ def log_everything(tracker: Tracker, directory: Path) -> None:
     picture.parent.mkdir(exist_ok=True)
     write_png(picture)
     tracker.image("halting/depth", picture, step=2)
+    film = picture.with_suffix(".gif")
+    write_gif(film)
+    tracker.animation("search/film", film, step=3)
+    tracker.log({"search/architecture": "sf-f"}, step=3)
+
+
+def write_gif(path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    frames = [image.new("RGB", (6, 4), color) for color in ("white", "black")]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
 
 
 def write_png(path: Path) -> None:
@@ -30,12 +40,14 @@ def test_metrics_are_always_written_and_readable_at_once(tmp_path: Path) -> None
     tracker = open_tracker(configured(), tmp_path)
     log_everything(tracker, tmp_path)
     lines = read_metrics(tmp_path / "metrics.jsonl")  # before the tracker is closed
-    assert [line["step"] for line in lines] == [1, 2, 2, 2]
+    assert [line["step"] for line in lines] == [1, 2, 2, 2, 3, 3]
     assert lines[0]["train/loss"] == 2.5
     assert lines[1]["halting/all/histogram"] == [0, 3, 5]
     assert lines[1]["halting/all/histogram_first_bin"] == 1
     assert lines[2]["halting/table"]["rows"] == [["all", 2.5], ["mask", 3.5]]
     assert lines[3]["halting/depth"] == "figures/depth.png"
+    assert lines[4]["search/film"] == "figures/depth.gif"
+    assert lines[5]["search/architecture"] == "sf-f"
     assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
     tracker.finish()
 
@@ -87,7 +99,8 @@ def test_wandb_gets_one_offline_run_a_job(tmp_path: Path) -> None:
             tracker.finish(number)
         assert wandb.run is None
         assert len(list((directory / "wandb").glob("offline-run-*/*.wandb"))) == 1
-        assert len(read_metrics(directory / "metrics.jsonl")) == 4
+        assert len(read_metrics(directory / "metrics.jsonl")) == 6
+        assert len(list((directory / "wandb").glob("offline-run-*/files/media/videos/search/*.gif"))) == 1
 
 
 def test_tensorboard_gets_every_kind(tmp_path: Path) -> None:
@@ -100,5 +113,8 @@ def test_tensorboard_gets_every_kind(tmp_path: Path) -> None:
     assert seen.Scalars("train/loss")[0].value == 2.5
     histogram = seen.Histograms("halting/all/histogram")[0].histogram_value
     assert (histogram.num, histogram.sum, list(histogram.bucket)[-3:]) == (8, 3 * 2 + 5 * 3, [0, 3, 5])
-    assert seen.Tags()["images"] == ["halting/depth"]
-    assert seen.Tags()["tensors"] == ["halting/table/text_summary"]
+    assert seen.Tags()["images"] == ["halting/depth", "search/film"]
+    film = seen.Images("search/film")[0]
+    assert (film.width, film.height) == (6, 4)
+    assert film.encoded_image_string == (tmp_path / "figures" / "depth.gif").read_bytes()
+    assert seen.Tags()["tensors"] == ["halting/table/text_summary", "search/architecture/text_summary"]

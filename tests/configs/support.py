@@ -36,6 +36,14 @@ HOMES = {
     )},
     **{("trainer", name): "adalayers_tiny" for name in ("adalayers", "head")},
     ("tokenizer", "base"): "adalayers_tiny",
+    **{("model", f"par_xl_{size}"): "par_tiny" for size in ("mini", "small", "base")},
+    **{("dataset", f"stream_{name}"): "par_tiny" for name in (
+        "python_docs", "text", "wikitext2", "wikitext2_hub", "wikitext103",
+    )},
+    **{("tokenizer", name): "par_tiny" for name in ("words", "bytes", "wikitext")},
+    **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},
+    **{("preset", name): "par_tiny" for name in ("none", "seed")},
+    **{("debug", name): "par_tiny" for name in ("stream", "search")},
     ("model", "parity_rnn"): "ponder_parity",
     ("dataset", "parity_vectors"): "ponder_parity",
     ("trainer", "parity"): "ponder_parity",
@@ -43,6 +51,7 @@ HOMES = {
 # What an option needs from the user before it can run.
 NEEDS = {
     ("dataset", "text"): ["dataset.path=corpus.txt"],
+    ("dataset", "stream_text"): ["dataset.path=corpus.txt"],
     ("dataset", "table"): ["dataset.path=folder"],
     ("dataset", "tagging_table"): ["dataset.path=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],

@@ -104,8 +104,11 @@ class AdaLayersModel(OnBaseModel):
         """The state number of every layer."""
         return self.config.layer_states
 
-    def set_step(self, step: int) -> None:
-        """Tell the model how many optimiser steps it has had, for `cutoff_warmup_steps`; a loaded one is past them."""
+    def set_step(self, step: int, total: int | None = None) -> None:
+        """Tell the model how many optimiser steps it has had, for `cutoff_warmup_steps`; a loaded one is past them.
+
+        `total`, of the whole training, does not matter here.
+        """
         self.cutoff_is_on = step >= self.config.cutoff_warmup_steps
 
     def layer_distribution(self) -> Tensor:

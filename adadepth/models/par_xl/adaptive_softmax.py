@@ -1,0 +1,153 @@
+"""Embeddings and an exact softmax whose rare words have narrow vectors (Grave et al. 2017; Baevski & Auli 2019).
+
+The ids must be sorted by frequency. Cutoffs c_1 < ... < c_n cut them into n + 1 clusters: the c_1 most frequent words,
+and tails; the vectors of cluster k are d / f^k wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from adadepth.errors import ConfigError
+
+
+def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
+    """Refuse cutoffs that do not cut the vocabulary into clusters that each hold a word.
+
+    Raises:
+        ConfigError: Naming the cutoffs and the vocabulary's size.
+    """
+    edges = [0, *cutoffs, vocab_size]
+    if any(start >= stop for start, stop in pairwise(edges)):
+        raise ConfigError(
+            f"cutoffs={list(cutoffs)}: must increase and stay below vocab_size={vocab_size}, and the first be positive"
+        )
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Word vectors of width d / f^k in cluster k, each projected to d where narrower; without cutoffs, one table.
+
+    Raises:
+        ConfigError: If the cutoffs do not fit the vocabulary.
+    """
+
+    def __init__(self, vocab_size: int, hidden_size: int, cutoffs: Sequence[int] = (), factor: int = 4) -> None:
+        super().__init__()
+        check_cutoffs(cutoffs, vocab_size)
+        self.clusters = list(pairwise([0, *cutoffs, vocab_size]))
+        widths = _cluster_widths(hidden_size, len(self.clusters), factor)
+        self.tables = nn.ModuleList(
+            nn.Embedding(stop - start, width) for (start, stop), width in zip(self.clusters, widths, strict=True)
+        )
+        self.projections = nn.ModuleList(
+            nn.Identity() if width == hidden_size else nn.Linear(width, hidden_size, bias=False) for width in widths
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Word ids of any shape to vectors, (..., d), in the tables' precision."""
+        if len(self.clusters) == 1:
+            whole: Tensor = self.tables[0](ids)
+            return whole
+        flat, rows, vectors = ids.flatten(), [], []
+        for (start, members), table, project in zip(
+            _rows_of_clusters(flat, self.clusters), self.tables, self.projections, strict=True
+        ):
+            rows.append(members)
+            vectors.append(project(table(flat[members] - start)))
+        back_in_order = torch.cat(rows).argsort()
+        return torch.cat(vectors).index_select(0, back_in_order).unflatten(0, ids.shape)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """A softmax in two steps: the head tells a frequent word or a tail, and the tail tells the word.
+
+        log p(w) = log head(w)                                          if w < c_1
+                   log head(tail k) + log tail_k(w - c_k)               otherwise
+
+    The words' matrices are `tables`, and `tables.k.weight` has the shape of the embedding's of the same cutoffs.
+    Without cutoffs it is the plain softmax.
+
+    Args:
+        hidden_size: d.
+        vocab_size: V.
+        cutoffs: First word of every tail.
+        factor: f; tail k reads a projection of width d / f^k.
+        bias: Whether the tables, the tails' entries in the head and the projections have biases.
+
+    Raises:
+        ConfigError: If the cutoffs do not fit the vocabulary.
+    """
+
+    def __init__(
+        self, hidden_size: int, vocab_size: int, cutoffs: Sequence[int] = (), factor: int = 4, bias: bool = False
+    ) -> None:
+        super().__init__()
+        check_cutoffs(cutoffs, vocab_size)
+        first, *self.tails = pairwise([0, *cutoffs, vocab_size])
+        self.head_words = first[1]
+        clusters = [first, *self.tails]
+        widths = _cluster_widths(hidden_size, len(clusters), factor)
+        self.tables = nn.ModuleList(
+            nn.Linear(width, stop - start, bias) for (start, stop), width in zip(clusters, widths, strict=True)
+        )
+        self.projections = nn.ModuleList(
+            nn.Identity() if width == hidden_size else nn.Linear(hidden_size, width, bias) for width in widths
+        )
+        self.tail_entries = nn.Linear(hidden_size, len(self.tails), bias) if self.tails else None
+
+    def forward(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Negative log-likelihoods; a tail is computed for its own targets only.
+
+        Args:
+            states: (n, d).
+            targets: Word ids, none negative, (n,).
+
+        Returns:
+            Float32, (n,).
+        """
+        head_targets, tail_losses = targets, []
+        for tail, (start, rows) in enumerate(_rows_of_clusters(targets, self.tails)):
+            head_targets = head_targets.index_fill(0, rows, self.head_words + tail)
+            # A tail without targets is computed too, on no rows: its parameters then have a gradient of zero, which
+            # is what distributed training waits for.
+            losses = _cross_entropy(self._tail_logits(tail, states.index_select(0, rows)), targets[rows] - start)
+            tail_losses.append((rows, losses))
+        total = _cross_entropy(self._head_logits(states), head_targets)
+        for rows, losses in tail_losses:
+            total = total.index_add(0, rows, losses)
+        return total
+
+    def log_probs(self, states: Tensor) -> Tensor:
+        """States (..., d) to the log-probabilities of all words, float32, (..., V)."""
+        head = self._head_logits(states).log_softmax(-1, dtype=torch.float32)
+        parts = [head[..., : self.head_words]]
+        for tail in range(len(self.tails)):
+            words = self._tail_logits(tail, states).log_softmax(-1, dtype=torch.float32)
+            parts.append(words + head[..., self.head_words + tail, None])
+        return torch.cat(parts, dim=-1)
+
+    def _head_logits(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.tables[0](states)
+        return logits if self.tail_entries is None else torch.cat([logits, self.tail_entries(states)], dim=-1)
+
+    def _tail_logits(self, tail: int, states: Tensor) -> Tensor:
+        logits: Tensor = self.tables[tail + 1](self.projections[tail + 1](states))
+        return logits
+
+
+def _cluster_widths(hidden_size: int, clusters: int, factor: int) -> list[int]:
+    return [max(hidden_size // factor**cluster, 1) for cluster in range(clusters)]
+
+
+def _rows_of_clusters(ids: Tensor, clusters: Iterable[tuple[int, int]]) -> Iterator[tuple[int, Tensor]]:
+    """The first word of every cluster, and which of the ids (n,) lie in it."""
+    for start, stop in clusters:
+        yield start, ((ids >= start) & (ids < stop)).nonzero().squeeze(1)
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.float(), targets, reduction="none")

@@ -1,0 +1,339 @@
+"""Architecture search in four stages: search a supernet's gates, derive a network, retrain it, compare it with others.
+
+A run has one folder. The search trains there; `derived/` holds the network with the supernet's weights, `retrained/` a
+run for each network that was trained: the derived one, and the baselines of as many multiply-accumulates. A stage that
+is done is not done again, so `resume=<run>` continues wherever the run stopped, and `search.stages` runs stages alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, TrainingArguments
+
+from adadepth.analysis.console import comparison_table
+from adadepth.analysis.files import write_architectures
+from adadepth.analysis.report import write_report
+from adadepth.config import Costs, ExperimentConfig, ParXLModelConfig, RetrainFrom, SearchConfig, Stage, Task
+from adadepth.data.language import LanguageData
+from adadepth.errors import CheckpointError
+from adadepth.models import ParXLForCausalLM, ParXLSupernet, derive_par_xl
+from adadepth.models.par_xl.architectures import baseline_architectures
+from adadepth.models.par_xl.latency import model_latencies, operation_latencies
+from adadepth.models.par_xl.pricing import architecture_macs
+from adadepth.tasks.language_model import evaluate as evaluate
+from adadepth.tasks.language_model import fresh_model, language_parts, load_data
+from adadepth.tasks.processes import decide
+from adadepth.tasks.session import fit, open_session, resumed_checkpoint, track_figures
+from adadepth.training.arguments import training_arguments
+from adadepth.training.run_directory import Run, open_run, read_record, run_directory
+from adadepth.training.tracking import closing_tracker, open_tracker
+from adadepth.training.trainer import complete_checkpoints
+
+SUPERNET, DERIVED, RETRAINED, MODEL = "supernet", "derived", "retrained", "model"
+_QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character")
+_TRAINED = {RetrainFrom.scratch: "from scratch", RetrainFrom.supernet: "from the supernet"}
+# What the record of the search holds that the later stages keep.
+_KEPT = ("data", "precision", "parameters", "best_checkpoint", "operation_costs", "architectures", "search_metrics")
+
+
+@dataclass(frozen=True)
+class Search:
+    """What all stages share: the experiment, how it trains, its folder."""
+
+    config: ExperimentConfig
+    args: TrainingArguments
+    directory: Path
+
+    @cached_property
+    def data(self) -> LanguageData:
+        """All training text, for networks whose architecture is fixed."""
+        return load_data(self.config, self.args, self.config.tokenizer, searches=False)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes."""
+        return self.args.process_index == 0
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        """[length, memory, batch] of every shape at which costs are told; the first decides what equal costs are."""
+        model = self.config.model
+        assert isinstance(model, ParXLModelConfig), "validated"
+        rows = self.config.trainer.per_device_train_batch_size
+        return self.config.search.shapes or [[self.config.dataset.sequence_length, model.memory_length, rows]]
+
+
+def train(config: ExperimentConfig) -> dict[str, float]:
+    """Run the stages that are asked for and not yet done; returns the metrics of the derived network and the search."""
+    args = training_arguments(config, "unused until the run's folder is known")
+    data = load_data(config, args, config.tokenizer)
+    supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
+    search = Search(config, args, decide(args, lambda: run_directory(config)))
+    if Stage.search in config.search.stages and not (search.directory / SUPERNET).is_dir():
+        _search(search, data, supernet)
+    if not (search.directory / SUPERNET).is_dir():
+        raise CheckpointError(
+            f"search.stages={list(map(str, config.search.stages))}: {search.directory} holds no finished search; "
+            "add the stage search, or continue a run that has one with resume=..."
+        )
+    earlier = read_record(search.directory)
+    with open_run(config, search.directory, search.is_main) as run:
+        run.update(**{key: earlier[key] for key in _KEPT if key in earlier})
+        metrics = _later_stages(search, run)
+        run.update(final_metrics=metrics)
+    if search.is_main:
+        print(f"report: {write_report(search.directory)}", flush=True)
+    return metrics
+
+
+def _later_stages(search: Search, run: Run) -> dict[str, float]:
+    stages, metrics = search.config.search.stages, dict(run.record["search_metrics"])
+    if Stage.derive in stages:
+        _derive(search, run)
+    architectures: Mapping[str, str] | None = run.record.get("architectures")
+    if Stage.retrain in stages or Stage.compare in stages:
+        if architectures is None:
+            raise CheckpointError(f"{search.directory}: no network was derived yet; add the stage derive")
+        if Stage.retrain in stages:
+            for name, architecture in architectures.items():
+                _retrain(search, name, architecture)
+            _publish(search)
+        found = {name: _final_metrics(search, name) for name in architectures}
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("eval/")} | found["derived"]
+        metrics |= {
+            f"search/compare/{name}/{key}": of_one[f"eval/{key}"]
+            for name, of_one in found.items()
+            for key in _QUALITY
+            if f"eval/{key}" in of_one
+        }
+        if Stage.compare in stages and search.is_main:
+            _compare(search, architectures, found)
+    return metrics
+
+
+# ---- search
+
+
+def _search(search: Search, data: LanguageData, model: PreTrainedModel) -> None:
+    """Train the supernet; its gates hold the architecture."""
+    config, directory = search.config, search.directory
+    _announce(search, "search: training the supernet")
+    costs = read_record(directory).get("operation_costs")  # a resumed search goes on with those it has seen
+    if config.search.latency_weight > 0:
+        costs = costs or _operation_costs(search, model)
+        model.config.update({"latency_weight": config.search.latency_weight, "operation_costs": costs})
+    checkpoint = None if config.resume is None else resumed_checkpoint(directory, search.args)
+    parts = language_parts(config, search.args, data, model)
+    with open_session(config, search.args, directory, parts, checkpoint) as session:
+        session.run.update(operation_costs=costs)
+        metrics = fit(session, checkpoint, SUPERNET)
+        found = metrics | _supernet_metrics(metrics)
+        kept = {name: value for name, value in found.items() if name.startswith(("search/", "eval/"))}
+        session.run.update(status="searched", search_metrics=kept)
+
+
+def _supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The supernet's own quality as `search/<evaluation>/<metric>`, since `eval/` will be the derived network's."""
+    found = {}
+    for name, value in metrics.items():
+        kind, _, rest = name.partition("/")
+        if kind == "eval":
+            evaluation, _, metric = rest.rpartition("/")
+            found[f"search/{evaluation or 'soft'}/{metric}"] = value
+    return found
+
+
+def _operation_costs(search: Search, model: PreTrainedModel) -> list[float]:
+    """Cost of attention, feed-forward and identity at the first shape: seconds on this machine, or MACs."""
+    length, memory, batch = search.shapes[0]
+    settings: Any = model.config
+    if search.config.search.latency_costs is Costs.macs:
+        return [architecture_macs(settings, operation, length, memory, batch) for operation in "sf-"]
+    repeats = search.config.search.timing_repeats
+    seconds = operation_latencies(settings, length, memory, batch, search.args.device, torch.float32, repeats)
+    return [seconds[operation] for operation in "sf-"]
+
+
+# ---- derive
+
+
+def _derive(search: Search, run: Run) -> None:
+    """Cut the network out of the supernet, evaluate it as it is, and choose the baselines of equal work."""
+    folder = search.directory / DERIVED
+    if read_record(folder).get("status") == "finished":
+        return
+    _announce(search, "derive: the most probable operation of every block")
+    supernet = ParXLSupernet.from_pretrained(search.directory / SUPERNET)
+    derived: Any = derive_par_xl(supernet)
+    settings, wanted = search.config, search.config.search
+    length, memory, batch = search.shapes[0]
+    macs = partial(architecture_macs, derived.config, length=length, memory=memory, batch=batch)
+    architecture = derived.config.architecture
+    baselines = {}
+    if macs(architecture) > 0:
+        known = baseline_architectures(architecture, macs, wanted.paper_ratio, settings.seed)
+        baselines = {str(name): known[str(name)] for name in wanted.baselines}
+    _evaluate_as_it_is(search, derived, architecture)
+    run.update(architectures={"derived": architecture, **baselines})
+
+
+def _evaluate_as_it_is(search: Search, derived: PreTrainedModel, architecture: str) -> None:
+    config, folder = _fixed(search.config, architecture), search.directory / DERIVED
+    folder.mkdir(exist_ok=True)
+    parts = language_parts(config, search.args, search.data, derived)
+    with open_session(config, search.args, folder, parts) as session:
+        session.trainer.evaluate()
+        session.trainer.save_model(str(folder / MODEL))
+        session.run.update(final_metrics=session.tracking.last_metrics)
+
+
+# ---- retrain
+
+
+def _retrain(search: Search, name: str, architecture: str) -> None:
+    """Train one network whose architecture is fixed, or go on with it."""
+    folder = search.directory / RETRAINED / name
+    if read_record(folder).get("status") == "finished":
+        return
+    _announce(search, f"retrain: {name} {architecture}")
+    config = _fixed(search.config, architecture)
+    args = training_arguments(config, "unused: the folder is known")
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = resumed_checkpoint(folder, args) if complete_checkpoints(folder / "checkpoints") else None
+    model = fresh_model(config, search.data)
+    if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
+        model = ParXLForCausalLM.from_pretrained(search.directory / DERIVED / MODEL)
+    with open_session(config, args, folder, language_parts(config, args, search.data, model), checkpoint) as session:
+        fit(session, checkpoint)
+
+
+def _fixed(config: ExperimentConfig, architecture: str) -> ExperimentConfig:
+    """The settings of one network's own training, which could be run by themselves."""
+    assert isinstance(config.model, ParXLModelConfig), "validated"
+    steps = config.search.retrain_steps or config.trainer.max_steps
+    return dataclasses.replace(
+        config,
+        task=Task.language_model,
+        model=dataclasses.replace(config.model, architecture=architecture),
+        trainer=dataclasses.replace(config.trainer, max_steps=steps),
+        search=SearchConfig(),
+        resume=None,
+    )
+
+
+def _publish(search: Search) -> None:
+    """The retrained network is the run's model."""
+    if search.is_main:
+        source = search.directory / RETRAINED / "derived" / MODEL
+        shutil.copytree(source, search.directory / MODEL, dirs_exist_ok=True)
+
+
+# ---- compare
+
+
+def _final_metrics(search: Search, name: str) -> dict[str, float]:
+    folder = search.directory / RETRAINED / name
+    record = read_record(folder)
+    if record.get("status") != "finished":
+        raise CheckpointError(f"{folder}: this network is not trained yet; add the stage retrain")
+    return {key: value for key, value in record["final_metrics"].items() if key.startswith("eval/")}
+
+
+def _compare(search: Search, architectures: Mapping[str, str], found: Mapping[str, Mapping[str, float]]) -> None:
+    """Quality, multiply-accumulates and measured time of every network, as a table in files, report and dashboard."""
+    _announce(search, "compare: timing the networks")
+    networks = {name: _trained(search, name) for name in architectures}
+    untrained = read_record(search.directory / DERIVED)["final_metrics"]
+    shapes = [_describe_shape(shape) for shape in search.shapes]
+    timed = _timings(search, networks, shapes)
+
+    def row(name: str, kind: str, how: str, metrics: Mapping[str, float]) -> dict[str, Any]:
+        network, quality_set = networks[name], "test/" if search.data.test is not None else ""
+        return {
+            "name": name,
+            "kind": kind,
+            "trained": how,
+            "architecture": architectures[name],
+            "parameters": sum(weight.numel() for weight in network.parameters()),
+            "quality": {key: metrics[f"eval/{quality_set}{key}"] for key in _QUALITY},
+            "quality_set": "test" if quality_set else "held_out",
+            "macs": {
+                shape["name"]: architecture_macs(
+                    network.config, architectures[name], shape["length"], shape["memory"], shape["batch"]
+                )
+                for shape in shapes
+            },
+            "seconds": {shape["name"]: timed[shape["name"]][name] for shape in shapes},
+        }
+
+    rows = [
+        row("derived", "searched", "not retrained", untrained),
+        row("derived", "searched", _TRAINED[search.config.search.retrain_from], found["derived"]),
+        *(row(name, "baseline", "from scratch", found[name]) for name in architectures if name != "derived"),
+    ]
+    comparison = {
+        "reference": "alternating" if "alternating" in architectures else "derived",
+        "derived": architectures["derived"],
+        "shapes": shapes,
+        "conditions": _conditions(search),
+        "rows": rows,
+    }
+    write_architectures(search.directory, comparison)
+    print(comparison_table(comparison), flush=True)
+    _track(search, rows)
+
+
+def _trained(search: Search, name: str) -> ParXLForCausalLM:
+    network: Any = ParXLForCausalLM.from_pretrained(search.directory / RETRAINED / name / MODEL)
+    return network.to(search.args.device)
+
+
+def _describe_shape(shape: list[int]) -> dict[str, Any]:
+    length, memory, batch = shape
+    return {"name": f"T={length}, M={memory}, batch={batch}", "length": length, "memory": memory, "batch": batch}
+
+
+def _timings(
+    search: Search, networks: Mapping[str, ParXLForCausalLM], shapes: list[dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Latency of every network at every shape, in turns; see `model_latencies`."""
+    repeats = search.config.search.timing_repeats
+    return {
+        shape["name"]: model_latencies(networks, shape["length"], shape["memory"], shape["batch"], repeats)
+        for shape in shapes
+    }
+
+
+def _conditions(search: Search) -> dict[str, Any]:
+    device = search.args.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return {
+        "device": name,
+        "dtype": "float32",
+        "threads": torch.get_num_threads(),
+        "repeats": search.config.search.timing_repeats,
+    }
+
+
+def _track(search: Search, rows: list[dict[str, Any]]) -> None:
+    """The table and the figures, after the last step of the search."""
+    step = search.config.trainer.max_steps
+    tracker = open_tracker(search.config, search.directory)
+    with closing_tracker(tracker):
+        columns = ["name", "trained", "architecture", "parameters", *_QUALITY]
+        table = [[*(row[key] for key in columns[:4]), *(row["quality"][key] for key in _QUALITY)] for row in rows]
+        tracker.table("search/architectures", columns, table, step)
+        track_figures(search.directory, tracker, step)
+
+
+def _announce(search: Search, text: str) -> None:
+    if search.is_main:
+        print(text, flush=True)

@@ -1,0 +1,141 @@
+"""Language modelling over contiguous streams: a fixed network, or a supernet whose gates learn with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedModel, TrainingArguments, set_seed
+
+from adadepth.config import ExperimentConfig, ParXLModelConfig, SearchMethod, StreamConfig, TokenizerConfig
+from adadepth.data.language import LanguageData, load_language_data
+from adadepth.models.build import build_language_model, load_language_model
+from adadepth.models.par_xl.modeling import Context
+from adadepth.tasks.processes import decide, main_first
+from adadepth.tasks.session import (
+    Parts,
+    fit,
+    model_path,
+    open_session,
+    overridden_model_settings,
+    resumed_checkpoint,
+)
+from adadepth.training.arguments import training_arguments
+from adadepth.training.language_evaluation import LanguageModelEvaluation, SampledPaths
+from adadepth.training.phases import is_supernet, two_phase
+from adadepth.training.run_directory import run_directory
+
+
+def train(config: ExperimentConfig) -> dict[str, float]:
+    """Train, evaluate the best checkpoint, save the model, write the report; returns the final metrics."""
+    args = training_arguments(config, "unused until the run's folder is known")
+    data = load_data(config, args, config.tokenizer)
+    model = fresh_model(config, data)
+    directory = decide(args, lambda: run_directory(config))
+    checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
+    with open_session(config, args, directory, language_parts(config, args, data, model), checkpoint) as session:
+        return fit(session, checkpoint)
+
+
+def evaluate(config: ExperimentConfig) -> dict[str, float]:
+    """Evaluate a checkpoint on a run's data, with any memory, and write a report; returns the metrics."""
+    args = training_arguments(config, "unused until the run's folder is known")
+    path = model_path(config)
+    assert isinstance(config.model, ParXLModelConfig), "validated"
+    model = load_language_model(path, config.model, overridden_model_settings())
+    tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
+    data = load_data(config, args, tokenizer)
+    directory = decide(args, lambda: run_directory(config))
+    with open_session(config, args, directory, language_parts(config, args, data, model)) as session:
+        session.trainer.evaluate()
+        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
+        return session.tracking.last_metrics
+
+
+def load_data(
+    config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig, *, searches: bool | None = None
+) -> LanguageData:
+    """The streams of a run; a search in two phases sets a part of the training text aside for the gates.
+
+    Args:
+        config: The experiment.
+        args: Rows of a batch, micro-batches of an update, and processes.
+        tokenizer: See `load_language_data`.
+        searches: Whether gates are trained; None: if the settings fix no architecture.
+    """
+    dataset, model = config.dataset, config.model
+    assert isinstance(dataset, StreamConfig), "validated"
+    assert isinstance(model, ParXLModelConfig), "validated"
+    searches = model.architecture is None if searches is None else searches
+    in_turns = searches and config.search.method is SearchMethod.two_phase
+
+    def load() -> LanguageData:
+        return load_language_data(
+            dataset,
+            tokenizer,
+            train_rows=args.per_device_train_batch_size,
+            slots=args.gradient_accumulation_steps,
+            evaluation_rows=args.per_device_eval_batch_size,
+            process=args.process_index,
+            processes=args.world_size,
+            two_phase=two_phase(config.search, config.trainer.max_steps) if in_turns else None,
+        )
+
+    return main_first(args, load)
+
+
+def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
+    """A new network as the settings describe it, with a word for every one of the tokenizer."""
+    search, model = config.search, config.model
+    assert isinstance(model, ParXLModelConfig), "validated"
+    set_seed(config.seed)
+    gates: dict[str, Any] = {
+        "tau_start": search.tau_start,
+        "tau_end": search.tau_end,
+        "tau_schedule": str(search.tau_schedule),
+        "straight_through": search.straight_through,
+        "gate_path": str(search.path),
+        "gate_seed": config.seed,
+    }
+    return build_language_model(model, len(data.tokenizer), gates if model.architecture is None else None)
+
+
+def language_parts(
+    config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: PreTrainedModel
+) -> Parts:
+    """The held-out text, evaluated once for a fixed network, in three ways and more for a supernet; then the test text.
+
+    The soft mean of a supernet comes first, and selects.
+    """
+    search, has_gates = config.search, is_supernet(model)
+    sets: dict[str, Any] = {"soft" if has_gates else "network": data.evaluation}
+    if has_gates:
+        sets |= {"argmax": data.evaluation, "sampled": SampledPaths(data.evaluation, search.sampled_paths)}
+    if has_gates and search.seed_evaluation:
+        sets["noisy"] = data.evaluation
+    if data.test is not None:
+        sets["test"] = data.test
+    quality: dict[str, dict[str, float]] = {}
+    first = next(iter(sets))
+
+    def start(name: str) -> LanguageModelEvaluation:
+        gates = "soft" if name == "test" else name
+        return LanguageModelEvaluation(
+            model,
+            data.test if name == "test" and data.test is not None else data.evaluation,
+            context_of(config, model),
+            args.device,
+            name=name,
+            quality=quality,
+            gates=gates if has_gates else None,
+            wants_statistics=name == first and config.trainer.halting_statistics,
+        )
+
+    return Parts(data, sets, start, model, search=search if has_gates else None)
+
+
+def context_of(config: ExperimentConfig, model: Any) -> Context:
+    """What attention sees in evaluation: the settings', and where they are silent the model's."""
+    wanted, own = config.context, model.config
+    memory = own.memory_length if wanted.memory_length is None else wanted.memory_length
+    clamp = own.clamp_length if wanted.clamp_length is None else wanted.clamp_length
+    return Context(memory, clamp, wanted.same_length)

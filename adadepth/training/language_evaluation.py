@@ -1,0 +1,175 @@
+"""Evaluation of a language model that remembers: likelihood per token, word and character; of a supernet, its gates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel
+
+from adadepth.analysis.architectures import LETTERS, describe_architecture
+from adadepth.data.streams import StreamBatches
+from adadepth.halting.gates import sample_path
+from adadepth.models.par_xl.modeling import Context
+from adadepth.training.evaluation import EvaluationReport, add_over_processes
+from adadepth.training.phases import is_supernet
+
+_PATH_SEED = 0x9A7  # of the sampled paths: the same in every evaluation whose gates are the same
+_LONGEST_LOSS = 700.0  # exp of more does not fit a float
+
+
+class SampledPaths(Dataset):
+    """A set as often as there are sampled paths; `path` in a batch tells which one it is for."""
+
+    def __init__(self, streams: StreamBatches, paths: int) -> None:
+        self.streams = streams
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return self.paths * len(self.streams)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        path, position = divmod(index, len(self.streams))
+        return {**self.streams[position], "path": path}
+
+
+class LanguageModelEvaluation:
+    """Sums of the losses, in one pass over streams whose memory is carried from batch to batch.
+
+    Args:
+        model: The language model.
+        streams: The set, with the counts of its words and characters.
+        context: What attention sees.
+        gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, as in training.
+        quality: Where to put the metrics for the reports of other evaluations, by `name`.
+        name: Of this evaluation.
+        wants_statistics: Whether to describe architecture and work.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        streams: StreamBatches,
+        context: Context,
+        device: torch.device,
+        *,
+        name: str,
+        quality: dict[str, dict[str, float]],
+        gates: str | None = None,
+        wants_statistics: bool = False,
+    ) -> None:
+        self.model: Any = model
+        self.streams = streams
+        self.context = context
+        self.name = name
+        self.quality = quality
+        self.gates = gates
+        self.wants_statistics = wants_statistics
+        self._memory: Tensor | None = None
+        self._path: Sequence[int] = ()
+        self._sums = torch.zeros(0, 2, dtype=torch.float64, device=device)  # of each pass: losses, targets
+        self._batches = torch.zeros(2, dtype=torch.float64, device=device)  # perplexities of the batches, their number
+        self._work = torch.zeros(4, dtype=torch.float64, device=device)  # executed, adaptive, full, tokens
+
+    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The memory of the rows so far, the context, and which branches run."""
+        if batch["is_start"]:
+            self._memory = None
+            self._sums = torch.cat([self._sums, self._sums.new_zeros(1, 2)])
+            if self.gates == "sampled":
+                generator = torch.Generator().manual_seed(_PATH_SEED + batch["path"])
+                self._path = sample_path(self.model.gates.detach().float().cpu(), generator)
+        chosen = {} if self.gates is None else {"gates": self._path if self.gates == "sampled" else self.gates}
+        return {"memory": self._memory, "context": self.context, **chosen}
+
+    def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Add a batch's losses."""
+        self._memory = outputs.memory
+        losses = outputs.token_losses.double()
+        self._sums[-1] += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
+        if self.gates == "noisy":
+            self._batches += torch.stack([losses.mean().exp(), losses.new_ones(())])
+        if self.wants_statistics:
+            work = self.model.price(outputs.trace)
+            tokens = outputs.trace.tokens.sum().double()
+            self._work += torch.stack([work.executed.double(), work.adaptive.double(), work.full.double(), tokens])
+
+    def merge(self) -> None:
+        """Add the sums of all processes."""
+        add_over_processes([self._sums, self._batches, self._work])
+
+    def metrics(self) -> dict[str, float]:
+        """Mean loss in nats a token, its exponential, and what it is per word and per character.
+
+        Perplexity is exp(sum of losses / tokens), per word exp(sum of losses / words); bits per character are the sum
+        over characters and ln 2. Of several sampled paths: means, and the sample deviation of the perplexity.
+        """
+        passes = [self._metrics_of(float(total), float(count)) for total, count in self._sums]
+        found = {name: math.fsum(one[name] for one in passes) / len(passes) for name in passes[0]}
+        if len(passes) > 1:
+            mean = found["perplexity"]
+            squares = math.fsum((one["perplexity"] - mean) ** 2 for one in passes)
+            found["perplexity_std"] = math.sqrt(squares / (len(passes) - 1))
+        if self.gates == "noisy":
+            found["batch_perplexity"] = float(self._batches[0] / self._batches[1])
+        self.quality[self.name] = found
+        return found
+
+    def _metrics_of(self, total: float, count: float) -> dict[str, float]:
+        loss = total / count
+        found = {"loss": loss, "lm_loss": loss, "perplexity": _exponential(loss)}
+        found["word_perplexity"] = _exponential(total / self.streams.words)
+        found["bits_per_character"] = total / math.log(2) / self.streams.characters
+        return found
+
+    def _finite_quality(self) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+        """What files can hold, and what they cannot with the reason: the exponential of a large loss is infinite."""
+        finite: dict[str, dict[str, float]] = {}
+        missing: dict[str, str] = {}
+        for name, found in self.quality.items():
+            finite[name] = {key: value for key, value in found.items() if math.isfinite(value)}
+            missing |= {f"eval/{name}/{key}": "not finite" for key in found if key not in finite[name]}
+        return finite, missing
+
+    def report(self) -> EvaluationReport | None:
+        """The architecture, its work, and the quality of all evaluations so far."""
+        if not self.wants_statistics:
+            return None
+        described = describe_model(self.model)
+        evaluations, missing = self._finite_quality()
+        statistics = {
+            "unit": "architecture",
+            "max_depth": described["blocks"],
+            "architecture": described,
+            "cost": self._cost(),
+            "evaluations": evaluations,
+            "missing": missing,
+        }
+        return EvaluationReport(statistics)
+
+    def _cost(self) -> dict[str, float]:
+        executed, adaptive, full, tokens = self._work.tolist()
+        return {
+            "executed_macs": executed / tokens,
+            "adaptive_macs": adaptive / tokens,
+            "full_macs": full / tokens,
+            "executed_over_full": executed / full,
+            "adaptive_over_full": adaptive / full,
+        }
+
+
+def describe_model(model: Any) -> dict[str, Any]:
+    """The gates of a supernet, or the operations of a fixed network; see `describe_architecture`."""
+    if is_supernet(model):
+        return describe_architecture(model.gate_probabilities().tolist(), model.temperature)
+    operations = model.config.operations
+    return describe_architecture([[float(letter == operation) for letter in LETTERS] for operation in operations])
+
+
+def _exponential(value: float) -> float:
+    """exp, infinite where a float cannot hold it."""
+    return math.exp(value) if value < _LONGEST_LOSS else math.inf

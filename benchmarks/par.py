@@ -1,0 +1,296 @@
+"""PAR-XL: what searching costs, what a block costs, and where the searched network is faster.
+
+    python benchmarks/par.py [--architecture sfff...] [--batch 2] [--repeats 9] [--fast] [--json FILE]
+
+  steps     a training step of the supernet, with soft gates and with one sampled path an update (target: at most 0.6
+            of the soft one's time), and of a derived network, at the original's size: T 32, M 16, batch 32, d 128. The
+            gates are at their start, where a third of the sampled operations are identities
+  blocks    an attention and a feed-forward block in inference at (T 32, M 16), (192, 192) and (64, 640); the last two
+            at d 512. The ratio is attention / feed-forward, beside that of their multiply-accumulates
+  networks  inference with a full memory at (192, 192) and (64, 640): the searched network, which is the paper's unless
+            `--architecture` is given, against as many alternating blocks, Transformer-XL's order (target at (64, 640),
+            the paper's claim: at most 0.65 of the time). `blocks` is the stack alone, `whole` with the output layer
+  softmax   forward and backward of 1,024 tokens: adaptive against full softmax (target: at most 0.2 of the time), and
+            torch's own adaptive softmax
+Words are drawn as often as 1 / rank. Calls are timed in turns and medians compared, because machines drift. Shapes with
+d 512 have `--batch` rows, by default 32 on a GPU. A CPU's ratios say little about a GPU, where small blocks wait for
+the host.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from adadepth.models.par_xl.adaptive_softmax import AdaptiveSoftmax
+from adadepth.models.par_xl.architectures import alternating, paper_rule, parse_architecture
+from adadepth.models.par_xl.configuration import ParXLConfig
+from adadepth.models.par_xl.derive import derive
+from adadepth.models.par_xl.latency import draw_ids, model_latencies, operation_latencies, time_interleaved
+from adadepth.models.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
+from adadepth.models.par_xl.pricing import architecture_macs
+
+SAMPLED_TARGET, NETWORK_TARGET, SOFTMAX_TARGET = 0.6, 0.65, 0.2
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PRECISION = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
+WARMUP = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """New tokens, memory and rows of a segment, and the widths of the network that reads it."""
+
+    length: int
+    memory: int
+    batch: int
+    hidden: int
+    heads: int
+    inner: int
+
+    def __str__(self) -> str:
+        return f"T={self.length}, M={self.memory}, batch={self.batch}, d={self.hidden}"
+
+    def config(self, **fields: Any) -> ParXLConfig:
+        """A network of these widths with the original's vocabulary."""
+        return ParXLConfig(
+            vocab_size=12_000,
+            cutoffs=[250, 2_500],
+            hidden_size=self.hidden,
+            num_attention_heads=self.heads,
+            intermediate_size=self.inner,
+            memory_length=self.memory,
+            **fields,
+        )
+
+
+ORIGINAL = Shape(length=32, memory=16, batch=32, hidden=128, heads=4, inner=512)
+TRAINING = Shape(length=192, memory=192, batch=32, hidden=512, heads=8, inner=2048)
+EVALUATION = replace(TRAINING, length=64, memory=640)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """An output layer: words, width and the adaptive one's cutoffs."""
+
+    vocab: int
+    hidden: int
+    cutoffs: tuple[int, ...]
+
+
+SOFTMAXES = [Softmax(12_000, 128, (250, 2_500)), Softmax(33_000, 256, (2_000, 10_000))]
+
+
+def make_ids(vocab: int, tokens: int) -> Tensor:
+    """Words as frequent as in a text."""
+    return draw_ids(vocab, tokens, torch.Generator().manual_seed(0)).to(DEVICE)
+
+
+def make_step(model: PreTrainedModel, ids: Tensor, memory: Tensor) -> Callable[[], None]:
+    """A function that trains for one update on the same segment, whose memory is full."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    updates = count()
+
+    def step() -> None:
+        if isinstance(model, ParXLSupernet):
+            model.set_step(next(updates), 1_000)
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE.type, dtype=PRECISION, enabled=torch.float32 != PRECISION):
+            loss = model(ids, memory=memory, targets=ids).loss
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def measure_steps(shape: Shape, repeats: int, blocks: int = 6) -> dict[str, Any]:
+    """The supernet's two ways of training, and a network derived from it."""
+    torch.manual_seed(0)
+    supernets = {
+        name: ParXLSupernet(shape.config(num_hidden_layers=blocks, gate_path=name)) for name in ("soft", "sampled")
+    }
+    architecture = paper_rule(blocks)
+    models = {**supernets, "derived": derive(supernets["soft"], architecture)}
+    ids = make_ids(12_000, shape.batch * shape.length).view(shape.batch, shape.length)
+    steps = {}
+    for name, model in models.items():
+        attending = architecture.count("s") if name == "derived" else blocks
+        memory = torch.randn(attending, shape.batch, shape.memory, shape.hidden, device=DEVICE)
+        steps[name] = make_step(model.to(DEVICE).train(), ids, memory)
+    # More rounds than elsewhere: every update of the sampled mode has a path of its own.
+    seconds = time_interleaved(steps, 3 * repeats, WARMUP, DEVICE)
+    ratios = {f"{name}_ratio": seconds[name]["median"] / seconds["soft"]["median"] for name in ("sampled", "derived")}
+    return {"shape": asdict(shape), "blocks": blocks, "architecture": architecture, **seconds, **ratios}
+
+
+def measure_blocks(shape: Shape, repeats: int) -> dict[str, Any]:
+    """An attention and a feed-forward block."""
+    config, size = shape.config(), (shape.length, shape.memory, shape.batch)
+    seconds = operation_latencies(config, *size, device=DEVICE, dtype=PRECISION, repeats=repeats)
+    macs = {operation: architecture_macs(config, operation, *size) for operation in "sf"}
+    return {
+        "shape": asdict(shape),
+        "attention_seconds": seconds["s"],
+        "feed_forward_seconds": seconds["f"],
+        "ratio": seconds["s"] / seconds["f"],
+        "macs_ratio": macs["s"] / macs["f"],
+    }
+
+
+def measure_networks(shape: Shape, architecture: str, repeats: int) -> dict[str, Any]:
+    """The searched network against as many blocks in Transformer-XL's order."""
+    torch.manual_seed(0)
+    architectures = {"searched": architecture, "alternating": alternating(len(architecture))}
+    models = {
+        name: ParXLForCausalLM(shape.config(architecture=text)).to(DEVICE, PRECISION)
+        for name, text in architectures.items()
+    }
+    size = (shape.length, shape.memory, shape.batch)
+    seconds = model_latencies(models, *size, repeats=repeats)
+    macs = {name: architecture_macs(shape.config(), text, *size) for name, text in architectures.items()}
+
+    def ratio(key: str) -> float:
+        return seconds["searched"][key] / seconds["alternating"][key]
+
+    return {
+        "shape": asdict(shape),
+        "architectures": architectures,
+        **seconds,
+        "ratio": ratio("median"),
+        "blocks_ratio": ratio("blocks_median"),
+        "macs_ratio": macs["searched"] / macs["alternating"],
+    }
+
+
+def measure_softmax(size: Softmax, tokens: int, repeats: int) -> dict[str, Any]:
+    """Forward and backward of adaptive, full and torch's adaptive softmax on the same targets."""
+    torch.manual_seed(0)
+    states = torch.randn(tokens, size.hidden, device=DEVICE, requires_grad=True)
+    targets = make_ids(size.vocab, tokens)
+    adaptive = AdaptiveSoftmax(size.hidden, size.vocab, size.cutoffs).to(DEVICE)
+    full = AdaptiveSoftmax(size.hidden, size.vocab).to(DEVICE)
+    torch_s = nn.AdaptiveLogSoftmaxWithLoss(size.hidden, size.vocab, list(size.cutoffs)).to(DEVICE)
+
+    def both_ways(loss: Callable[[], Tensor]) -> None:
+        with torch.autocast(DEVICE.type, dtype=PRECISION, enabled=torch.float32 != PRECISION):
+            value = loss()
+        value.backward()
+
+    calls = {
+        "adaptive": lambda: both_ways(lambda: adaptive(states, targets).mean()),
+        "full": lambda: both_ways(lambda: full(states, targets).mean()),
+        "torch_adaptive": lambda: both_ways(lambda: torch_s(states, targets).loss),
+    }
+    seconds = time_interleaved(calls, repeats, WARMUP, DEVICE)
+    return {
+        **asdict(size),
+        "tokens": tokens,
+        **seconds,
+        "ratio": seconds["adaptive"]["median"] / seconds["full"]["median"],
+        "torch_ratio": seconds["adaptive"]["median"] / seconds["torch_adaptive"]["median"],
+    }
+
+
+def judge(ratio: float, target: float) -> str:
+    """The ratio beside its target."""
+    return f"{ratio:.3f} (target <= {target:g}: {'met' if ratio <= target else 'NOT met'})"
+
+
+def print_steps(row: dict[str, Any]) -> None:
+    """One line of the table."""
+    times = {name: f"{1e3 * row[name]['median']:.1f} ms" for name in ("soft", "sampled", "derived")}
+    print(
+        f"steps     {Shape(**row['shape'])}, {row['blocks']} blocks: soft {times['soft']}; sampled {times['sampled']}, "
+        f"of soft {judge(row['sampled_ratio'], SAMPLED_TARGET)}; derived {row['architecture']} {times['derived']}, "
+        f"of soft {row['derived_ratio']:.3f}",
+        flush=True,
+    )
+
+
+def print_blocks(row: dict[str, Any]) -> None:
+    """One line of the table."""
+    print(
+        f"blocks    {Shape(**row['shape'])}: attention {1e3 * row['attention_seconds']:.2f} ms, feed-forward "
+        f"{1e3 * row['feed_forward_seconds']:.2f} ms, ratio {row['ratio']:.2f}; of their MACs {row['macs_ratio']:.2f}",
+        flush=True,
+    )
+
+
+def print_networks(row: dict[str, Any], target: float | None) -> None:
+    """One line of the table; the target is for the stack of blocks."""
+    searched, peer = row["searched"], row["alternating"]
+    blocks_ratio = f"{row['blocks_ratio']:.3f}" if target is None else judge(row["blocks_ratio"], target)
+    print(
+        f"networks  {Shape(**row['shape'])}: blocks {1e3 * searched['blocks_median']:.1f} ms, alternating "
+        f"{1e3 * peer['blocks_median']:.1f} ms, ratio {blocks_ratio}; whole {1e3 * searched['median']:.1f} ms, "
+        f"alternating {1e3 * peer['median']:.1f} ms, ratio {row['ratio']:.3f}; of their MACs {row['macs_ratio']:.3f}",
+        flush=True,
+    )
+
+
+def print_softmax(row: dict[str, Any]) -> None:
+    """One line of the table."""
+    times = {name: f"{1e3 * row[name]['median']:.1f} ms" for name in ("adaptive", "full", "torch_adaptive")}
+    print(
+        f"softmax   V={row['vocab']}, d={row['hidden']}: adaptive {times['adaptive']}, full {times['full']}, ratio "
+        f"{judge(row['ratio'], SOFTMAX_TARGET)}; torch's adaptive {times['torch_adaptive']}, ratio "
+        f"{row['torch_ratio']:.2f}",
+        flush=True,
+    )
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--architecture", default=paper_rule(32))
+    parser.add_argument("--batch", type=int, default=32 if DEVICE.type == "cuda" else 2)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--fast", action="store_true", help="a smoke test: tiny networks, whose ratios say nothing")
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    options.architecture = parse_architecture("--architecture", options.architecture)
+    return options
+
+
+def main() -> None:
+    """Print the four parts, and write the JSON on request."""
+    options = parse_options()
+    training, evaluation = (replace(shape, batch=options.batch) for shape in (TRAINING, EVALUATION))
+    shapes, repeats, tokens = [ORIGINAL, training, evaluation], options.repeats, 1_024
+    if options.fast:
+        shapes = [replace(shape, batch=2, hidden=16, heads=2, inner=32) for shape in shapes]
+        repeats, tokens, options.architecture = 1, 32, paper_rule(4)
+    place = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    setting = {
+        "device": place,
+        "precision": str(PRECISION).removeprefix("torch."),
+        "architecture": options.architecture,
+        "repeats": repeats,
+        "warmup": WARMUP,
+    }
+    print("PAR-XL:", ", ".join(f"{name} {value}" for name, value in setting.items()), flush=True)
+
+    print_steps(steps := measure_steps(shapes[0], repeats))
+    blocks, networks, softmaxes = [], [], []
+    for shape in shapes:
+        blocks.append(measure_blocks(shape, repeats))
+        print_blocks(blocks[-1])
+    for shape, target in zip(shapes[1:], (None, NETWORK_TARGET), strict=True):
+        networks.append(measure_networks(shape, options.architecture, repeats))
+        print_networks(networks[-1], target)
+    for size in SOFTMAXES:
+        softmaxes.append(measure_softmax(size, tokens, repeats))
+        print_softmax(softmaxes[-1])
+    if options.json is not None:
+        report = {"setting": setting, "steps": steps, "blocks": blocks, "networks": networks, "softmax": softmaxes}
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Small language models on a made-up text, as the task assembles them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from adadepth.config import ExperimentConfig
+from adadepth.tasks.language_model import fresh_model, language_parts, load_data
+from adadepth.training.arguments import training_arguments
+from adadepth.training.callbacks import EpochCallback, StepCallback
+from adadepth.training.trainer import DepthTrainer
+from tests.configs.support import configured
+
+WORDS = "the cat sat on a mat and then it slept for some hours in warm sun".split()  # noqa: SIM905
+
+
+def write_text(path: Path, lines: int = 120) -> Path:
+    """Lines of words, now and then a blank one."""
+    chosen = random.Random(0)
+    rows = [
+        " ".join(chosen.choices(WORDS, k=chosen.randint(3, 9))) if chosen.random() > 0.1 else "" for _ in range(lines)
+    ]
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def stream_config(folder: Path, *overrides: str, root: str = "par_tiny") -> ExperimentConfig:
+    """The debug width on words of a made-up text: three gated blocks, or with root=par_network four fixed ones."""
+    text = folder / "text.txt"
+    if not text.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(text)
+    is_fixed = root == "par_network"
+    return configured(
+        root, "debug=stream" if is_fixed else "debug=search",
+        "model.architecture=sf-s" if is_fixed else "model.num_hidden_layers=3", "dataset=stream_text",
+        f"dataset.path={text}", "dataset.evaluation_fraction=0.2", "dataset.sequence_length=8", "tokenizer=words",
+        "tokenizer.vocab_size=null", "model.cutoffs=[6,12]", "trainer.disable_tqdm=true",
+        f"output_dir={folder / 'outputs'}", *overrides,
+    )  # fmt: skip
+
+
+TRAINING_ONLY = (
+    "task=language_model", "model.hidden_dropout_prob=0", "trainer.eval_strategy=no", "trainer.save_strategy=no",
+    "trainer.load_best_model_at_end=false", "trainer.eval_on_start=false",
+)  # fmt: skip
+
+
+def stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
+    """A trainer as the language-model task assembles it, without the run's folder."""
+    args = training_arguments(config, folder)
+    data = load_data(config, args, config.tokenizer)
+    parts = language_parts(config, args, data, fresh_model(config, data))
+    epochs = EpochCallback()
+    callbacks = [epochs, StepCallback()] if parts.search is not None else [epochs]
+    trainer = DepthTrainer(
+        parts.model, args, data, parts.evaluation_sets, parts.start_evaluation, config.trainer, callbacks, parts.search
+    )
+    epochs.trainer = trainer
+    return trainer

@@ -1,0 +1,185 @@
+"""The four stages of a search: in one run, one by one, interrupted, with several seeds; every shipped configuration."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from adadepth import tasks
+from adadepth.errors import CheckpointError
+from adadepth.models import ParXLForCausalLM, ParXLSupernet
+from adadepth.tasks import architecture_search
+from tests.configs.support import configured
+from tests.training.stream_support import stream_config, write_text
+
+BASELINES = ("alternating", "paper_rule", "sandwich", "random")
+
+
+def only_run(folder):
+    (run,) = folder.glob("outputs/*/*")
+    return run
+
+
+def record_of(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of all stages, and the metric it returned."""
+    folder = tmp_path_factory.mktemp("search")
+    config = stream_config(folder, "search.tau_end=0.5", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
+    return only_run_after(folder, tasks.run(config))
+
+
+def only_run_after(folder, metric):
+    return only_run(folder), metric
+
+
+def test_one_run_searches_derives_retrains_and_compares(finished):
+    run, metric = finished
+    record = record_of(run)
+    assert record["status"] == "finished"
+    assert set(record["architectures"]) == {"derived", *BASELINES}
+    assert record["final_metrics"]["eval/loss"] == metric
+    retrained = record_of(run / "retrained" / "derived")["final_metrics"]
+    assert metric == retrained["eval/loss"]
+    for name in ("soft", "argmax", "sampled"):
+        assert record["final_metrics"][f"search/{name}/perplexity"] > 1
+    for name in BASELINES:
+        assert record["final_metrics"][f"search/compare/{name}/perplexity"] > 1
+    comparison = json.loads((run / "architectures.json").read_text())
+    assert [row["name"] for row in comparison["rows"]] == ["derived", "derived", *BASELINES]
+    assert all(row["seconds"]["T=8, M=8, batch=2"]["median"] > 0 for row in comparison["rows"])
+
+
+def test_the_derived_network_is_the_argmax_of_the_supernet(finished):
+    """Cut out and evaluated by itself, it has the loss that the supernet had with its most probable operations."""
+    run, _ = finished
+    supernet = ParXLSupernet.from_pretrained(run / "supernet")
+    derived = ParXLForCausalLM.from_pretrained(run / "derived" / "model")
+    assert derived.config.architecture == supernet.architecture() == record_of(run)["architectures"]["derived"]
+    argmax = record_of(run)["final_metrics"]["search/argmax/loss"]
+    assert record_of(run / "derived")["final_metrics"]["eval/loss"] == pytest.approx(argmax, rel=1e-6)
+
+
+def test_the_report_shows_heat_map_and_comparison(finished):
+    run, _ = finished
+    page = (run / "report.html").read_text()
+    assert "alternating" in page
+    assert record_of(run)["architectures"]["derived"] in page
+    for name in ("gates.png", "gates.gif", "architectures.png"):
+        assert (run / "figures" / name).stat().st_size > 1000
+    assert len(list((run / "figures" / "gates").glob("step_*.png"))) >= 2
+    assert "figures/gates/step_" in (run / "metrics.jsonl").read_text()
+
+
+def test_the_model_of_the_run_is_the_retrained_network(finished):
+    run, _ = finished
+    model = AutoModelForCausalLM.from_pretrained(run / "model")
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    ids = tokenizer("the cat sat", return_tensors="pt")["input_ids"]
+    logits = model(ids).logits
+    torch.testing.assert_close(logits.exp().sum(dim=-1), torch.ones(1, ids.shape[1]))
+
+
+def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
+    run, metric = finished
+    shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
+    same = ("search.tau_end=0.5", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
+    tasks.run(stream_config(tmp_path, *same, "search.stages=[search]"))
+    copy = only_run(tmp_path)
+    assert record_of(copy)["status"] == "finished"
+    assert not (copy / "derived").exists()
+    with pytest.raises(CheckpointError, match="no network was derived yet; add the stage derive"):
+        tasks.run(stream_config(tmp_path, *same, "search.stages=[retrain]", f"resume={copy}"))
+    for stage in ("derive", "retrain", "compare"):
+        last = tasks.run(stream_config(tmp_path, *same, f"search.stages=[{stage}]", f"resume={copy}"))
+    assert last == metric
+    assert record_of(copy)["architectures"] == record_of(run)["architectures"]
+
+
+def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkeypatch):
+    run, metric = finished
+    shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
+    same = ("search.tau_end=0.5", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
+    retrain = architecture_search._retrain
+
+    def stop_before_the_sandwich(search, name, architecture):
+        if name == "sandwich":
+            raise KeyboardInterrupt
+        retrain(search, name, architecture)
+
+    monkeypatch.setattr(architecture_search, "_retrain", stop_before_the_sandwich)
+    with pytest.raises(KeyboardInterrupt):
+        tasks.run(stream_config(tmp_path, *same))
+    stopped = only_run(tmp_path)
+    assert record_of(stopped)["status"] == "interrupted"
+    finished_before = (stopped / "retrained" / "derived" / "run.json").stat().st_mtime
+    monkeypatch.undo()
+    assert tasks.run(stream_config(tmp_path, *same, f"resume={stopped}")) == metric
+    assert record_of(stopped)["status"] == "finished"
+    assert (stopped / "retrained" / "derived" / "run.json").stat().st_mtime == finished_before
+
+
+def test_later_stages_need_a_search(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no finished search; add the stage search"):
+        tasks.run(stream_config(tmp_path, "search.stages=[derive]"))
+
+
+@pytest.mark.parametrize("costs", ["measured", "macs"])
+def test_expected_cost_is_a_part_of_the_loss(tmp_path, costs):
+    overrides = ("search.latency_weight=0.5", f"search.latency_costs={costs}", "search.stages=[search]")
+    tasks.run(stream_config(tmp_path, *overrides))
+    run = only_run(tmp_path)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any(line.get("train/latency_loss", 0) > 0 for line in lines)
+    attention, feed_forward, identity = record_of(run)["operation_costs"]
+    assert min(attention, feed_forward) > identity == 0
+    assert ParXLSupernet.from_pretrained(run / "supernet").config.operation_costs == record_of(run)["operation_costs"]
+
+
+def test_retraining_may_begin_with_the_weights_of_the_supernet(tmp_path):
+    overrides = ("search.retrain_from=supernet", "search.baselines=[]", "search.retrain_steps=3")
+    tasks.run(stream_config(tmp_path, *overrides))
+    run = only_run(tmp_path)
+    lines = (run / "retrained" / "derived" / "metrics.jsonl").read_text().splitlines()
+    first = next(json.loads(line) for line in lines if "eval/loss" in line)
+    untrained = record_of(run / "derived")["final_metrics"]
+    assert first["step"] == 0
+    assert first["eval/loss"] == pytest.approx(untrained["eval/loss"], rel=1e-6)
+    rows = json.loads((run / "architectures.json").read_text())["rows"]
+    assert [row["trained"] for row in rows] == ["not retrained", "from the supernet"]
+
+
+def test_several_seeds_tell_how_far_they_agree(tmp_path):
+    tasks.run(stream_config(tmp_path, "seeds=2", "search.stages=[search]"))
+    (summary,) = tmp_path.glob("outputs/*/*/seeds.json")
+    agreement = json.loads(summary.read_text())["architecture_agreement"]
+    assert agreement["pairs"] == 1
+    assert 0 <= agreement["mean"] <= 1
+    assert set(agreement["strings"]) == {"0", "1"}
+
+
+@pytest.mark.parametrize("root", ["par_tiny", "par_wikitext2", "par_base", "par_network"])
+def test_root(root, tmp_path):
+    """Every shipped search trains two updates at the debug width, from a local text where its own is not at hand."""
+    texts = [str(write_text(tmp_path / f"{name}.txt", lines)) for name, lines in (("a", 500), ("b", 60), ("c", 60))]
+    local = (
+        "dataset.source=local", f"dataset.path={texts[0]}", f"dataset.evaluation_path={texts[1]}",
+        f"dataset.test_path={texts[2]}", "dataset.hub=[]", "dataset.evaluation_hub=[]", "dataset.test_hub=[]",
+    )  # fmt: skip
+    overrides = () if root in ("par_tiny", "par_network") else (*local, "model.cutoffs=[10]", "tokenizer.vocab_size=60")
+    if root == "par_wikitext2":
+        overrides = (*overrides, "preset=seed", "tokenizer.symbols=[]")
+    debug = "stream" if root == "par_network" else "search"
+    blocks = () if root == "par_network" else ("model.num_hidden_layers=3", "search.baselines=[alternating]")
+    config = configured(
+        root, f"debug={debug}", f"output_dir={tmp_path / 'outputs'}", "trainer.disable_tqdm=true", *overrides, *blocks
+    )
+    tasks.run(config)
+    record = record_of(only_run(tmp_path))
+    assert record["status"] == "finished"
+    assert ("eval/test/perplexity" in record["final_metrics"]) == (root in ("par_wikitext2", "par_base"))

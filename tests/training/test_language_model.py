@@ -1,0 +1,210 @@
+"""Training and evaluation over contiguous streams: memory, accumulation, processes, resume, phases, perplexities."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from adadepth import tasks
+from adadepth.errors import ConfigError, DataError
+from adadepth.models.par_xl.modeling import Context
+from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+JOINT = ("search.method=joint", "search.gate_learning_rate=null", "search.weights_only=0.25")
+NETWORK = "par_network"
+
+
+def parameters(trainer):
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def losses(trainer):
+    return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+
+
+@pytest.mark.parametrize(
+    ("workers", "accumulation", "search"),
+    [
+        (0, 1, JOINT),
+        (2, 2, JOINT),
+        (0, 2, ("search.weights_only=2",)),
+        (0, 1, ("search.weights_only=2", "search.path=sampled")),
+    ],
+)
+def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, search):
+    overrides = (
+        *TRAINING_ONLY, *search, "trainer.max_steps=14", f"trainer.gradient_accumulation_steps={accumulation}",
+        f"runtime.num_workers={workers}", "trainer.save_strategy=steps", "trainer.save_steps=1",
+        "trainer.save_total_limit=null", "model.hidden_dropout_prob=0.1",
+        f"trainer.per_device_train_batch_size={8 // accumulation}",
+    )  # fmt: skip
+    config = stream_config(tmp_path, *overrides)
+    whole = stream_trainer(config, tmp_path / "whole")
+    whole.train()
+    epoch = whole.data.epoch_updates
+    assert epoch + 2 < 14, f"an epoch has {epoch} updates: too long for this test"
+    for step in (epoch, epoch + 2):
+        resumed = stream_trainer(config, tmp_path / f"resumed-{step}")
+        resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
+        for name, value in parameters(whole).items():
+            assert torch.equal(value, parameters(resumed)[name]), f"{name} after resuming at step {step}"
+        assert losses(whole) == losses(resumed)
+
+
+def test_a_resumed_run_needs_its_memory(tmp_path):
+    """The test above could not fail if memory did not matter."""
+    overrides = (*TRAINING_ONLY, *JOINT, "trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=1")
+    config = stream_config(tmp_path, *overrides, "trainer.save_total_limit=null")
+    whole = stream_trainer(config, tmp_path / "whole")
+    whole.train()
+    forgetful = stream_trainer(config, tmp_path / "forgetful")
+    forgetful.memory.load = lambda *_: None
+    forgetful.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert losses(whole)[3] != losses(forgetful)[3]
+
+
+# A warm temperature keeps the gradient of the gates away from Adam's epsilon, where rounding decides.
+@pytest.mark.parametrize("search", [JOINT, ("search.weights_only=1", "search.tau_end=1")])
+def test_micro_batches_are_rows_of_one_batch(tmp_path, search):
+    """Two micro-batches of four rows train as one of eight, memory, gates and noise included."""
+    trained = []
+    for batch, accumulation in ((8, 1), (4, 2)):
+        sizes = (f"trainer.per_device_train_batch_size={batch}", f"trainer.gradient_accumulation_steps={accumulation}")
+        config = stream_config(tmp_path, *TRAINING_ONLY, *search, "trainer.max_steps=6", *sizes)
+        trainer = stream_trainer(config, tmp_path / str(batch))
+        trainer.train()
+        trained.append((parameters(trainer), losses(trainer)))
+    for name, value in trained[0][0].items():
+        torch.testing.assert_close(trained[1][0][name], value, atol=2e-5, rtol=1e-4, msg=name)
+    assert trained[1][1] == pytest.approx(trained[0][1], rel=1e-5)
+
+
+def test_two_phases_take_turns(tmp_path):
+    """Weights rest while the gates learn from text of their own, and the other way round."""
+    config = stream_config(
+        tmp_path, *TRAINING_ONLY, "search.weights_only=2", "trainer.max_steps=8", "trainer.warmup_steps=0"
+    )
+    trainer = stream_trainer(config, tmp_path / "run")
+    seen, states = [], [parameters(trainer)]
+    step = trainer.training_step
+
+    def watch(model, inputs, *rest):
+        seen.append(inputs["stream"])
+        return step(model, inputs, *rest)
+
+    class Watch(type(trainer.callback_handler.callbacks[-1])):
+        def on_step_end(self, args, state, control, **kwargs):
+            states.append(parameters(trainer))
+
+    trainer.training_step = watch
+    trainer.add_callback(Watch())
+    trainer.train()
+    assert seen == ["weights"] * 6 + ["architecture"] + ["weights"]  # 2 alone, then every fifth
+    for before, after, stream in zip(states, states[1:], seen, strict=False):
+        moved = {name for name in before if not torch.equal(before[name], after[name])}
+        assert (moved == {"gates"}) if stream == "architecture" else ("gates" not in moved and moved)
+
+
+def test_perplexities_are_those_of_a_plain_loop(tmp_path):
+    """exp of the mean loss of all tokens; the same total over words, and over characters in bits."""
+    config = stream_config(
+        tmp_path, *TRAINING_ONLY, "dataset.max_evaluation_tokens=null",
+        "trainer.per_device_eval_batch_size=1", "model.memory_length=4", root=NETWORK,
+    )  # fmt: skip
+    trainer = stream_trainer(config, tmp_path / "run")
+    metrics = trainer.evaluate()
+    text = (tmp_path / "text.txt").read_text().splitlines(keepends=True)
+    data, model = trainer.data, trainer.model.eval()
+    held_out = text[-round(0.2 * len(text)) :]
+    tokens = [2, *(token for line in held_out for token in [*data.tokenizer(line.strip())["input_ids"], 2])]
+    assert len(tokens) - 1 == data.evaluation.tokens
+    total, memory = 0.0, None
+    with torch.no_grad():
+        for start in range(0, len(tokens) - 1, 8):
+            piece = torch.tensor([tokens[start : start + 9]])
+            logits = model(piece[:, :-1], memory=memory, context=Context(4, None, False))
+            memory = logits.memory
+            total -= sum(float(logits.logits[0, i, piece[0, i + 1]]) for i in range(piece.shape[1] - 1))
+    words = sum(len(line.split()) + 1 for line in held_out)  # the end of a line counts as a word
+    assert metrics["eval_loss"] == pytest.approx(total / (len(tokens) - 1), rel=1e-5)
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(total / (len(tokens) - 1)), rel=1e-4)
+    assert metrics["eval_word_perplexity"] == pytest.approx(math.exp(total / words), rel=1e-4)
+    assert metrics["eval_bits_per_character"] == pytest.approx(total / math.log(2) / len("".join(held_out)), rel=1e-5)
+
+
+def test_a_supernet_is_evaluated_in_three_ways_and_as_the_original_did(tmp_path):
+    config = stream_config(tmp_path, *TRAINING_ONLY, *JOINT, "search.seed_evaluation=true", "search.sampled_paths=3")
+    trainer = stream_trainer(config, tmp_path / "run")
+    with torch.no_grad():
+        trainer.model.gates.copy_(torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]))
+    trainer.model.set_step(0, 10)
+    first, second = trainer.evaluate(), trainer.evaluate()
+    for name in ("loss", "perplexity", "argmax/loss", "sampled/perplexity_std", "noisy/batch_perplexity"):
+        assert first[f"eval_{name}"] == second[f"eval_{name}"]
+    assert len({first[f"eval_{name}"] for name in ("loss", "argmax/loss", "sampled/loss", "noisy/loss")}) == 4
+    statistics = trainer.last_reports["soft"].statistics
+    assert statistics["architecture"]["string"] == "sf-"
+    assert set(statistics["evaluations"]) == {"soft", "argmax", "sampled", "noisy"}
+    assert statistics["cost"]["executed_over_full"] > statistics["cost"]["adaptive_over_full"]
+
+
+def test_memory_helps_at_any_length(tmp_path):
+    """Evaluation with another memory is another number, and none is the loss of segments by themselves."""
+    found = {}
+    for memory in (0, 3, 40):
+        config = stream_config(tmp_path, *TRAINING_ONLY, f"context.memory_length={memory}", root=NETWORK)
+        found[memory] = stream_trainer(config, tmp_path / "run").evaluate()["eval_loss"]
+    assert len(set(found.values())) == 3
+
+
+def test_two_processes_train_as_one(tmp_path):
+    overrides = ("trainer.per_device_train_batch_size=8", "trainer.per_device_eval_batch_size=8", "trainer.max_steps=5")
+    config = stream_config(tmp_path, *TRAINING_ONLY, *JOINT, *overrides)
+    one = stream_trainer(config, tmp_path / "one")
+    one.train()
+    metrics = one.evaluate()
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    script = [str(ROOT / "tests" / "training" / "two_stream_processes.py"), str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*launch, *script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    two = torch.load(tmp_path / "two.pt")
+    for name, value in parameters(one).items():
+        torch.testing.assert_close(two["parameters"][name], value, atol=2e-5, rtol=1e-4, msg=name)
+    assert two["losses"] == pytest.approx(losses(one), rel=1e-5)
+    assert two["metrics"]["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-4)
+    assert two["exact"]
+
+
+def test_a_fixed_network_trains_and_is_evaluated_again(tmp_path):
+    trained = tasks.run(stream_config(tmp_path, root=NETWORK))
+    (run,) = (tmp_path / "outputs").glob("par_network/*")
+    again = tasks.run(stream_config(tmp_path, "mode=evaluate", f"checkpoint={run}", root=NETWORK))
+    assert again == pytest.approx(trained, rel=1e-6)
+
+
+MISTAKES = [
+    (("model.architecture=sfx",), "model.architecture='sfx': 'x' at block 3"),
+    (("model.cutoffs=[6,4]", *JOINT), "model.cutoffs=[6, 4]: must be positive and increase"),
+    (("model.cutoffs=[6,4000]", *JOINT), "model.cutoffs=[6, 4000]"),
+    (("search.tau_end=0",), "search.tau_end=0.0: must be above 0"),
+    (("search.tau_start=-1",), "search.tau_start=-1.0: must be above 0"),
+    (("trainer.per_device_train_batch_size=500",), "trainer.per_device_train_batch_size"),
+    (("model.num_attention_heads=3",), "model.num_attention_heads=3: must divide model.hidden_size=16"),
+    (("search.gate_learning_rate=null",), "search.gate_learning_rate: search.method=two_phase needs it"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=str)
+def test_a_mistake_is_one_line(tmp_path, overrides, message):
+    root = NETWORK if overrides[0].startswith("model.architecture") else "par_tiny"
+    with pytest.raises((ConfigError, DataError)) as caught:
+        tasks.run(stream_config(tmp_path, *overrides, root=root))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "outputs").glob("*/*"))

@@ -1,0 +1,235 @@
+"""The whole way from a configuration to streams: which text, how it is counted, and what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adadepth.config import CorpusConfig, Source, StreamConfig, TokenizerConfig, TokenizerKind
+from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
+from adadepth.data import language as language_module
+from adadepth.data.corpora import Split
+from adadepth.data.token_store import write_lines
+from adadepth.errors import DataError
+
+LINES = [f"{'The' if n % 3 else 'A'} cat number {n} sat  down ." * (n % 4) for n in range(40)]  # every fourth is blank
+ROWS = {"train_rows": 2, "evaluation_rows": 1}
+
+
+def stream_config(folder: Path, **changes: Any) -> StreamConfig:
+    if "source" not in changes:
+        (folder / "text.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+        changes = {"source": Source.local, "path": str(folder / "text.txt"), **changes}
+    settings = {"name": "test", "sequence_length": 4, "cache_dir": str(folder / "cache"), "evaluation_fraction": 0.2}
+    return StreamConfig(**{**settings, **changes})
+
+
+def word_config(**changes: Any) -> TokenizerConfig:
+    return TokenizerConfig(**{"kind": TokenizerKind.word, "vocab_size": None, "lowercase": False, **changes})
+
+
+def load(folder: Path, tokenizer: TokenizerConfig | None = None, **changes: Any) -> LanguageData:
+    return load_language_data(stream_config(folder, **changes), tokenizer or word_config(), **ROWS)
+
+
+def read(batches: StreamBatches) -> list[int]:
+    """All targets of a set: row after row, step after step."""
+    items = [batches[index] for index in range(len(batches))]
+    rows = range(len(items[0]["targets"]))
+    return [token for row in rows for item in items for token in item["targets"][row].tolist() if token != -100]
+
+
+def words_of(data: LanguageData, batches: StreamBatches) -> list[str]:
+    return [str(token) for token in data.tokenizer.convert_ids_to_tokens(read(batches))]
+
+
+def plain(lines: list[str], append_eos: bool = True) -> list[str]:
+    return [word for line in lines for word in line.split() + ["<eos>"] * append_eos]
+
+
+def known(data: LanguageData, words: list[str]) -> list[str]:
+    vocabulary = data.tokenizer.get_vocab()
+    return [word if word in vocabulary else "<unk>" for word in words]
+
+
+@pytest.mark.parametrize("append_eos", [True, False])
+def test_every_line_is_read_once_and_in_order(tmp_path: Path, append_eos: bool) -> None:
+    data = load(tmp_path, append_eos=append_eos)
+    parts = {"train": (data.train, LINES[:32]), "evaluation": (data.evaluation, LINES[32:])}
+    for name, (batches, lines) in parts.items():
+        words = plain(lines, append_eos)
+        assert words_of(data, batches) == known(data, words)
+        characters = sum(map(len, lines)) + append_eos * len(lines)
+        counts = {"lines": len(lines), "tokens": len(words), "words": len(words), "characters": characters}
+        assert data.summary[name].items() >= counts.items()
+        assert (batches.tokens, batches.words, batches.characters) == (len(words), len(words), characters)
+    assert data.test is None
+    assert data.epoch_updates == len(data.train) == ceil(ceil(data.train.tokens / 2) / 4)
+    assert data.summary["train"]["tokens_per_word"] == 1.0
+    assert data.summary["train"]["steps"] == {"weights": len(data.train)}
+    assert data.summary["tokenizer"] == {"path": None, "kind": "word", "vocab_size": len(data.tokenizer)}
+
+
+def write_jsonl(file: Path, rows: list[str]) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps({"body": row}) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "hub", "folder", "documents"])
+def test_every_source_gives_the_same_lines(tmp_path: Path, kind: str) -> None:
+    rows = [f"{line}\n" if line else "" for line in LINES]  # as WikiText is on the hub
+    if kind == "documents":
+        rows = ["\r\n".join(LINES[n : n + 4]) for n in range(0, 40, 4)]
+    changes: dict[str, Any] = {"source": Source.local, "text_column": "body"}
+    if kind == "folder":
+        write_jsonl(tmp_path / "in" / "a.jsonl", rows[:7])
+        (tmp_path / "in" / "b.txt").write_text("\n".join(LINES[7:]), encoding="utf-8")
+        changes["path"] = str(tmp_path / "in")
+    else:
+        file = write_jsonl(tmp_path / "in" / "train.jsonl", rows)
+        changes["path"] = str(file)
+    if kind == "hub":
+        changes |= {"source": Source.hub, "path": None, "hub": [{"path": str(tmp_path / "in")}]}
+    data = load(tmp_path, **changes)
+    assert words_of(data, data.train) == plain(LINES[:32])
+    assert words_of(data, data.evaluation) == known(data, plain(LINES[32:]))
+    assert data.summary["train"]["characters"] == sum(len(line) + 1 for line in LINES[:32])
+
+
+@pytest.mark.parametrize("source", ["local", "hub"])
+def test_given_sets_are_taken_as_they_are(tmp_path: Path, source: str) -> None:
+    changes: dict[str, Any] = {"source": Source(source), "text_column": "body"}
+    for prefix, lines in (("", LINES), ("evaluation_", LINES[:9]), ("test_", LINES[5:20])):
+        file = write_jsonl(tmp_path / f"{prefix}set" / "train.jsonl", lines)
+        changes |= {f"{prefix}path": str(file)} if source == "local" else {f"{prefix}hub": [{"path": str(file.parent)}]}
+    data = load(tmp_path, **changes, evaluation_length=3)
+    assert data.test is not None
+    for batches, lines in ((data.train, LINES), (data.evaluation, LINES[:9]), (data.test, LINES[5:20])):
+        assert words_of(data, batches) == plain(lines)
+    assert data.test[0]["targets"].shape == data.evaluation[0]["targets"].shape == (1, 3)
+    assert data.summary["test"]["lines"] == 15
+
+
+def test_evaluation_is_cut_at_a_line(tmp_path: Path) -> None:
+    held_out, used = plain(LINES[32:]), plain(LINES[32:34])  # a blank line, and one of seven words
+    for most in (9, 10):
+        data = load(tmp_path, max_evaluation_tokens=most)
+        assert words_of(data, data.evaluation) == known(data, used)
+        assert data.evaluation.tokens == data.evaluation.words == len(used) == 9
+        assert data.evaluation.characters == sum(len(line) + 1 for line in LINES[32:34])
+        assert data.summary["evaluation"]["tokens"] == len(held_out)
+        assert data.summary["evaluation"]["tokens_used"] == 9
+
+
+def test_the_embedded_corpus_needs_no_file(tmp_path: Path) -> None:
+    data = load(tmp_path, word_config(lowercase=True), source=Source.embedded, sequence_length=64)
+    split = Split(CorpusConfig(name="test", evaluation_fraction=0.2))
+    for batches, documents in ((data.train, split.train()), (data.evaluation, split.evaluation())):
+        lines = [line for document in documents for line in document.split("\n")]
+        assert batches.words == len(plain(lines)) == batches.tokens
+        assert words_of(data, batches)[:500] == known(data, plain([line.lower() for line in lines]))[:500]
+
+
+def test_pieces_are_counted_per_word_and_a_saved_tokenizer_is_read_again(tmp_path: Path) -> None:
+    first = load(tmp_path, TokenizerConfig(vocab_size=40, lowercase=True))
+    words = first.summary["train"]["words"]
+    assert words == len(plain(LINES[:32]))
+    assert first.summary["train"]["tokens_per_word"] == first.train.tokens / words > 1
+    first.tokenizer.save_pretrained(tmp_path / "saved")
+    again = load(tmp_path, TokenizerConfig(path=str(tmp_path / "saved")))
+    assert read(again.train) == read(first.train)
+    limited = load(tmp_path, TokenizerConfig(kind=TokenizerKind.word, vocab_size=None, train_documents=2))
+    assert limited.tokenizer.get_vocab().keys() == {"<pad>", "<unk>", "<eos>", *LINES[1].lower().split()}
+
+
+def test_the_architecture_is_searched_on_the_last_tokens(tmp_path: Path) -> None:
+    data = load_language_data(stream_config(tmp_path), word_config(), **ROWS, slots=2, two_phase=TwoPhase(0, 2, 0.25))
+    tokens = plain(LINES[:32])
+    cut = len(tokens) - round(0.25 * len(tokens))
+    streams = data.train.streams
+    assert {name: (stream.begin, stream.end) for name, stream in streams.items()} == {
+        "weights": (0, cut), "architecture": (cut, len(tokens))
+    }  # fmt: skip
+    assert [data.train[index]["stream"] for index in range(8)] == ["weights"] * 2 + ["architecture"] * 2 + [
+        "weights"
+    ] * 2 + ["architecture"] * 2
+    assert data.summary["train"]["steps"] == {name: stream.steps for name, stream in streams.items()}
+    first = data.train[2]["input_ids"][0, 0]
+    assert first == data.tokenizer.eos_token_id
+
+
+def test_what_is_prepared_is_reused_only_for_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def count(folder: Path, *rest: Any) -> None:
+        built.append(folder.name.split("-")[0])
+        write_lines(folder, *rest)
+
+    monkeypatch.setattr(language_module, "write_lines", count)
+    load(tmp_path)
+    load(tmp_path, sequence_length=7, name="other", max_evaluation_tokens=12)
+    assert built == ["train", "evaluation"]
+    changes: list[dict[str, Any]] = [{"append_eos": False}, {"evaluation_fraction": 0.3}]
+    for number, change in enumerate(changes, start=2):
+        load(tmp_path, **change)
+        assert len(built) == 2 * number
+    load(tmp_path, word_config(vocab_size=5))
+    assert len(built) == 8
+    data = load(tmp_path)
+    assert len(built) == 8
+    assert isinstance(next(iter(data.train.streams.values())).store.tokens, np.memmap)
+
+
+def message(folder: Path, **changes: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        load(folder, **changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_messages(tmp_path: Path) -> None:
+    total = len(plain(LINES[:32]))
+    too_long = message(tmp_path, sequence_length=total)
+    assert f"the training text has {total} tokens, too few for a batch of 2 rows of {total}" in too_long
+    assert "dataset.sequence_length or trainer.per_device_train_batch_size" in too_long
+    assert (
+        "the evaluation text has 9 tokens, too few for a batch of 1 rows of 20; give more text, or lower "
+        in message(tmp_path, max_evaluation_tokens=9, evaluation_length=20)
+    )
+    assert message(tmp_path, max_evaluation_tokens=9, evaluation_length=20).endswith(
+        "dataset.evaluation_length or trainer.per_device_eval_batch_size"
+    )
+    with pytest.raises(DataError, match=r"the training text for the architecture has \d+ tokens, too few for a batch"):
+        load_language_data(stream_config(tmp_path), word_config(), **ROWS, two_phase=TwoPhase(0, 50, 0.02))
+    (tmp_path / "one.txt").write_text("only one line")
+    assert "1 line(s) or row(s) found, 2 are needed to hold one out; give dataset.evaluation_path=..." in message(
+        tmp_path, path=str(tmp_path / "one.txt")
+    )
+    assert "dataset.test_path=none.txt: no such file or folder" in message(tmp_path, test_path="none.txt")
+    (tmp_path / "latin.txt").write_bytes(b"a\nna\xefve\n")
+    assert "latin.txt: not UTF-8 at byte 4 (0xef)" in message(tmp_path, path=str(tmp_path / "latin.txt"))
+
+
+@pytest.mark.data
+def test_wikitext2_has_its_published_number_of_tokens(data_root: Path, tmp_path: Path) -> None:
+    file = str(data_root / "wikitext-2" / "wiki.{}.tokens")
+    data = load_language_data(
+        StreamConfig(
+            name="wikitext2", sequence_length=32, source=Source.local, path=file.format("train"),
+            evaluation_path=file.format("valid"), test_path=file.format("test"), cache_dir=str(tmp_path),
+        ),
+        word_config(), train_rows=16, slots=2, evaluation_rows=8,
+    )  # fmt: skip
+    assert data.test is not None
+    assert (data.train.tokens, data.evaluation.tokens, data.test.tokens) == (2_088_628, 217_646, 245_569)
+    assert data.train.words == data.train.tokens
+    assert len(data.tokenizer) == 33_278 + 1  # with <unk> and <eos>, and <pad>
+    assert data.epoch_updates == ceil(ceil(2_088_628 / 32) / 32)
+    lines = Path(file.format("valid")).read_text(encoding="utf-8").split("\n")[:-1]
+    assert words_of(data, data.evaluation) == plain(lines)
