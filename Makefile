@@ -37,12 +37,15 @@ test-slow: $(READY) ## Run the slow tests
 test-gpu: $(READY) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-gpu: test-gpu ## On a CUDA device: its tests, ten minutes of act_tiny on WikiText-2, a training step's time
+gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL on WikiText-2, the benchmarks
 	$(BIN)/python adadepth/run.py --config-name act_tiny dataset=wikitext2 tokenizer.vocab_size=8000 trainer=adamw \
 		trainer.time_budget_minutes=10
+	$(BIN)/python adadepth/run.py --config-name par_wikitext2 seeds=3
+	$(BIN)/python adadepth/run.py --config-name par_wikitext2 preset=seed search.stages=[search] seeds=3
 	$(BIN)/python benchmarks/training_step.py --batch 64
 	$(BIN)/python benchmarks/ponder_inference.py
 	$(BIN)/python benchmarks/adalayers.py
+	$(BIN)/python benchmarks/par.py
 
 lint: $(READY) ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -53,10 +56,11 @@ format: $(READY) ## Fix what the linter can fix, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Time training against the library's own ALBERT, inference that follows exits, and reuse of a base
+bench: $(READY) ## Time training against the library's own ALBERT, inference that follows exits, reuse of a base, and blocks
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/ponder_inference.py
 	$(BIN)/python benchmarks/adalayers.py
+	$(BIN)/python benchmarks/par.py
 
 lock: ## Resolve the dependencies anew (needs poetry 2)
 	poetry lock

@@ -3,56 +3,51 @@
 import copy
 import dataclasses
 import importlib.util
-import math
-import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from adadepth.analysis.quality import check_metrics, check_tags, metric_key
+from adadepth.analysis.quality import metric_key
+from adadepth.checks.data import (
+    check_corpus,
+    check_labelled,
+    check_parity,
+    check_stream,
+    check_table,
+    check_tagging,
+    check_text,
+    check_tokenizer,
+)
+from adadepth.checks.models import check_adalayers, check_model, check_par_xl, check_search
+from adadepth.checks.ranges import check_ranges
+from adadepth.checks.training import check_trainer
 from adadepth.config import (
     AdaLayersModelConfig,
     AlbertActModelConfig,
-    AlbertModelConfig,
-    ContextConfig,
     CorpusConfig,
     ExperimentConfig,
-    FeaturesConfig,
-    GatePath,
-    HaltingHead,
-    Head,
-    LabelledConfig,
     Mode,
     ParityConfig,
     ParXLModelConfig,
-    PonderAlbertModelConfig,
     PonderRnnModelConfig,
-    Precision,
-    Problem,
     Representation,
-    Schedule,
-    SearchConfig,
-    SearchMethod,
     Sink,
-    Source,
-    Stage,
     StreamConfig,
     TableConfig,
     TaggingConfig,
     Task,
     TextConfig,
-    TokenizerKind,
     to_config,
 )
 from adadepth.errors import ConfigError, nearest
 
-_HUB_KEYS = ("path", "name", "split", "rows_per_document")
-_PROCESSES = int(os.environ.get("WORLD_SIZE", "1"))
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/")
+
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
+
 LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
+
 _LOSS_PARTS = {
     "adalayers": ("entropy_loss", "depth_loss"),
     "albert_act": ("ponder_loss",),
@@ -77,8 +72,9 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        _ranges, _task, _model, _adalayers, _par_xl, _search, _text, _corpus, _stream, _tokenizer, _table, _labelled,
-        _tagging, _parity, _trainer, _mode, _modes, _names, _extras,
+        check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_text, check_corpus,
+        check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity, check_trainer, _mode,
+        _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -93,108 +89,6 @@ def _unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
         elif not OmegaConf.is_missing(node, key) and OmegaConf.is_dict(node[key]):
             yield from _unknown_keys(node[key], f"{prefix}{key}.")
-
-
-def _at_least(low: float) -> tuple[Callable[[Any], bool], str]:
-    return lambda value: low <= value < math.inf, f"at least {low}"
-
-
-_POSITIVE = (lambda value: 0 < value < math.inf, "above 0")
-_SHARE = (lambda value: 0 <= value <= 1, "from 0 to 1")
-_OPEN_SHARE = (lambda value: 0 < value < 1, "above 0 and below 1")
-_DROPOUT = (lambda value: 0 <= value < 1, "at least 0 and below 1")
-
-# key -> (test, what is allowed). A key the configuration lacks (another family's) and None are skipped.
-_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "seed": (lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1"),
-    "seeds": _at_least(1),
-    "model.vocab_size": _at_least(5),
-    **{
-        f"model.{name}": _at_least(1)
-        for name in (
-            "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-            "max_position_embeddings", "halting_head_layers", "head_size", "num_steps", "layers_num", "project_dim",
-            "topk_distribution", "attention_heads_num", "attention_layers_num", "dim_feedforward", "proj_factor",
-        )
-    },
-    "model.hidden_dropout_prob": _DROPOUT,
-    "model.attention_probs_dropout_prob": _DROPOUT,
-    "model.classifier_dropout_prob": _DROPOUT,
-    "model.initializer_range": _POSITIVE,
-    "model.layer_norm_eps": _POSITIVE,
-    "model.act_epsilon": _OPEN_SHARE,
-    "model.act_penalty": _at_least(0),
-    "model.target_halt_probability": _OPEN_SHARE,
-    "model.kl_penalty_factor": _at_least(0),
-    "model.halt_bias_init": (math.isfinite, "a finite number"),
-    **{f"model.{name}": _POSITIVE for name in ("alpha_distribution", "distribution_lr_multiplier")},
-    "model.distribution_cutoff": _DROPOUT,
-    "model.cutoff_warmup_steps": _at_least(0),
-    "model.lambda_distribution_entropy": (math.isfinite, "a finite number"),
-    "model.lambda_distribution_depth": _at_least(0),
-    "model.attention_dropout_prob": _DROPOUT,
-    "model.focal_loss_gamma": _at_least(0),
-    "model.focal_loss_alpha": _POSITIVE,
-    "model.memory_length": _at_least(0),
-    "model.activation_dropout_prob": _DROPOUT,
-    **{f"search.{name}": _POSITIVE for name in ("tau_start", "tau_end", "gate_learning_rate")},
-    **{f"search.{name}": _at_least(0) for name in ("gate_weight_decay", "weights_only", "latency_weight")},
-    **{f"search.{name}": _at_least(1) for name in ("sampled_paths", "retrain_steps", "paper_ratio", "timing_repeats")},
-    "search.gate_beta1": _DROPOUT,
-    "search.architecture_share": (lambda value: 0 < value <= 0.5, "above 0 and at most 0.5"),
-    "context.memory_length": _at_least(0),
-    "context.clamp_length": _at_least(1),
-    "dataset.evaluation_length": _at_least(1),
-    "dataset.max_evaluation_tokens": _at_least(1),
-    "dataset.evaluation_fraction": _OPEN_SHARE,
-    "dataset.held_out": _OPEN_SHARE,
-    "dataset.max_evaluation_examples": _at_least(1),
-    "dataset.shuffle_buffer": _at_least(1),
-    "dataset.max_documents": _at_least(2),
-    "dataset.max_train_examples": _at_least(1),
-    "dataset.size": _at_least(1),
-    "dataset.train_examples": _at_least(1),
-    "dataset.easy_epochs": _at_least(0),
-    "dataset.sequence_length": _at_least(8),
-    "dataset.short_sequence_probability": _SHARE,
-    "dataset.masking.probability": _OPEN_SHARE,
-    "dataset.masking.max_predictions": _at_least(1),
-    "dataset.masking.max_ngram": _at_least(1),
-    "dataset.masking.mask_share": _SHARE,
-    "dataset.masking.random_share": _SHARE,
-    "tokenizer.vocab_size": _at_least(32),
-    "tokenizer.train_documents": _at_least(1),
-    "trainer.max_steps": (lambda value: value == -1 or value >= 1, "at least 1, or -1 for num_train_epochs"),
-    **{
-        f"trainer.{name}": _at_least(1)
-        for name in (
-            "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "logging_steps",
-            "eval_steps", "save_steps", "save_total_limit", "ddp_timeout", "dataloader_prefetch_factor",
-            "early_stopping_patience", "plateau_patience",
-        )
-    },
-    **{
-        f"trainer.{name}": _POSITIVE
-        for name in ("num_train_epochs", "learning_rate", "adam_epsilon", "time_budget_minutes")
-    },
-    **{f"trainer.{name}": _at_least(0) for name in ("weight_decay", "max_grad_norm", "warmup_steps",
-                                               "early_stopping_threshold", "plateau_min_lr")},
-    "trainer.adam_beta1": _DROPOUT,
-    "trainer.adam_beta2": _DROPOUT,
-    "features.limit_gib": _POSITIVE,
-    "features.batch_tokens": _at_least(1),
-    "runtime.num_workers": _at_least(0),
-    "runtime.threads": _at_least(1),
-}  # fmt: skip
-
-
-def _ranges(config: ExperimentConfig) -> Iterator[str]:
-    for key, (test, allowed) in _ALLOWED.items():
-        value: Any = config
-        for name in key.split("."):
-            value = getattr(value, name, None)
-        if value is not None and not test(value):
-            yield f"{key}={value}: must be {allowed}"
 
 
 def _task(config: ExperimentConfig) -> Iterator[str]:
@@ -223,282 +117,6 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
         yield f"model={model.name}: dataset={dataset.name} needs {wanted}"
 
 
-def _modes(config: ExperimentConfig) -> Iterator[str]:
-    if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
-        yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
-    if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
-        yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
-
-
-_SIZES = (
-    "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-    "max_position_embeddings",
-)  # fmt: skip
-
-
-def _model(config: ExperimentConfig) -> Iterator[str]:
-    model = config.model
-    if isinstance(model, PonderAlbertModelConfig):
-        head, layers = model.halting_head, model.halting_head_layers
-        if layers > 1 and head is not HaltingHead.linear_cat:
-            yield f"model.halting_head_layers={layers}: read only with model.halting_head=linear_cat"
-    if not isinstance(model, AlbertModelConfig):
-        return
-    if model.pretrained is None and config.mode is Mode.train:
-        for name in _SIZES:
-            if getattr(model, name) is None:
-                yield f"model.{name}: a value is missing; without model.pretrained there is nothing to take it from"
-    heads, hidden, positions = model.num_attention_heads, model.hidden_size, model.max_position_embeddings
-    if heads is not None and hidden is not None and heads >= 1 and hidden % heads:
-        yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
-    if positions is not None and config.dataset.sequence_length > positions:
-        yield (
-            f"dataset.sequence_length={config.dataset.sequence_length}: the model has only "
-            f"model.max_position_embeddings={positions} positions"
-        )
-
-
-def _adalayers(config: ExperimentConfig) -> Iterator[str]:
-    model, features = config.model, config.features
-    if not isinstance(model, AdaLayersModelConfig):
-        if features != FeaturesConfig():
-            yield f"features: read only with a frozen base, model=adalayers_*, but model={model.name}"
-        return
-    if model.pretrained is not None:
-        yield f"model.pretrained={model.pretrained}: the base is named by model.base_model"
-    if features.cache and not model.freeze_base_model:
-        yield (
-            "features.cache=true: with model.freeze_base_model=false the base's states change at every update; "
-            "set features.cache=false"
-        )
-    heads, width = model.attention_heads_num, model.project_dim
-    if model.head is Head.attention and heads >= 1 and width % heads:
-        yield f"model.attention_heads_num={heads}: must divide model.project_dim={width}"
-    if model.layers_num is not None and not model.seed_compat:
-        yield f"model.layers_num={model.layers_num}: read only with model.seed_compat=true; else it is the base's"
-
-
-def _par_xl(config: ExperimentConfig) -> Iterator[str]:
-    model = config.model
-    if not isinstance(model, ParXLModelConfig):
-        if config.context != ContextConfig():
-            yield f"context: read only with a model that remembers, model=par_xl_*, but model={model.name}"
-        return
-    heads, hidden = model.num_attention_heads, model.hidden_size
-    if heads >= 1 and hidden % heads:
-        yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
-    cutoffs = model.cutoffs
-    if any(cutoff < 1 for cutoff in cutoffs) or cutoffs != sorted(set(cutoffs)):
-        yield f"model.cutoffs={cutoffs}: must be positive and increase"
-    if model.architecture is not None and config.task is Task.architecture_search:
-        yield f"model.architecture={model.architecture}: task=architecture_search searches it; use task=language_model"
-
-
-def _search(config: ExperimentConfig) -> Iterator[str]:
-    """How gates learn is read only where there are gates, and each setting only where it means something."""
-    search, is_search = config.search, config.task is Task.architecture_search
-    has_gates = isinstance(config.model, ParXLModelConfig) and config.model.architecture is None
-    if not has_gates:
-        if search != SearchConfig():
-            yield (
-                "search: read only with a supernet, model=par_xl_* without model.architecture; one network trains with "
-                "--config-name par_network"
-            )
-        return
-    if search.method is SearchMethod.two_phase:
-        if search.gate_learning_rate is None:
-            yield "search.gate_learning_rate: search.method=two_phase needs it, e.g. 1e-2"
-        if config.trainer.max_steps == -1:
-            yield "trainer.max_steps=-1: search.method=two_phase needs the number of updates"
-    if search.latency_weight > 0 and not is_search:
-        yield f"search.latency_weight={search.latency_weight}: read only with task=architecture_search"
-    if is_search and not search.stages:
-        yield f"search.stages=[]: at least one is needed, of {', '.join(Stage)}"
-    for shape in search.shapes:
-        if len(shape) != 3 or shape[0] < 1 or shape[1] < 0 or shape[2] < 1:
-            yield f"search.shapes={shape}: must be [length, memory, batch], e.g. [64, 640, 1]"
-    if config.trainer.ddp_find_unused_parameters is not True and search.path is GatePath.sampled and _PROCESSES > 1:
-        yield "trainer.ddp_find_unused_parameters: search.path=sampled leaves parameters unused, set it to true"
-
-
-def _table(config: ExperimentConfig) -> Iterator[str]:
-    dataset = config.dataset
-    if not isinstance(dataset, TableConfig):
-        return
-    if dataset.source is Source.local and not dataset.path:
-        yield "dataset.path: dataset.source=local needs a folder, or a mapping of splits to files"
-    if dataset.source is Source.hub and not dataset.hub.path:
-        yield "dataset.hub.path: dataset.source=hub needs it"
-    if not dataset.evaluation_splits:
-        yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
-    if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
-        yield "dataset.evaluation_splits=held_out: needs dataset.held_out, the share of the training rows set aside"
-    if dataset.held_out is not None and "held_out" not in dataset.evaluation_splits:
-        yield f"dataset.held_out={dataset.held_out}: name held_out in dataset.evaluation_splits, to evaluate on it"
-    if dataset.held_out is not None and dataset.source is Source.embedded:
-        yield f"dataset.held_out={dataset.held_out}: read only with dataset.source=local or hub"
-
-
-def _labelled(config: ExperimentConfig) -> Iterator[str]:
-    dataset = config.dataset
-    if not isinstance(dataset, LabelledConfig):
-        return
-    if len(dataset.text_columns) not in (1, 2):
-        yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
-    try:
-        check_metrics(dataset.metrics, "regression" if dataset.problem is Problem.regression else "classification")
-    except ConfigError as error:
-        yield str(error)
-    if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
-        yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
-
-
-def _tagging(config: ExperimentConfig) -> Iterator[str]:
-    dataset = config.dataset
-    if not isinstance(dataset, TaggingConfig):
-        return
-    if dataset.source is Source.embedded:
-        yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
-    try:
-        check_metrics(dataset.metrics, "tagging")
-        check_tags(dataset.metrics, dataset.labels or [])
-    except ConfigError as error:
-        yield str(error)
-
-
-def _parity(config: ExperimentConfig) -> Iterator[str]:
-    dataset = config.dataset
-    if not isinstance(dataset, ParityConfig):
-        return
-    if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
-        yield "dataset.easy_epochs and dataset.easy_ones: need each other"
-    if dataset.easy_ones is not None and not dataset.train_ones[0] <= dataset.easy_ones <= dataset.train_ones[-1]:
-        yield f"dataset.easy_ones={dataset.easy_ones}: must lie within dataset.train_ones={dataset.train_ones}"
-    for key in ("train_ones", "extrapolation_ones"):
-        ones = getattr(dataset, key)
-        if ones is None:
-            continue
-        if len(ones) != 2 or not 1 <= ones[0] <= ones[1] <= dataset.size:
-            yield f"dataset.{key}={ones}: must be [lowest, highest] within 1 and dataset.size={dataset.size}"
-
-
-def _text(config: ExperimentConfig) -> Iterator[str]:
-    dataset = config.dataset
-    if not isinstance(dataset, TextConfig):
-        return
-    if dataset.source is Source.local and not dataset.path:
-        yield "dataset.path: dataset.source=local needs a file, a folder or a list of them"
-    if dataset.evaluation_path is not None and dataset.source is not Source.local:
-        yield f"dataset.evaluation_path={dataset.evaluation_path}: read only with dataset.source=local"
-    if dataset.source is Source.hub and not dataset.hub:
-        yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
-    for key in ("hub", "evaluation_hub", "test_hub"):
-        yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
-
-
-def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
-    for number, entry in enumerate(entries):
-        for key in sorted(entry.keys() - set(_HUB_KEYS)):
-            yield f"{name}[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
-        if not entry.get("path"):
-            yield f"{name}[{number}].path: missing, the data set's name on the hub"
-
-
-def _stream(config: ExperimentConfig) -> Iterator[str]:
-    dataset = config.dataset
-    if not isinstance(dataset, StreamConfig):
-        return
-    if dataset.test_path is not None and dataset.source is not Source.local:
-        yield f"dataset.test_path={dataset.test_path}: read only with dataset.source=local"
-    for key in ("evaluation_hub", "test_hub"):
-        if getattr(dataset, key) and dataset.source is not Source.hub:
-            yield f"dataset.{key}: read only with dataset.source=hub"
-
-
-def _tokenizer(config: ExperimentConfig) -> Iterator[str]:
-    """What of a trained tokenizer is read depends on its kind."""
-    tokenizer = config.tokenizer
-    kind, is_stream = tokenizer.kind, isinstance(config.dataset, StreamConfig)
-    if tokenizer.path is not None:
-        return
-    if kind is not TokenizerKind.unigram and not is_stream:
-        yield f"tokenizer.kind={kind}: read only with streams of text, e.g. dataset=stream_python_docs"
-    if tokenizer.symbols and kind is not TokenizerKind.unigram:
-        yield f"tokenizer.symbols={tokenizer.symbols}: read only with tokenizer.kind=unigram"
-    if kind is TokenizerKind.unigram and tokenizer.vocab_size is None:
-        yield "tokenizer.vocab_size: tokenizer.kind=unigram needs it"
-    if kind is TokenizerKind.byte and tokenizer.vocab_size is not None:
-        yield f"tokenizer.vocab_size={tokenizer.vocab_size}: tokenizer.kind=byte has 256; set it to null"
-
-
-def _corpus(config: ExperimentConfig) -> Iterator[str]:
-    dataset = config.dataset
-    if not isinstance(dataset, CorpusConfig):
-        return
-    shares = dataset.masking.mask_share + dataset.masking.random_share
-    if shares > 1 + 1e-9:
-        yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
-    if dataset.streaming and dataset.source is Source.embedded:
-        yield "dataset.streaming=true: the embedded corpus is not streamed"
-    if dataset.streaming and config.trainer.max_steps == -1:
-        yield "trainer.max_steps=-1: dataset.streaming=true has no known length, give a number of steps"
-
-
-def _trainer(config: ExperimentConfig) -> Iterator[str]:
-    trainer = config.trainer
-    if trainer.eval_strategy == "steps" and trainer.eval_steps is None:
-        yield "trainer.eval_steps: trainer.eval_strategy=steps needs it"
-    if trainer.load_best_model_at_end:
-        yield from _best_model(config)
-    if trainer.early_stopping_patience is not None and not trainer.load_best_model_at_end:
-        yield "trainer.early_stopping_patience: needs trainer.load_best_model_at_end=true"
-    if trainer.early_stopping_threshold and trainer.early_stopping_patience is None:
-        yield "trainer.early_stopping_threshold: read only with trainer.early_stopping_patience"
-    yield from _plateau(config)
-    if trainer.precision is Precision.fp16 and trainer.use_cpu:
-        yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
-    if trainer.fsdp and trainer.deepspeed:
-        yield "trainer.fsdp and trainer.deepspeed: choose one"
-    for name in ("deepspeed", "fsdp_config"):
-        if not isinstance(value := getattr(trainer, name), str | dict | None):
-            yield f"trainer.{name}={value}: must be a JSON file or a mapping"
-    if trainer.dataloader_prefetch_factor is not None and config.runtime.num_workers == 0:
-        yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"
-
-
-def _plateau(config: ExperimentConfig) -> Iterator[str]:
-    trainer = config.trainer
-    if trainer.schedule is not Schedule.plateau:
-        if trainer.plateau_patience is not None:
-            yield f"trainer.plateau_patience={trainer.plateau_patience}: read only with trainer.schedule=plateau"
-        return
-    if trainer.plateau_patience is None:
-        yield "trainer.plateau_patience: trainer.schedule=plateau needs it"
-    if trainer.eval_strategy == "no" or trainer.metric_for_best_model is None:
-        yield "trainer.schedule=plateau: needs trainer.eval_strategy and trainer.metric_for_best_model"
-    if trainer.warmup_steps:
-        yield f"trainer.warmup_steps={trainer.warmup_steps}: trainer.schedule=plateau has no warm-up"
-
-
-def _best_model(config: ExperimentConfig) -> Iterator[str]:
-    trainer = config.trainer
-    because = "because trainer.load_best_model_at_end=true"
-    if trainer.eval_strategy == "no":
-        yield f"trainer.eval_strategy=no: must be steps or epoch, {because}"
-    elif trainer.save_strategy == "best":
-        return
-    elif trainer.save_strategy.value != trainer.eval_strategy.value:
-        yield (
-            f"trainer.save_strategy={trainer.save_strategy}: must equal trainer.eval_strategy={trainer.eval_strategy}, "
-            f"{because}"
-        )
-    elif trainer.eval_strategy == "steps" and trainer.eval_steps and trainer.save_steps % trainer.eval_steps:
-        yield (
-            f"trainer.save_steps={trainer.save_steps}: must be a multiple of trainer.eval_steps={trainer.eval_steps}, "
-            f"{because}"
-        )
-
-
 def _mode(config: ExperimentConfig) -> Iterator[str]:
     needs = {"resume": Mode.train, "checkpoint": Mode.evaluate, "run": Mode.report}
     for key, mode in needs.items():
@@ -510,6 +128,10 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield "checkpoint: mode=evaluate needs it (a run directory, one of its checkpoints, `latest`, or a hub id)"
     if config.mode is Mode.report and config.run is None:
         yield "run: mode=report needs it (a run directory, or `latest`)"
+    if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
+        yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
+        yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
 
 
 def _names(config: ExperimentConfig) -> Iterator[str]:

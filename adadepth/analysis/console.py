@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.analysis.architectures import LETTERS, OPERATIONS, QUALITIES
+from adadepth.analysis.architectures import LETTERS, OPERATIONS, QUALITIES, is_fixed
 from adadepth.analysis.comparison import compared_rows, conditions_text, measured_qualities, set_title
 from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title, warnings
 from adadepth.analysis.seeds import headline_metrics
@@ -99,7 +99,7 @@ def layers_table(summary: Mapping[str, Any], step: int | None = None) -> str:
 
 
 def architecture_table(halting: Mapping[str, Any], step: int | None = None) -> str:
-    """Draw a search, or a fixed architecture, as text: a header, a line per block, the evaluations, what is missing.
+    """Draw a search, or a fixed architecture, as text: a header, a line per gated block, the evaluations.
 
     A bar has a letter for every 4 % that an operation of the block has.
 
@@ -120,13 +120,19 @@ def architecture_table(halting: Mapping[str, Any], step: int | None = None) -> s
     if "executed_over_full" in halting["cost"]:
         executed, adaptive = halting["cost"]["executed_over_full"], halting["cost"]["adaptive_over_full"]
         second.append(f"work executed {executed:.3f}, of the architecture {adaptive:.3f} of alternating blocks")
-    lines = ["; ".join(header), "; ".join(second), "", f"block   {'       '.join(LETTERS)}   entropy"]
-    for block, (row, entropy) in enumerate(zip(found["probabilities"], found["entropy"], strict=True), start=1):
-        bar = "".join(letter * round(25 * share) for letter, share in zip(LETTERS, row, strict=True))
-        lines.append(f"{block:>5}" + "".join(f"{share:8.4f}" for share in row) + f"{entropy:8.3f}  {bar}")
+    lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(found) else _gate_lines(found))]
     lines += ["", *_quality_lines(halting["evaluations"])] if halting["evaluations"] else []
     lines += [f"not available: {name}: {reason}" for name, reason in halting["missing"].items()]
     return "\n".join(lines)
+
+
+def _gate_lines(found: Mapping[str, Any]) -> list[str]:
+    """A line for every block of a supernet."""
+    lines = ["", f"block   {'       '.join(LETTERS)}   entropy"]
+    for block, (row, entropy) in enumerate(zip(found["probabilities"], found["entropy"], strict=True), start=1):
+        bar = "".join(letter * round(25 * share) for letter, share in zip(LETTERS, row, strict=True))
+        lines.append(f"{block:>5}" + "".join(f"{share:8.4f}" for share in row) + f"{entropy:8.3f}  {bar}")
+    return lines
 
 
 def _quality_lines(evaluations: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -30,14 +30,15 @@ _CLASS_COLUMNS = (
 def write_halting_files(
     directory: Path, summary: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]], step: int
 ) -> None:
-    """Write halting.json, sentences.jsonl and, unless it is an architecture, depth_by_class.csv of an evaluation.
+    """Write halting.json and, where units have depths, depth_by_class.csv and sentences.jsonl.
 
-    It was made after `step` optimiser steps.
+    Of an evaluation after `step` optimiser steps. One architecture is the same for everything that is evaluated.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / HALTING, {"step": step, **summary})
-    if "classes" in summary:
-        write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
+    if summary["unit"] == "architecture":
+        return
+    write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
     lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
     write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
 

@@ -8,6 +8,7 @@ is done is not done again, so `resume=<run>` continues wherever the run stopped,
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from adadepth.models.par_xl.latency import model_latencies, operation_latencies
 from adadepth.models.par_xl.pricing import architecture_macs
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
-from adadepth.tasks.processes import decide
+from adadepth.tasks.processes import decide, wait_for_all
 from adadepth.tasks.session import fit, open_session, resumed_checkpoint, track_figures
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import Run, open_run, read_record, run_directory
@@ -41,7 +42,10 @@ SUPERNET, DERIVED, RETRAINED, MODEL = "supernet", "derived", "retrained", "model
 _QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character")
 _TRAINED = {RetrainFrom.scratch: "from scratch", RetrainFrom.supernet: "from the supernet"}
 # What the record of the search holds that the later stages keep.
-_KEPT = ("data", "precision", "parameters", "best_checkpoint", "operation_costs", "architectures", "search_metrics")
+_KEPT = (
+    "data", "precision", "parameters", "best_checkpoint", "operation_costs", "architectures", "search_metrics",
+    "search_steps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,14 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     search = Search(config, args, decide(args, lambda: run_directory(config)))
     if Stage.search in config.search.stages and not (search.directory / SUPERNET).is_dir():
         _search(search, data, supernet)
+    wait_for_all(args)  # until the main process has written what the search found
     if not (search.directory / SUPERNET).is_dir():
         raise CheckpointError(
             f"search.stages={list(map(str, config.search.stages))}: {search.directory} holds no finished search; "
             "add the stage search, or continue a run that has one with resume=..."
         )
     earlier = read_record(search.directory)
+    wait_for_all(args)
     with open_run(config, search.directory, search.is_main) as run:
         run.update(**{key: earlier[key] for key in _KEPT if key in earlier})
         metrics = _later_stages(search, run)
@@ -106,6 +112,7 @@ def _later_stages(search: Search, run: Run) -> dict[str, float]:
             for name, architecture in architectures.items():
                 _retrain(search, name, architecture)
             _publish(search)
+        wait_for_all(search.args)
         found = {name: _final_metrics(search, name) for name in architectures}
         metrics = {name: value for name, value in metrics.items() if not name.startswith("eval/")} | found["derived"]
         metrics |= {
@@ -115,7 +122,7 @@ def _later_stages(search: Search, run: Run) -> dict[str, float]:
             if f"eval/{key}" in of_one
         }
         if Stage.compare in stages and search.is_main:
-            _compare(search, architectures, found)
+            _track(search, _compare(search, architectures, found), run.record["search_steps"])
     return metrics
 
 
@@ -134,10 +141,10 @@ def _search(search: Search, data: LanguageData, model: PreTrainedModel) -> None:
     parts = language_parts(config, search.args, data, model)
     with open_session(config, search.args, directory, parts, checkpoint) as session:
         session.run.update(operation_costs=costs)
-        metrics = fit(session, checkpoint, SUPERNET)
+        metrics = fit(session, checkpoint, folder=SUPERNET)
         found = metrics | _supernet_metrics(metrics)
         kept = {name: value for name, value in found.items() if name.startswith(("search/", "eval/"))}
-        session.run.update(status="searched", search_metrics=kept)
+        session.run.update(status="searched", search_metrics=kept, search_steps=session.trainer.state.global_step)
 
 
 def _supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -212,7 +219,7 @@ def _retrain(search: Search, name: str, architecture: str) -> None:
     if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
         model = ParXLForCausalLM.from_pretrained(search.directory / DERIVED / MODEL)
     with open_session(config, args, folder, language_parts(config, args, search.data, model), checkpoint) as session:
-        fit(session, checkpoint)
+        fit(session, checkpoint, owner=search.directory)
 
 
 def _fixed(config: ExperimentConfig, architecture: str) -> ExperimentConfig:
@@ -244,27 +251,30 @@ def _final_metrics(search: Search, name: str) -> dict[str, float]:
     record = read_record(folder)
     if record.get("status") != "finished":
         raise CheckpointError(f"{folder}: this network is not trained yet; add the stage retrain")
-    return {key: value for key, value in record["final_metrics"].items() if key.startswith("eval/")}
+    return {key: float(value) for key, value in record["final_metrics"].items() if key.startswith("eval/")}
 
 
-def _compare(search: Search, architectures: Mapping[str, str], found: Mapping[str, Mapping[str, float]]) -> None:
-    """Quality, multiply-accumulates and measured time of every network, as a table in files, report and dashboard."""
+def _compare(
+    search: Search, architectures: Mapping[str, str], found: Mapping[str, Mapping[str, float]]
+) -> list[dict[str, Any]]:
+    """Quality, multiply-accumulates and measured time of every network: written, printed, and its rows returned."""
     _announce(search, "compare: timing the networks")
     networks = {name: _trained(search, name) for name in architectures}
     untrained = read_record(search.directory / DERIVED)["final_metrics"]
+    quality_set = "held_out" if search.data.test is None else "test"
     shapes = [_describe_shape(shape) for shape in search.shapes]
     timed = _timings(search, networks, shapes)
 
     def row(name: str, kind: str, how: str, metrics: Mapping[str, float]) -> dict[str, Any]:
-        network, quality_set = networks[name], "test/" if search.data.test is not None else ""
+        network = networks[name]
         return {
             "name": name,
             "kind": kind,
             "trained": how,
             "architecture": architectures[name],
             "parameters": sum(weight.numel() for weight in network.parameters()),
-            "quality": {key: metrics[f"eval/{quality_set}{key}"] for key in _QUALITY},
-            "quality_set": "test" if quality_set else "held_out",
+            "quality": _quality(metrics, "eval/test/" if quality_set == "test" else "eval/"),
+            "quality_set": quality_set,
             "macs": {
                 shape["name"]: architecture_macs(
                     network.config, architectures[name], shape["length"], shape["memory"], shape["batch"]
@@ -288,7 +298,13 @@ def _compare(search: Search, architectures: Mapping[str, str], found: Mapping[st
     }
     write_architectures(search.directory, comparison)
     print(comparison_table(comparison), flush=True)
-    _track(search, rows)
+    return rows
+
+
+def _quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | None:
+    """The compared metrics; None of a network whose perplexity is beyond all numbers."""
+    found = {key: float(metrics[prefix + key]) for key in _QUALITY}
+    return found if all(map(math.isfinite, found.values())) else None
 
 
 def _trained(search: Search, name: str) -> ParXLForCausalLM:
@@ -323,14 +339,17 @@ def _conditions(search: Search) -> dict[str, Any]:
     }
 
 
-def _track(search: Search, rows: list[dict[str, Any]]) -> None:
+def _track(search: Search, rows: list[dict[str, Any]], step: int) -> None:
     """The table and the figures, after the last step of the search."""
-    step = search.config.trainer.max_steps
     tracker = open_tracker(search.config, search.directory)
     with closing_tracker(tracker):
-        columns = ["name", "trained", "architecture", "parameters", *_QUALITY]
-        table = [[*(row[key] for key in columns[:4]), *(row["quality"][key] for key in _QUALITY)] for row in rows]
-        tracker.table("search/architectures", columns, table, step)
+        columns = ["name", "trained", "architecture", "parameters"]
+        qualities: list[dict[str, float]] = [row["quality"] or {} for row in rows]
+        table = [
+            [*(row[key] for key in columns), *map(quality.get, _QUALITY)]
+            for row, quality in zip(rows, qualities, strict=True)
+        ]
+        tracker.table("search/architectures", [*columns, *_QUALITY], table, step)
         track_figures(search.directory, tracker, step)
 
 

@@ -41,6 +41,12 @@ def decide(args: TrainingArguments, work: Callable[[], Path]) -> Path:
     return Path(shared[0])
 
 
+def wait_for_all(args: TrainingArguments) -> None:
+    """Go on when every process has come this far."""
+    if args.world_size > 1:
+        broadcast_object_list([None])
+
+
 def _attempt(work: Callable[[], T]) -> tuple[T | None, UserError | None]:
     try:
         return work(), None

@@ -96,8 +96,12 @@ def open_session(
             print(f"report: {write_report(directory)}", flush=True)
 
 
-def fit(session: Session, checkpoint: Path | None, folder: str = "model") -> dict[str, float]:
+def fit(
+    session: Session, checkpoint: Path | None, *, folder: str = "model", owner: Path | None = None
+) -> dict[str, float]:
     """Train, evaluate the best checkpoint, save the model into a folder of the run; returns the final metrics.
+
+    `owner` is the run that this one is a part of, which is what goes on after an interruption.
 
     Raises:
         SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
@@ -109,7 +113,8 @@ def fit(session: Session, checkpoint: Path | None, folder: str = "model") -> dic
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if session.stop.signal is not None:
         if trainer.is_world_process_zero():
-            print(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={run.directory}")
+            whole = owner or run.directory
+            print(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={whole}")
         raise SystemExit(128 + session.stop.signal)
     if session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():

@@ -306,6 +306,7 @@ class DepthTrainer(Trainer):
         for number, (name, evaluation) in enumerate(evaluations.items()):
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
             values |= {prefix + metric: value for metric, value in evaluation.metrics().items()}
+        for name, evaluation in evaluations.items():  # a report may tell the metrics of other sets
             if (report := evaluation.report()) is not None:
                 self.last_reports[name] = report
         nothing: Any = None  # predictions are not kept

@@ -15,6 +15,8 @@ from tests.configs.support import GLUE
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ONLINE, HUB_DATA = "wikipedia_bookcorpus", "nyu-mll/glue"
+# Configurations whose data lie elsewhere, and what their composition must then name.
+ELSEWHERE = {"par_wikitext2": "wiki.train.tokens"}
 
 
 def blocks(language: str) -> list[str]:
@@ -51,8 +53,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         assert not end.value.code
         assert "learning_rate" in capsys.readouterr().out
         return
-    online = ONLINE if ONLINE in " ".join(arguments) else HUB_DATA
-    if online == ONLINE or arguments[1].split("_")[1] in GLUE:
+    online = ONLINE if ONLINE in " ".join(arguments) else ELSEWHERE.get(arguments[1], HUB_DATA)
+    if online != HUB_DATA or arguments[1].split("_")[1] in GLUE:
         invoke(monkeypatch, *arguments, "--cfg", "job")
         assert online in capsys.readouterr().out
         return
@@ -67,12 +69,13 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
-    debug = "debug=finetune" if arguments[1].startswith(("ponder", "adalayers")) else "debug=default"
+    kind = {"ponder": "finetune", "adalayers": "finetune", "par": "search"}.get(arguments[1].split("_")[0], "default")
+    debug = "debug=stream" if arguments[1] == "par_network" else f"debug={kind}"
     if any("latest" in argument for argument in arguments):
         invoke(monkeypatch, *arguments[:2], debug)
     capsys.readouterr()
     invoke(monkeypatch, *arguments, debug)
-    (line,) = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    *_, line = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from adadepth import AlbertActForPreTraining, AlbertActModel, tasks
+from adadepth import AlbertActForPreTraining, AlbertActModel, ParXLConfig, ParXLSupernet, tasks
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
 from tests.unit.models.test_albert_act import labelled_batch
@@ -118,3 +118,29 @@ def test_adalayers_trains_with_and_without_the_cache(tmp_path, precision, featur
 def test_a_whole_fine_tuning_run(tmp_path):
     config = configured("ponder_tiny", "debug=finetune", "trainer.precision=bf16", f"output_dir={tmp_path}")
     assert tasks.run(config) >= 0
+
+
+@pytest.mark.parametrize("path", ["soft", "sampled"])
+def test_a_supernet_trains_in_bfloat16_with_memory(path):
+    torch.manual_seed(0)
+    model = ParXLSupernet(ParXLConfig(vocab_size=500, cutoffs=[50, 200], gate_path=path, hidden_dropout_prob=0.0))
+    model.set_step(0, 10)
+    ids = torch.randint(500, (4, 33))
+    with torch.no_grad():
+        start = model(ids[:, :16]).memory[:, :, -15:]
+        expected = model(ids[:, 16:-1], memory=start, targets=ids[:, 17:])
+    model.cuda().train()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        outputs = model(ids[:, 16:-1].cuda(), memory=start.cuda(), targets=ids[:, 17:].cuda(), gates="soft")
+        trained = model(ids[:, 16:-1].cuda(), memory=start.cuda(), targets=ids[:, 17:].cuda())
+    trained.loss.backward()
+    assert outputs.loss.item() == pytest.approx(expected.loss.item(), rel=0.02)
+    assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
+    assert model.gates.grad.abs().sum() > 0
+
+
+def test_a_search_runs_its_four_stages(tmp_path):
+    tasks.run(configured("par_tiny", "debug=search", f"output_dir={tmp_path}", "trainer.precision=bf16"))
+    (directory,) = tmp_path.glob("par_tiny/*")
+    rows = json.loads((directory / "architectures.json").read_text())["rows"]
+    assert len(rows) == 6

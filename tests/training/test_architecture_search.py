@@ -1,7 +1,11 @@
 """The four stages of a search: in one run, one by one, interrupted, with several seeds; every shipped configuration."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from adadepth.tasks import architecture_search
 from tests.configs.support import configured
 from tests.training.stream_support import stream_config, write_text
 
+ROOT = Path(__file__).resolve().parents[2]
 BASELINES = ("alternating", "paper_rule", "sandwich", "random")
 
 
@@ -161,6 +166,22 @@ def test_several_seeds_tell_how_far_they_agree(tmp_path):
     assert agreement["pairs"] == 1
     assert 0 <= agreement["mean"] <= 1
     assert set(agreement["strings"]) == {"0", "1"}
+
+
+def test_two_processes_search_as_one_run(tmp_path):
+    """They agree on the folder, wait for each other between the stages, and both end well."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    overrides = [
+        "debug=search",
+        "search.baselines=[]",
+        f"output_dir={tmp_path / 'outputs'}",
+        "trainer.disable_tqdm=true",
+    ]
+    command = [*launch, "adadepth/run.py", "--config-name", "par_tiny", *overrides]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert record_of(only_run(tmp_path))["status"] == "finished"
 
 
 @pytest.mark.parametrize("root", ["par_tiny", "par_wikitext2", "par_base", "par_network"])

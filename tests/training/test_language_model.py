@@ -143,7 +143,10 @@ def test_a_supernet_is_evaluated_in_three_ways_and_as_the_original_did(tmp_path)
     with torch.no_grad():
         trainer.model.gates.copy_(torch.tensor([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]))
     trainer.model.set_step(0, 10)
-    first, second = trainer.evaluate(), trainer.evaluate()
+    first = trainer.evaluate()
+    reported = trainer.last_reports["soft"].statistics["evaluations"]
+    assert all(reported[name]["loss"] == first[f"eval_{name}/loss"] for name in ("argmax", "sampled", "noisy"))
+    second = trainer.evaluate()
     for name in ("loss", "perplexity", "argmax/loss", "sampled/perplexity_std", "noisy/batch_perplexity"):
         assert first[f"eval_{name}"] == second[f"eval_{name}"]
     assert len({first[f"eval_{name}"] for name in ("loss", "argmax/loss", "sampled/loss", "noisy/loss")}) == 4

@@ -1,0 +1,1 @@
+"""Checks of a configuration: each yields a line for every mistake it finds."""

@@ -1,0 +1,152 @@
+"""What the settings of data and tokenizer need of each other."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from adadepth.analysis.quality import check_metrics, check_tags
+from adadepth.config import (
+    CorpusConfig,
+    ExperimentConfig,
+    LabelledConfig,
+    ParityConfig,
+    Problem,
+    Source,
+    StreamConfig,
+    TableConfig,
+    TaggingConfig,
+    TextConfig,
+    TokenizerKind,
+)
+from adadepth.errors import ConfigError, nearest
+
+_HUB_KEYS = ("path", "name", "split", "rows_per_document")
+
+
+def check_text(config: ExperimentConfig) -> Iterator[str]:
+    """Where running text comes from."""
+    dataset = config.dataset
+    if not isinstance(dataset, TextConfig):
+        return
+    if dataset.source is Source.local and not dataset.path:
+        yield "dataset.path: dataset.source=local needs a file, a folder or a list of them"
+    if dataset.evaluation_path is not None and dataset.source is not Source.local:
+        yield f"dataset.evaluation_path={dataset.evaluation_path}: read only with dataset.source=local"
+    if dataset.source is Source.hub and not dataset.hub:
+        yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
+    for key in ("hub", "evaluation_hub", "test_hub"):
+        yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
+
+
+def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
+    for number, entry in enumerate(entries):
+        for key in sorted(entry.keys() - set(_HUB_KEYS)):
+            yield f"{name}[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
+        if not entry.get("path"):
+            yield f"{name}[{number}].path: missing, the data set's name on the hub"
+
+
+def check_corpus(config: ExperimentConfig) -> Iterator[str]:
+    """How examples are cut from a corpus."""
+    dataset = config.dataset
+    if not isinstance(dataset, CorpusConfig):
+        return
+    shares = dataset.masking.mask_share + dataset.masking.random_share
+    if shares > 1 + 1e-9:
+        yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
+    if dataset.streaming and dataset.source is Source.embedded:
+        yield "dataset.streaming=true: the embedded corpus is not streamed"
+    if dataset.streaming and config.trainer.max_steps == -1:
+        yield "trainer.max_steps=-1: dataset.streaming=true has no known length, give a number of steps"
+
+
+def check_stream(config: ExperimentConfig) -> Iterator[str]:
+    """Which texts a stream can name beside its own."""
+    dataset = config.dataset
+    if not isinstance(dataset, StreamConfig):
+        return
+    if dataset.test_path is not None and dataset.source is not Source.local:
+        yield f"dataset.test_path={dataset.test_path}: read only with dataset.source=local"
+    for key in ("evaluation_hub", "test_hub"):
+        if getattr(dataset, key) and dataset.source is not Source.hub:
+            yield f"dataset.{key}: read only with dataset.source=hub"
+
+
+def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
+    """What of a trained tokenizer is read depends on its kind."""
+    tokenizer = config.tokenizer
+    kind, is_stream = tokenizer.kind, isinstance(config.dataset, StreamConfig)
+    if tokenizer.path is not None:
+        return
+    if kind is not TokenizerKind.unigram and not is_stream:
+        yield f"tokenizer.kind={kind}: read only with streams of text, e.g. dataset=stream_python_docs"
+    if tokenizer.symbols and kind is not TokenizerKind.unigram:
+        yield f"tokenizer.symbols={tokenizer.symbols}: read only with tokenizer.kind=unigram"
+    if kind is TokenizerKind.unigram and tokenizer.vocab_size is None:
+        yield "tokenizer.vocab_size: tokenizer.kind=unigram needs it"
+    if kind is TokenizerKind.byte and tokenizer.vocab_size is not None:
+        yield f"tokenizer.vocab_size={tokenizer.vocab_size}: tokenizer.kind=byte has 256; set it to null"
+
+
+def check_table(config: ExperimentConfig) -> Iterator[str]:
+    """Where rows come from, and which of them are held out."""
+    dataset = config.dataset
+    if not isinstance(dataset, TableConfig):
+        return
+    if dataset.source is Source.local and not dataset.path:
+        yield "dataset.path: dataset.source=local needs a folder, or a mapping of splits to files"
+    if dataset.source is Source.hub and not dataset.hub.path:
+        yield "dataset.hub.path: dataset.source=hub needs it"
+    if not dataset.evaluation_splits:
+        yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
+    if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
+        yield "dataset.evaluation_splits=held_out: needs dataset.held_out, the share of the training rows set aside"
+    if dataset.held_out is not None and "held_out" not in dataset.evaluation_splits:
+        yield f"dataset.held_out={dataset.held_out}: name held_out in dataset.evaluation_splits, to evaluate on it"
+    if dataset.held_out is not None and dataset.source is Source.embedded:
+        yield f"dataset.held_out={dataset.held_out}: read only with dataset.source=local or hub"
+
+
+def check_labelled(config: ExperimentConfig) -> Iterator[str]:
+    """What is predicted of a sentence or a pair."""
+    dataset = config.dataset
+    if not isinstance(dataset, LabelledConfig):
+        return
+    if len(dataset.text_columns) not in (1, 2):
+        yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
+    try:
+        check_metrics(dataset.metrics, "regression" if dataset.problem is Problem.regression else "classification")
+    except ConfigError as error:
+        yield str(error)
+    if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
+        yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
+
+
+def check_tagging(config: ExperimentConfig) -> Iterator[str]:
+    """What is predicted of words."""
+    dataset = config.dataset
+    if not isinstance(dataset, TaggingConfig):
+        return
+    if dataset.source is Source.embedded:
+        yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
+    try:
+        check_metrics(dataset.metrics, "tagging")
+        check_tags(dataset.metrics, dataset.labels or [])
+    except ConfigError as error:
+        yield str(error)
+
+
+def check_parity(config: ExperimentConfig) -> Iterator[str]:
+    """Which numbers of ones there can be."""
+    dataset = config.dataset
+    if not isinstance(dataset, ParityConfig):
+        return
+    if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
+        yield "dataset.easy_epochs and dataset.easy_ones: need each other"
+    if dataset.easy_ones is not None and not dataset.train_ones[0] <= dataset.easy_ones <= dataset.train_ones[-1]:
+        yield f"dataset.easy_ones={dataset.easy_ones}: must lie within dataset.train_ones={dataset.train_ones}"
+    for key in ("train_ones", "extrapolation_ones"):
+        ones = getattr(dataset, key)
+        if ones is None:
+            continue
+        if len(ones) != 2 or not 1 <= ones[0] <= ones[1] <= dataset.size:
+            yield f"dataset.{key}={ones}: must be [lowest, highest] within 1 and dataset.size={dataset.size}"
