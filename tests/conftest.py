@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_ROOT = ROOT.parent / "shared" / "data"
@@ -33,6 +34,10 @@ os.environ.update(
         "TOKENIZERS_PARALLELISM": "false",
     }
 )
+
+# How long an example takes depends on what else the machine does: that is no property of the code.
+settings.register_profile("adadepth", deadline=None)
+settings.load_profile("adadepth")
 
 
 class NetworkBlockedError(RuntimeError):

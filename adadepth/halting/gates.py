@@ -74,12 +74,6 @@ def gate_weights(
     return torch.zeros_like(soft).scatter(-1, soft.argmax(dim=-1, keepdim=True), 1.0) + (soft - soft.detach())
 
 
-def gate_entropy(logits: Tensor) -> Tensor:
-    """Entropy of softmax(a) of every block in nats, float32, (N,): from 0 (decided) to ln K (undecided)."""
-    logs = logits.float().log_softmax(dim=-1)
-    return -(logs.exp() * logs).sum(dim=-1)
-
-
 def sample_path(logits: Tensor, generator: torch.Generator) -> list[int]:
     """One operation a block, drawn from softmax(a): the largest of a + g (the Gumbel-max trick)."""
     drawn: list[int] = (logits.detach().float() + gumbel_noise(logits.shape, generator)).argmax(dim=-1).tolist()

@@ -10,7 +10,6 @@ import torch
 from adadepth.errors import ConfigError
 from adadepth.halting.gates import (
     SCHEDULES,
-    gate_entropy,
     gate_temperature,
     gate_weights,
     gumbel_noise,
@@ -117,17 +116,10 @@ def test_a_path_is_the_largest_of_logits_and_noise_at_any_temperature():
     assert len(set(path)) == 3
 
 
-def test_entropy():
-    probabilities = LOGITS[1].softmax(-1).tolist()
-    expected = [math.log(3), -sum(p * math.log(p) for p in probabilities)]
-    assert gate_entropy(LOGITS).tolist() == pytest.approx(expected, rel=1e-5)
-    assert gate_entropy(torch.tensor([[400.0, 0.0, -400.0]])).tolist() == [0.0]
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_logits_give_float32(dtype):
     logits = LOGITS.to(dtype)
-    assert gate_weights(logits, 0.1).dtype == gate_entropy(logits).dtype == torch.float32
+    assert gate_weights(logits, 0.1).dtype == torch.float32
     with torch.autocast("cpu", dtype=dtype):
         weights = gate_weights(LOGITS, 0.3, gumbel_noise((2, 3), generator()))
     assert torch.equal(weights, gate_weights(LOGITS, 0.3, gumbel_noise((2, 3), generator())))
