@@ -77,8 +77,12 @@ def _missing_config(error: MissingConfigException, configs: Path) -> str:
 
 def _unknown_override(error: Exception, configs: Path) -> str | None:
     """Hydra's own complaint about a key that is neither in the configuration nor a group."""
-    match = re.search(r"Could not (?:override|append|delete)[^']*'([^']+)'", str(error))
-    return _unknown_key(match[1]) if match else None
+    match = re.search(r"Could not (override|append|delete)[^']*'([^']+)'", str(error))
+    if match is None:
+        return None
+    if match[1] == "append" and match[2] in known_keys():
+        return f"{match[2]}: there is such a key already; leave out the +"
+    return _unknown_key(match[2])
 
 
 def _unknown_key(key: str) -> str:

@@ -23,6 +23,7 @@ MISTAKES = [
     ([*TINY, "dataset.masking.probabilty=1"], "did you mean 'dataset.masking.probability'?); known in dataset.masking"),
     ([*TINY, "~trainer.foo"], "trainer.foo: unknown key"),
     ([*TINY, "+trainer.foo=1"], "trainer.foo: unknown key; leave out the +"),
+    ([*TINY, "+seed=1"], "seed: there is such a key already; leave out the +"),
     ([*TINY, "hydra.sweeper.foo=1"], "hydra.sweeper.foo: unknown key"),
     ([*TINY, "trainer.max_steps=many"], "trainer.max_steps: value 'many' of type 'str' could not be converted"),
     ([*TINY, "seed=1.5"], "seed: value '1.5' of type 'float' could not be converted to Integer"),
