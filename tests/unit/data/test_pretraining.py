@@ -200,7 +200,8 @@ def _load_in_process(file: str, cache: str, queue: Any) -> None:
 
 def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
     file, cache = write_corpus(tmp_path, documents=400), tmp_path / "cache"
-    context = multiprocessing.get_context("fork")
+    # Fresh processes, as launchers start them: SentencePiece may not survive a fork of a process that has trained.
+    context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     processes = [context.Process(target=_load_in_process, args=(str(file), str(cache), queue)) for _ in range(3)]
     for process in processes:
