@@ -16,8 +16,16 @@ MISTAKES = [
     ("par_tiny", ["model.cutoffs=[0]"], "model.cutoffs=[0]: must be positive and increase"),
     ("par_tiny", ["model.num_attention_heads=3"], "model.num_attention_heads=3: must divide model.hidden_size=128"),
     ("par_tiny", ["model.architecture=sf"], "model.architecture=sf: task=architecture_search searches it"),
-    ("par_tiny", ["search.gate_learning_rate=null"], "search.gate_learning_rate: search.method=two_phase needs it"),
-    ("par_tiny", ["trainer.max_steps=-1"], "trainer.max_steps=-1: search.method=two_phase needs the number of updates"),
+    (
+        "par_tiny",
+        ["search.method=two_phase", "search.gate_learning_rate=null"],
+        "search.gate_learning_rate: search.method=two_phase needs it",
+    ),
+    (
+        "par_tiny",
+        ["search.method=two_phase", "trainer.max_steps=-1"],
+        "trainer.max_steps=-1: search.method=two_phase needs the number of updates",
+    ),
     ("par_tiny", ["search.architecture_share=0.9"], "search.architecture_share=0.9: must be above 0 and at most 0.5"),
     ("par_tiny", ["search.shapes=[[8,8]]"], "search.shapes=[8, 8]: must be [length, memory, batch]"),
     ("par_tiny", ["search.stages=[]"], "search.stages=[]: at least one is needed, of search, derive, retrain, compare"),

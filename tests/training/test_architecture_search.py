@@ -35,7 +35,7 @@ def record_of(folder):
 def finished(tmp_path_factory):
     """A run of all stages, and the metric it returned."""
     folder = tmp_path_factory.mktemp("search")
-    config = stream_config(folder, "search.tau_end=0.5", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
+    config = stream_config(folder, "search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
     return only_run_after(folder, tasks.run(config))
 
 
@@ -93,7 +93,7 @@ def test_the_model_of_the_run_is_the_retrained_network(finished):
 def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
     run, metric = finished
     shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
-    same = ("search.tau_end=0.5", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
+    same = ("search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
     tasks.run(stream_config(tmp_path, *same, "search.stages=[search]"))
     copy = only_run(tmp_path)
     assert record_of(copy)["status"] == "finished"
@@ -109,7 +109,7 @@ def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
 def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkeypatch):
     run, metric = finished
     shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
-    same = ("search.tau_end=0.5", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
+    same = ("search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
     retrain = architecture_search._retrain
 
     def stop_before_the_sandwich(search, name, architecture):

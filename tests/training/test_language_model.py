@@ -15,7 +15,8 @@ from adadepth.models.par_xl.modeling import Context
 from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
-JOINT = ("search.method=joint", "search.gate_learning_rate=null", "search.weights_only=0.25")
+JOINT = ("search.method=joint", "search.gate_learning_rate=null")
+TWO_PHASE = ("search.method=two_phase", "search.gate_learning_rate=3e-2")
 NETWORK = "par_network"
 
 
@@ -32,8 +33,8 @@ def losses(trainer):
     [
         (0, 1, JOINT),
         (2, 2, JOINT),
-        (0, 2, ("search.weights_only=2",)),
-        (0, 1, ("search.weights_only=2", "search.path=sampled")),
+        (0, 2, (*TWO_PHASE, "search.weights_only=2")),
+        (0, 1, (*TWO_PHASE, "search.weights_only=2", "search.path=sampled")),
     ],
 )
 def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, search):
@@ -69,7 +70,7 @@ def test_a_resumed_run_needs_its_memory(tmp_path):
 
 
 # A warm temperature keeps the gradient of the gates away from Adam's epsilon, where rounding decides.
-@pytest.mark.parametrize("search", [JOINT, ("search.weights_only=1", "search.tau_end=1")])
+@pytest.mark.parametrize("search", [JOINT, (*TWO_PHASE, "search.weights_only=1", "search.tau_end=1")])
 def test_micro_batches_are_rows_of_one_batch(tmp_path, search):
     """Two micro-batches of four rows train as one of eight, memory, gates and noise included."""
     trained = []
@@ -87,7 +88,7 @@ def test_micro_batches_are_rows_of_one_batch(tmp_path, search):
 def test_two_phases_take_turns(tmp_path):
     """Weights rest while the gates learn from text of their own, and the other way round."""
     config = stream_config(
-        tmp_path, *TRAINING_ONLY, "search.weights_only=2", "trainer.max_steps=8", "trainer.warmup_steps=0"
+        tmp_path, *TRAINING_ONLY, *TWO_PHASE, "search.weights_only=2", "trainer.max_steps=8", "trainer.warmup_steps=0"
     )
     trainer = stream_trainer(config, tmp_path / "run")
     seen, states = [], [parameters(trainer)]
@@ -199,7 +200,10 @@ MISTAKES = [
     (("search.tau_start=-1",), "search.tau_start=-1.0: must be above 0"),
     (("trainer.per_device_train_batch_size=500",), "trainer.per_device_train_batch_size"),
     (("model.num_attention_heads=3",), "model.num_attention_heads=3: must divide model.hidden_size=16"),
-    (("search.gate_learning_rate=null",), "search.gate_learning_rate: search.method=two_phase needs it"),
+    (
+        ("search.method=two_phase", "search.gate_learning_rate=null"),
+        "search.gate_learning_rate: search.method=two_phase needs it",
+    ),
 ]
 
 
