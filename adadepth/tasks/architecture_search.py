@@ -32,7 +32,7 @@ from adadepth.models.par_xl.pricing import architecture_macs
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.processes import decide, wait_for_all
-from adadepth.tasks.session import fit, open_session, resumed_checkpoint, track_figures
+from adadepth.tasks.session import device_name, fit, open_session, resumed_checkpoint, track_figures
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import Run, open_run, read_record, run_directory
 from adadepth.training.tracking import closing_tracker, open_tracker
@@ -329,10 +329,8 @@ def _timings(
 
 
 def _conditions(search: Search) -> dict[str, Any]:
-    device = search.args.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return {
-        "device": name,
+        "device": device_name(search.args.device),
         "dtype": "float32",
         "threads": torch.get_num_threads(),
         "repeats": search.config.search.timing_repeats,

@@ -18,7 +18,7 @@ from adadepth.data import LabelledData
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule, standard_rules
 from adadepth.halting.trace import DepthTrace
-from adadepth.tasks.session import Session
+from adadepth.tasks.session import Session, device_name
 from adadepth.training.labelled_evaluation import collect_records
 
 BATCHES = (1, 8, 32)
@@ -72,7 +72,7 @@ def _study(rules: Sequence[ExitRule], data: LabelledData, dataset: Any, session:
 
     found = study(records, rules, problem=data.problem, metrics=data.metrics, price=price)
     conditions = {
-        "device": _device_name(trainer.args.device),
+        "device": device_name(trainer.args.device),
         "precision": session.run.record.get("precision"),
         "threads": torch.get_num_threads(),
         "examples": min(len(dataset), TIMED_EXAMPLES),
@@ -132,7 +132,3 @@ def _time(trainer: Any, batches: Sequence[dict[str, Tensor]], rule: ExitRule) ->
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -10,19 +10,17 @@ from adadepth.config import ExperimentConfig, ParXLModelConfig, SearchMethod, St
 from adadepth.data.language import LanguageData, load_language_data
 from adadepth.models.build import build_language_model, load_language_model
 from adadepth.models.par_xl.modeling import Context
-from adadepth.tasks.processes import decide, main_first
+from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
-    fit,
+    evaluate_parts,
     model_path,
-    open_session,
     overridden_model_settings,
-    resumed_checkpoint,
+    train_parts,
 )
 from adadepth.training.arguments import training_arguments
 from adadepth.training.language_evaluation import LanguageModelEvaluation, SampledPaths
 from adadepth.training.phases import is_supernet, two_phase
-from adadepth.training.run_directory import run_directory
 
 
 def train(config: ExperimentConfig) -> dict[str, float]:
@@ -30,10 +28,7 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     args = training_arguments(config, "unused until the run's folder is known")
     data = load_data(config, args, config.tokenizer)
     model = fresh_model(config, data)
-    directory = decide(args, lambda: run_directory(config))
-    checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
-    with open_session(config, args, directory, language_parts(config, args, data, model), checkpoint) as session:
-        return fit(session, checkpoint)
+    return train_parts(config, args, language_parts(config, args, data, model))
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
@@ -44,11 +39,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model = load_language_model(path, config.model, overridden_model_settings())
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     data = load_data(config, args, tokenizer)
-    directory = decide(args, lambda: run_directory(config))
-    with open_session(config, args, directory, language_parts(config, args, data, model)) as session:
-        session.trainer.evaluate()
-        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
-        return session.tracking.last_metrics
+    return evaluate_parts(config, args, language_parts(config, args, data, model), path)
 
 
 def load_data(

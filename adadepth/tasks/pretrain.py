@@ -8,19 +8,17 @@ from adadepth.config import CorpusConfig, ExperimentConfig, TokenizerConfig
 from adadepth.data import PretrainingData, load_pretraining_data
 from adadepth.models import AlbertActForPreTraining
 from adadepth.models.build import build_pretraining_model, load_model
-from adadepth.tasks.processes import decide, main_first
+from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
     check_positions,
-    fit,
+    evaluate_parts,
     model_path,
-    open_session,
     overridden_model_settings,
-    resumed_checkpoint,
+    train_parts,
 )
 from adadepth.training.arguments import training_arguments
 from adadepth.training.evaluation import PretrainingEvaluation
-from adadepth.training.run_directory import run_directory
 
 
 def train(config: ExperimentConfig) -> dict[str, float]:
@@ -29,10 +27,7 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     data = _load_data(config, args, config.tokenizer)
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
-    directory = decide(args, lambda: run_directory(config))
-    checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
-    with open_session(config, args, directory, pretraining_parts(config, args, data, model), checkpoint) as session:
-        return fit(session, checkpoint)
+    return train_parts(config, args, pretraining_parts(config, args, data, model))
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
@@ -43,11 +38,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     data = _load_data(config, args, tokenizer)
     check_positions(config, model)
-    directory = decide(args, lambda: run_directory(config))
-    with open_session(config, args, directory, pretraining_parts(config, args, data, model)) as session:
-        session.trainer.evaluate()
-        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
-        return session.tracking.last_metrics
+    return evaluate_parts(config, args, pretraining_parts(config, args, data, model), path)
 
 
 def pretraining_parts(

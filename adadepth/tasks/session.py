@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.core.hydra_config import HydraConfig
 from transformers import (
     EarlyStoppingCallback,
@@ -22,6 +23,7 @@ from adadepth.analysis.report import write_report
 from adadepth.config import ExperimentConfig, SearchConfig
 from adadepth.data.features import FeatureReader
 from adadepth.errors import CheckpointError
+from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
 from adadepth.training.callbacks import (
     ConsoleCallback,
@@ -32,7 +34,7 @@ from adadepth.training.callbacks import (
     TrackingCallback,
 )
 from adadepth.training.evaluation import Evaluation
-from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run
+from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run, run_directory
 from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
 from adadepth.training.trainer import DepthTrainer, checkpoint_step, complete_checkpoints
 
@@ -94,6 +96,23 @@ def open_session(
     finally:
         if is_main:
             print(f"report: {write_report(directory)}", flush=True)
+
+
+def train_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> dict[str, float]:
+    """Train in a new folder, or go on in the one to resume; returns the final metrics of `fit`."""
+    directory = decide(args, lambda: run_directory(config))
+    checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
+    with open_session(config, args, directory, parts, checkpoint) as session:
+        return fit(session, checkpoint)
+
+
+def evaluate_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts, path: str) -> dict[str, float]:
+    """Evaluate the model that came from `path` in a new folder, and write a report; returns the metrics."""
+    directory = decide(args, lambda: run_directory(config))
+    with open_session(config, args, directory, parts) as session:
+        session.trainer.evaluate()
+        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
+        return session.tracking.last_metrics
 
 
 def fit(
@@ -203,6 +222,11 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
         raise CheckpointError(
             f"dataset.sequence_length={config.dataset.sequence_length}: the model has only {positions} positions"
         )
+
+
+def device_name(device: torch.device) -> str:
+    """What a time was measured on."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def overridden_model_settings() -> list[str]:
