@@ -46,6 +46,7 @@ gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL 
 	$(BIN)/python benchmarks/ponder_inference.py
 	$(BIN)/python benchmarks/adalayers.py
 	$(BIN)/python benchmarks/par.py
+	$(BIN)/python benchmarks/ragged_execution.py
 
 lint: $(READY) ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -56,11 +57,12 @@ format: $(READY) ## Fix what the linter can fix, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Time training against the library's own ALBERT, inference that follows exits, reuse of a base, and blocks
+bench: $(READY) ## Time training against the library's own ALBERT, exits, reuse of a base, blocks, and ragged execution
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/ponder_inference.py
 	$(BIN)/python benchmarks/adalayers.py
 	$(BIN)/python benchmarks/par.py
+	$(BIN)/python benchmarks/ragged_execution.py --hidden 768 --length 128 --batch 1 8 --depths published
 
 lock: ## Resolve the dependencies anew (needs poetry 2)
 	poetry lock

@@ -38,7 +38,7 @@ _MODELS = (
     "convert_reference_state_dict",
     "derive_par_xl",
 )
-__all__ = ["DepthTrace", "__version__", *_MODELS]
+__all__ = ["DepthTrace", "Pipeline", "__version__", *_MODELS]
 
 
 def __getattr__(name: str) -> Any:
@@ -46,6 +46,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("adadepth.models"), name)
     if name == "DepthTrace":
         return import_module("adadepth.halting.trace").DepthTrace
+    if name == "Pipeline":
+        return import_module("adadepth.prediction").Pipeline
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

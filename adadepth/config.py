@@ -24,6 +24,7 @@ CapRemainder = StrEnum("CapRemainder", ["reference", "penalty", "forced"])
 StateRule = StrEnum("StateRule", ["single", "graves", "accumulated", "basic"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
 HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
+Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
 Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
 KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
 Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none"])
@@ -107,6 +108,7 @@ class AlbertActModelConfig(AlbertModelConfig):
     halting_input: HaltingInput = HaltingInput.block_output  # what the halting unit reads
     halting_scope: HaltingScope = HaltingScope.token  # one decision a token, or one a sequence
     halt_bias_init: float = 0.0  # initial halting bias; negative starts deep, positive starts shallow
+    execution: Execution = Execution.auto  # update all tokens until the last has halted, or running ones only
 
 
 @dataclass

@@ -57,6 +57,8 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
         )
     first += [f"{key.replace('_', ' ')} {everyone[key]:.3f}" for key in ("remainder", "ponder_cost") if key in everyone]
     second = _ratios(cost)
+    if "executed_over_dense" in cost:
+        second.append(f"executed over dense {cost['executed_over_dense']:.3f}")
     if found := summary["spearman"].get("all"):
         interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
         second.append(f"Spearman(depth, loss) {found['value']:+.3f} {interval}, n {found['n']:,}")

@@ -19,6 +19,7 @@ from adadepth.analysis.exit_plots import draw_exit_rules, draw_steps
 from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, read_run, run_unit, series
 from adadepth.analysis.layer_sections import BLOCKS
 from adadepth.analysis.layers import layer_history
+from adadepth.analysis.ragged_plot import draw_speedup_points
 from adadepth.analysis.sections import cosine_curves, curve, curve_classes, loss_by_depth_title, loss_title, loss_unit
 
 if TYPE_CHECKING:
@@ -62,6 +63,16 @@ def draw_gate_frame(path: Path, described: Mapping[str, Any], step: int) -> None
         step: Optimiser steps done.
     """
     _draw(path, draw_frame, described, step)
+
+
+def draw_speedups(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the speed-ups that `benchmarks/ragged_execution.py` measured into a PNG file.
+
+    Args:
+        path: The file; missing folders are made.
+        rows: Those of its JSON, the ragged execution among them.
+    """
+    _draw(path, draw_speedup_points, rows)
 
 
 def _draw(path: Path, draw: Callable[..., bool], *content: Any) -> bool:

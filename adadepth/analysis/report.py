@@ -59,6 +59,7 @@ def write_report(run_directory: Path) -> Path:
         halting=files.halting,
         facts=facts(files),
         final_metrics=final_metrics(files),
+        evaluation_speed=evaluation_speed(files),
         config=config_text(files),
         class_rows=sections.class_rows(files.halting),
         training=sections.depth_over_training(files),
@@ -197,6 +198,12 @@ def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
         for name, value in metrics.items()
         if name.split("/")[0] in ("eval", "train") and "/step_" not in name
     ]
+
+
+def evaluation_speed(files: RunFiles) -> float | None:
+    """Tokens per second of the last evaluation, where the history has it."""
+    found = [line["eval/tokens_per_second"] for line in files.metrics if "eval/tokens_per_second" in line]
+    return found[-1] if found and _is_number(found[-1]) else None
 
 
 def config_text(files: RunFiles) -> str:

@@ -36,10 +36,11 @@ class SentenceSampler:
 
     @torch.no_grad()
     def update(self, batch: Mapping[str, Tensor], trace: DepthTrace, losses: Tensor, predictions: Tensor) -> None:
-        """Offer a batch; at most `3 * per_rule` of its rows are copied to the host, at once.
+        """Offer a batch, in any order; at most `3 * per_rule` of its rows are copied to the host, at once.
 
         Args:
-            batch: `input_ids`, `attention_mask` and `labels` (B, T); `mask_kind` (B, T) where tokens were selected.
+            batch: `input_ids`, `attention_mask` and `labels` (B, T); `mask_kind` (B, T) where tokens were selected;
+                `index` (B,), the numbers of its examples, without which they follow on from the last batch's.
             trace: Token- or sequence-level depths.
             losses: Loss of each token in nats, NaN where none, (B, T).
             predictions: Predicted ids; read where `losses` is a number, (B, T).
@@ -50,19 +51,19 @@ class SentenceSampler:
         remainders = unknown if trace.remainders is None else _per_token(trace.remainders, real)
         kinds = batch.get("mask_kind", torch.zeros_like(ids))
         mean_depth = (updates * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
-        order = mean_depth.argsort(stable=True)
-        wanted = max(self.per_rule - self._seen, 0)
-        rows = torch.cat([torch.arange(len(ids), device=ids.device)[:wanted], order[: self.per_rule]])
-        rows = torch.cat([rows, (-mean_depth).argsort(stable=True)[: self.per_rule]])
+        index = batch["index"] if "index" in batch else torch.arange(len(ids), device=ids.device) + self._seen
+        in_order = index.argsort()
+        ranks = (index, -mean_depth, mean_depth)
+        rows = torch.cat([in_order[rank[in_order].argsort(stable=True)][: self.per_rule] for rank in ranks])
         fields = torch.stack([real, ids, updates, remainders, kinds, batch["labels"], predictions, losses]).double()
-        header = torch.stack([rows.double(), mean_depth[rows].double()])
+        header = torch.stack([index[rows].double(), mean_depth[rows].double()])
         copied = torch.cat([header.flatten(), fields[:, rows].flatten()]).cpu()
-        (positions, depths), table = (
+        (indices, depths), table = (
             copied[: header.numel()].view(2, -1),
             copied[header.numel() :].view(8, len(rows), -1),
         )
-        for row, (position, depth) in enumerate(zip(positions.int().tolist(), depths.tolist(), strict=True)):
-            self._offer(self._seen + position, depth, table[:, row].tolist())
+        for row, (number, depth) in enumerate(zip(indices.int().tolist(), depths.tolist(), strict=True)):
+            self._offer(number, depth, table[:, row].tolist())
         self._seen += len(ids)
 
     def _offer(self, index: int, depth: float, fields: list[list[float]]) -> None:
@@ -77,7 +78,7 @@ class SentenceSampler:
     def sentences(self) -> list[Sentence]:
         """The examples kept, padding removed.
 
-        Each has `rule`, `index` (position in what this process evaluated), `mean_depth`, and lists with an entry per
+        Each has `rule`, `index` (its number in the evaluated set), `mean_depth`, and lists with an entry per
         token: `tokens` (text as fed), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
         `original` (text before masking), `predicted` (text) and `loss` (nats); the last three null where nothing was
         predicted, `remainders` where the trace has none.

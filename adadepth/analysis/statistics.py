@@ -70,7 +70,7 @@ class HaltingStatistics:
             "cosine_all_n": counts(groups, max_depth),
             "layers": sums(depths),
             "layers_n": counts(1),
-            "work": sums(3),
+            "work": sums(len(Work._fields)),
             "work_n": counts(1),
         }
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from adadepth.analysis.correlation import spearman_from_table
 from adadepth.analysis.layers import WEIGHT, WEIGHTS, describe_layers
+from adadepth.halting.trace import Work
 
 Sums = Mapping[str, NDArray[Any]]
 
@@ -164,11 +165,18 @@ def _describe_cost(sums: Sums, everyone: Mapping[str, Any], missing: dict[str, s
     if not sums["work_n"].any():
         missing["cost/executed_macs"] = "the model did not price its traces"
         return cost
-    executed, adaptive, full = (float(value) for value in sums["work"])
-    cost |= {"executed_macs": executed, "adaptive_macs": adaptive, "full_macs": full}
+    return cost | describe_work(sums["work"].tolist())
+
+
+def describe_work(sums: Sequence[float]) -> dict[str, float]:
+    """Multiply-accumulates, in the order of `Work`, and their ratios, by the names that the section `cost` has."""
+    executed, dense, adaptive, full = sums
+    described = {f"{name}_macs": value for name, value in zip(Work._fields, sums, strict=True)}
+    if dense > 0:
+        described["executed_over_dense"] = executed / dense
     if full > 0:
-        cost |= {"executed_over_full": executed / full, "adaptive_over_full": adaptive / full}
-    return cost
+        described |= {"executed_over_full": executed / full, "adaptive_over_full": adaptive / full}
+    return described
 
 
 def _describe_layers(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:

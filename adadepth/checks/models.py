@@ -5,8 +5,11 @@ from collections.abc import Iterator
 
 from adadepth.config import (
     AdaLayersModelConfig,
+    AlbertActModelConfig,
     AlbertModelConfig,
+    Attention,
     ContextConfig,
+    Execution,
     ExperimentConfig,
     FeaturesConfig,
     GatePath,
@@ -18,6 +21,7 @@ from adadepth.config import (
     SearchConfig,
     SearchMethod,
     Stage,
+    StateRule,
     Task,
 )
 
@@ -36,6 +40,8 @@ def check_model(config: ExperimentConfig) -> Iterator[str]:
             yield f"model.halting_head_layers={layers}: read only with model.halting_head=linear_cat"
     if not isinstance(model, AlbertModelConfig):
         return
+    if isinstance(model, AlbertActModelConfig) and model.execution is Execution.ragged:
+        yield from _check_ragged(config, model)
     if model.pretrained is None and config.mode is Mode.train:
         for name in _SIZES:
             if getattr(model, name) is None:
@@ -48,6 +54,16 @@ def check_model(config: ExperimentConfig) -> Iterator[str]:
             f"dataset.sequence_length={config.dataset.sequence_length}: the model has only "
             f"model.max_position_embeddings={positions} positions"
         )
+
+
+def _check_ragged(config: ExperimentConfig, model: AlbertActModelConfig) -> Iterator[str]:
+    setting = "model.execution=ragged"
+    if model.state_rule not in (StateRule.single, StateRule.graves):
+        yield f"{setting}: needs model.state_rule=single or graves; halted states of {model.state_rule} keep moving"
+    if model.attn_implementation is Attention.flex_attention:
+        yield f"{setting}: needs model.attn_implementation eager, sdpa or flash_attention_2, not flex_attention"
+    if config.runtime.compile:
+        yield f"{setting}: not with runtime.compile=true, whose graph has one shape; set model.execution=auto"
 
 
 def check_adalayers(config: ExperimentConfig) -> Iterator[str]:

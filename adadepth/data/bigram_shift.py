@@ -54,6 +54,11 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return 2 * len(self.rows)
 
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        tokens = [sum(map(len, self.sentences[row])) for row in self.rows]
+        return self.layout.lengths(np.repeat(np.array(tokens, dtype=np.int64), 2), 1)
+
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         epoch, index = epoch_and_index(item)
         row, label = int(self.rows[index // 2]), index % 2

@@ -58,9 +58,14 @@ class PretrainingCollator:
     pad_to_length: bool = False
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
-        """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8."""
+        """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8.
+
+        Besides ``sentence_order_label`` and, of examples that are numbered, ``index``, each (B,) int64.
+        """
         batch = padded(examples, padded_width(examples, self.sequence_length, self.pad_to_length), {
             **sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8),
         })  # fmt: skip
-        batch["sentence_order_label"] = torch.tensor([example["sentence_order_label"] for example in examples])
+        for name in ("sentence_order_label", "index"):
+            if name in examples[0]:
+                batch[name] = torch.tensor([example[name] for example in examples])
         return batch

@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> np.ndarray:
     """Return the spans of a store that leave room for the special tokens, (spans, 2) int64."""
-    specials, shortest = (3, 2) if dataset.sentence_order else (2, 1)
-    length = dataset.sequence_length - specials
+    shortest = 2 if dataset.sentence_order else 1
+    length = dataset.sequence_length - special_tokens(dataset)
     return pack_spans(store, length, dataset.short_sequence_probability, shortest, generator)
+
+
+def special_tokens(dataset: CorpusConfig) -> int:
+    """Return how many special tokens `make_example` adds."""
+    return 3 if dataset.sentence_order else 2
 
 
 def make_example(
@@ -57,7 +62,7 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
     """Examples of a token store: ``examples[(epoch, index)]`` is a pure function of (seed, epoch, index).
 
     Which tokens an example holds is fixed by the seed; cut, order and masks are drawn afresh every epoch. A bare index
-    means epoch -1, the one that evaluation uses.
+    means epoch -1, the one that evaluation uses. An example has its ``index`` besides what `make_example` returns.
     """
 
     def __init__(self, store: TokenStore, vocabulary: Vocabulary, dataset: CorpusConfig, seed: int) -> None:
@@ -75,7 +80,12 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.spans)
 
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        return np.diff(self.spans, axis=1)[:, 0] + special_tokens(self.dataset)
+
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         epoch, index = epoch_and_index(item)
         generator = random_generator(self.seed, Purpose.EXAMPLE, epoch, index)
-        return make_example(self.store, self.spans[index], self.vocabulary, self.dataset, generator)
+        example = make_example(self.store, self.spans[index], self.vocabulary, self.dataset, generator)
+        return {**example, "index": index}

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from adadepth.atomic import write_atomic
+from adadepth.data.sampler import longest_first
 from adadepth.errors import DataError
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -88,7 +89,7 @@ class FeatureWriter:
 
     def __init__(self, folder: Path) -> None:
         description, lengths = _check_files(folder)
-        self.order = _longest_first(lengths)
+        self.order = longest_first(lengths)
         self.lengths = lengths[self.order]
         self.finished = np.memmap(folder / "finished", np.uint8, mode="r+")
         self._dtype = PRECISIONS[description["precision"]]
@@ -164,7 +165,7 @@ def open_store(folder: Path) -> FeatureStore:
     description, lengths = _check_files(folder)
     if not np.fromfile(folder / "finished", np.uint8).all():
         raise _damaged(folder, "some rows were never computed")
-    order = _longest_first(lengths)
+    order = longest_first(lengths)
     starts = np.empty_like(lengths)
     starts[order] = lengths[order].cumsum() - lengths[order]
     dtype, shape = PRECISIONS[description["precision"]], (description["tokens"], description["width"])
@@ -191,7 +192,7 @@ def check_description(folder: Path, wanted: Description) -> None:
 def finished_tokens(folder: Path) -> int:
     """Return the number of tokens whose states are in the files already."""
     lengths = np.load(folder / "lengths.npy")
-    return int(lengths[_longest_first(lengths)] @ np.fromfile(folder / "finished", np.uint8).astype(np.int64))
+    return int(lengths[longest_first(lengths)] @ np.fromfile(folder / "finished", np.uint8).astype(np.int64))
 
 
 def size_in_bytes(description: Description, tokens: int | None = None) -> int:
@@ -227,10 +228,6 @@ def _damaged(folder: Path, what: str) -> DataError:
 
 def _state_file(folder: Path, state: int) -> Path:
     return folder / f"state_{state:02d}"
-
-
-def _longest_first(lengths: np.ndarray) -> np.ndarray:
-    return np.argsort(-lengths, kind="stable")
 
 
 def _convert(values: Tensor, dtype: torch.dtype, state: int) -> Tensor:

@@ -35,6 +35,7 @@ from adadepth.data.feature_store import (
 )
 from adadepth.data.labelled_data import Examples
 from adadepth.data.randomness import epoch_and_index
+from adadepth.data.sampler import known_lengths
 from adadepth.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -138,6 +139,10 @@ class RowNumbers(Dataset[dict[str, Any]]):
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         return {**self.examples[item], "feature_row": self.first + epoch_and_index(item)[1]}
+
+    def lengths(self) -> np.ndarray | None:
+        """See `known_lengths`."""
+        return known_lengths(self.examples)
 
     def gold(self, index: int) -> list[int]:
         """Return what the examples of a tagging task say."""

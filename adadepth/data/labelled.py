@@ -78,6 +78,10 @@ class LabelledExamples(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        return self.layout.lengths(self.store.lengths()[self.rows], self.store.texts)
+
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         row = int(self.rows[epoch_and_index(item)[1]])
         example = {**self.layout.build(self.store.row(row)), "index": row}

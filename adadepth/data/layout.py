@@ -80,6 +80,11 @@ class Layout:
         """Return how many ordinary tokens a sequence of one part or a pair can hold."""
         return self.sequence_length - self._template(parts).size
 
+    def lengths(self, tokens: np.ndarray, parts: int) -> np.ndarray:
+        """Return how long sequences of so many ordinary tokens are, cut and with the special ones, (rows,) int64."""
+        lengths: np.ndarray = np.minimum(tokens, self.room(parts)) + self._template(parts).size
+        return lengths
+
     def _template(self, parts: int) -> Template:
         return self.single if parts == 1 else self.pair
 

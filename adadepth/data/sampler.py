@@ -1,9 +1,11 @@
-"""The order of training examples, a pure function of (seed, epoch)."""
+"""The order of examples: in training a pure function of (seed, epoch), in evaluation and prediction by length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 from torch.utils.data import Sampler
 
 from adadepth.data.randomness import Purpose, random_generator
@@ -33,3 +35,26 @@ class EpochSampler(Sampler[tuple[int, int]]):
             return ((epoch, index) for index in range(self.length))
         order = random_generator(self.seed, Purpose.ORDER, epoch, 0).permutation(self.length)
         return ((epoch, int(index)) for index in order)
+
+
+def known_lengths(examples: Any) -> np.ndarray | None:
+    """Return the number of tokens of each example, (examples,) int64; None where a data set cannot tell cheaply."""
+    return examples.lengths() if hasattr(examples, "lengths") else None
+
+
+def evaluation_order(examples: Any) -> np.ndarray:
+    """Return the numbers of all examples in the order of an evaluation, (examples,) int64.
+
+    Consecutive examples are about equally long, so that batches need little padding, and so are those that several
+    processes get when each takes every n-th. Examples of unknown or equal lengths keep the order of the data.
+    """
+    lengths = known_lengths(examples)
+    return np.arange(len(examples)) if lengths is None else longest_first(lengths)
+
+
+def longest_first(lengths: np.ndarray) -> np.ndarray:
+    """Return the numbers of examples of these lengths, (examples,) int64, the longest first.
+
+    What does not fit into memory then fails at once. Equally long ones keep their order.
+    """
+    return np.argsort(-lengths, kind="stable")

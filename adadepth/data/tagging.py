@@ -44,6 +44,10 @@ class TaggingExamples(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        return self.layout.lengths(self.store.lengths()[self.rows], 1)
+
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         index = epoch_and_index(item)[1]
         row = int(self.rows[index])

@@ -7,10 +7,32 @@ Shape legend: B batch, T tokens, N iterations that ran.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
+
+
+class ComputedSteps(NamedTuple):
+    """What each iteration computed over the whole batch, padding included; int64, (N,).
+
+    Attributes:
+        queries: Rows whose query, feed-forward and halting unit were computed.
+        keys: Rows whose keys and values were computed.
+        pairs: Pairs of a query and a key in the attention.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    pairs: Tensor
+
+    @classmethod
+    def of(cls, steps: Sequence[tuple[int, int, Tensor | int]]) -> ComputedSteps:
+        """From the counts of one iteration after the other."""
+        queries, keys, pairs = zip(*steps, strict=True)
+        return cls(torch.tensor(queries), torch.tensor(keys), torch.stack([torch.as_tensor(pair) for pair in pairs]))
 
 
 @dataclass(frozen=True)
@@ -36,6 +58,7 @@ class DepthTrace:
         operation_weights: Where blocks choose between operations, the weight of each, float32, (max_depth, K).
         executed_operations: Which of them really ran, boolean, (max_depth, K).
         memory_length: Positions before the first that attention could see, kept from earlier batches.
+        computed: Where iterations compute some of their units only, what each of them did.
     """
 
     unit: Literal["token", "sequence", "task", "architecture"]
@@ -52,15 +75,18 @@ class DepthTrace:
     operation_weights: Tensor | None = None
     executed_operations: Tensor | None = None
     memory_length: int = 0
+    computed: ComputedSteps | None = None
 
 
 class Work(NamedTuple):
     """Multiply-accumulates of one forward pass, float64 scalars on the model's device.
 
-    `executed` really ran, padding included; `adaptive` is what the traced depths need; `full` is what the same units
-    would need at the maximum depth. `adaptive` and `full` count no padding.
+    `executed` really ran, padding included. `dense` is what the same batch costs where every row, padding too, runs
+    until its deepest unit has halted. `adaptive` is what the traced depths need, `full` what the same units would need
+    at the maximum depth: neither counts padding.
     """
 
     executed: Tensor
+    dense: Tensor
     adaptive: Tensor
     full: Tensor

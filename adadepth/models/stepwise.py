@@ -15,7 +15,7 @@ from transformers.utils import ModelOutput
 
 from adadepth.halting.distribution import HaltingDistribution
 from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, predictions_at
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import ComputedSteps, DepthTrace
 
 
 @dataclass
@@ -60,6 +60,11 @@ class Stepper(Protocol):
         """Padded length of the rows; 1 for inputs without tokens."""
         ...
 
+    @property
+    def computed(self) -> tuple[int, int, Tensor | int] | None:
+        """Queries, keys and pairs of them that the next step computes, for inputs with tokens."""
+        ...
+
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Take one step: its logits (A, C), and its halting logits (A,) or None."""
         ...
@@ -72,8 +77,8 @@ class Stepper(Protocol):
 class Steps(NamedTuple):
     """What the loop leaves: logits (B, N, C) and halting logits (B, N), exit steps (B,), rows and widths computed (N,).
 
-    Logits are float32 and NaN where a row did not run; the last three are int64, and the last two cover the executed
-    steps only and live on the CPU.
+    Logits are float32 and NaN where a row did not run; the next three are int64, and the last two of them cover the
+    executed steps only and live on the CPU. `computed` counts the tokens of those steps.
     """
 
     logits: Tensor
@@ -81,6 +86,7 @@ class Steps(NamedTuple):
     exit_steps: Tensor
     rows: Tensor
     widths: Tensor
+    computed: ComputedSteps | None = None
 
 
 def run_steps(
@@ -112,9 +118,9 @@ def run_steps(
     exit_steps = torch.full((rows,), max_steps, device=device)
     results: list[_Result] = []
     for step in range(1, max_steps + 1):
-        width = stepper.width
+        width, computed = stepper.width, stepper.computed
         logits, halting_logits = _float32(stepper.advance())
-        results.append(_Result(running, width, logits, halting_logits))
+        results.append(_Result(running, width, computed, logits, halting_logits))
         if step == max_steps:
             break
         exits, memory = rule.decide(StepView(step, max_steps, logits, halting_logits), memory)
@@ -132,6 +138,7 @@ def run_steps(
 class _Result(NamedTuple):
     rows: Tensor
     width: int
+    computed: tuple[int, int, Tensor | int] | None
     logits: Tensor
     halting_logits: Tensor | None
 
@@ -144,7 +151,8 @@ def _run_all(stepper: Stepper, rule: ExitRule, rows: int, max_steps: int, genera
     with torch.no_grad():
         exit_steps = apply_rule(rule, logits, halting_logits, generator)
     constant = torch.ones(max_steps, dtype=torch.int64)
-    return Steps(logits, halting_logits, exit_steps, rows * constant, stepper.width * constant)
+    computed = None if stepper.computed is None else ComputedSteps.of([stepper.computed] * max_steps)
+    return Steps(logits, halting_logits, exit_steps, rows * constant, stepper.width * constant, computed)
 
 
 def _write_back(results: list[_Result], exit_steps: Tensor, max_steps: int) -> Steps:
@@ -158,7 +166,9 @@ def _write_back(results: list[_Result], exit_steps: Tensor, max_steps: int) -> S
             assert result.halting_logits is not None
             halting_logits[result.rows, position] = result.halting_logits
     counts = torch.tensor([[len(result.rows), result.width] for result in results])
-    return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1])
+    steps = [result.computed for result in results if result.computed is not None]
+    computed = ComputedSteps.of(steps) if steps else None
+    return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1], computed)
 
 
 def _float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
@@ -201,4 +211,5 @@ def _trace(steps: Steps, probabilities: Tensor | None, tokens: Tensor | None) ->
         tokens=tokens,
         rows_per_step=steps.rows,
         width=steps.widths,
+        computed=steps.computed,
     )

@@ -31,7 +31,8 @@ _UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "
 
 # Nor are these worth a place on the console's line.
 _UNPRINTED = (
-    *_UNLOGGED, "epoch", "learning_rate", "grad_norm", "tokens_per_second", "peak_memory_gib", "eval_runtime", "step",
+    *_UNLOGGED, "epoch", "learning_rate", "grad_norm", "tokens_per_second", "eval_tokens_per_second",
+    "peak_memory_gib", "eval_runtime", "step",
 )  # fmt: skip
 
 
@@ -247,7 +248,8 @@ class ConsoleCallback(TrainerCallback):
         names = [name for name in logs if name.startswith(prefix) and name not in _UNPRINTED and "/" not in name]
         values = [f"{name.removeprefix(prefix)} {logs[name]:.4f}" for name in sorted(names, key=_losses_first)]
         if "learning_rate" in logs:
-            values += [f"lr {logs['learning_rate']:.2e}", f"{logs['tokens_per_second']:,.0f} tokens/s"]
+            values.append(f"lr {logs['learning_rate']:.2e}")
+        values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
         label = "eval" if prefix else "train"
         tqdm.write(f"{label} step {state.global_step}/{state.max_steps}: " + ", ".join(values))
 

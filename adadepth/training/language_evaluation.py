@@ -12,8 +12,10 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from adadepth.analysis.architectures import LETTERS, describe_architecture
+from adadepth.analysis.summary import describe_work
 from adadepth.data.streams import StreamBatches
 from adadepth.halting.gates import sample_path
+from adadepth.halting.trace import Work
 from adadepth.models.par_xl.modeling import Context
 from adadepth.training.evaluation import EvaluationReport, add_over_processes
 from adadepth.training.phases import is_supernet
@@ -73,7 +75,8 @@ class LanguageModelEvaluation:
         self._path: Sequence[int] = ()
         self._sums = torch.zeros(0, 2, dtype=torch.float64, device=device)  # of each pass: losses, targets
         self._batches = torch.zeros(2, dtype=torch.float64, device=device)  # perplexities of the batches, their number
-        self._work = torch.zeros(4, dtype=torch.float64, device=device)  # executed, adaptive, full, tokens
+        self._work = torch.zeros(len(Work._fields), dtype=torch.float64, device=device)
+        self._tokens = torch.zeros(1, dtype=torch.float64, device=device)
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """The memory of the rows so far, the context, and which branches run."""
@@ -94,13 +97,12 @@ class LanguageModelEvaluation:
         if self.gates == "noisy":
             self._batches += torch.stack([losses.mean().exp(), losses.new_ones(())])
         if self.wants_statistics:
-            work = self.model.price(outputs.trace)
-            tokens = outputs.trace.tokens.sum().double()
-            self._work += torch.stack([work.executed.double(), work.adaptive.double(), work.full.double(), tokens])
+            self._work += torch.stack(self.model.price(outputs.trace)).double()
+            self._tokens += outputs.trace.tokens.sum()
 
     def merge(self) -> None:
         """Add the sums of all processes."""
-        add_over_processes([self._sums, self._batches, self._work])
+        add_over_processes([self._sums, self._batches, self._work, self._tokens])
 
     def metrics(self) -> dict[str, float]:
         """Mean loss in nats a token, its exponential, and what it is per word and per character.
@@ -145,21 +147,11 @@ class LanguageModelEvaluation:
             "unit": "architecture",
             "max_depth": described["blocks"],
             "architecture": described,
-            "cost": self._cost(),
+            "cost": describe_work((self._work / self._tokens).tolist()),
             "evaluations": evaluations,
             "missing": missing,
         }
         return EvaluationReport(statistics)
-
-    def _cost(self) -> dict[str, float]:
-        executed, adaptive, full, tokens = self._work.tolist()
-        return {
-            "executed_macs": executed / tokens,
-            "adaptive_macs": adaptive / tokens,
-            "full_macs": full / tokens,
-            "executed_over_full": executed / full,
-            "adaptive_over_full": adaptive / full,
-        }
 
 
 def describe_model(model: Any) -> dict[str, Any]:

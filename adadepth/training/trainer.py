@@ -25,13 +25,14 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
 from adadepth.data.features import FeatureReader
-from adadepth.data.sampler import EpochSampler
+from adadepth.data.sampler import EpochSampler, evaluation_order
 from adadepth.data.streams import StreamBatches
 from adadepth.errors import UserError
 from adadepth.training.evaluation import Evaluation, EvaluationReport
 from adadepth.training.memory import RecurrentMemory
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.phases import keep_phase
+from adadepth.training.speed import Stopwatch, count_tokens
 
 TRAINER_STATE = "trainer_state.json"
 
@@ -127,12 +128,12 @@ class DepthTrainer(Trainer):
         return self._loader(self.train_dataset, self.args.train_batch_size, drop_last=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """This process's share of an evaluation set: every example exactly once over all processes."""
+        """This process's share of an evaluation set, by length: every example exactly once over all processes."""
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if self.memory is not None:
             return self._loader(dataset, 1)
-        indices = range(self.args.process_index, len(dataset), self.args.world_size)
-        return self._loader(Subset(dataset, indices), self.args.eval_batch_size)
+        share = evaluation_order(dataset)[self.args.process_index :: self.args.world_size]
+        return self._loader(Subset(dataset, share.tolist()), self.args.eval_batch_size)
 
     def _loader(self, dataset: Any, batch_size: int, **options: Any) -> DataLoader:
         return DataLoader(
@@ -176,7 +177,7 @@ class DepthTrainer(Trainer):
             return batches, {}
         model = self.accelerator.unwrap_model(self.model)
         counts = [model.count_targets(batch) for batch in batches]
-        tokens = torch.stack([_count_tokens(batch) for batch in batches]).sum()
+        tokens = torch.stack([count_tokens(batch) for batch in batches]).sum()
         sums = [sum(count[name] for count in counts) for name in counts[0]]
         totals = torch.stack([*sums, tokens]).float().to(device)
         if self.args.world_size > 1:
@@ -302,10 +303,12 @@ class DepthTrainer(Trainer):
         """Evaluate every set in one pass; what is kept of a batch is the task's to decide."""
         self.last_reports = {}
         values: dict[str, float] = {}
-        evaluations = {name: self._evaluate_set(name, dataset) for name, dataset in self.evaluation_sets.items()}
-        for number, (name, evaluation) in enumerate(evaluations.items()):
+        evaluations: dict[str, Evaluation] = {}
+        for number, (name, dataset) in enumerate(self.evaluation_sets.items()):
+            evaluations[name], speed = self._evaluate_set(name, dataset)
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
-            values |= {prefix + metric: value for metric, value in evaluation.metrics().items()}
+            metrics = evaluations[name].metrics() | {"tokens_per_second": speed}
+            values |= {prefix + metric: value for metric, value in metrics.items()}
         for name, evaluation in evaluations.items():  # a report may tell the metrics of other sets
             if (report := evaluation.report()) is not None:
                 self.last_reports[name] = report
@@ -313,12 +316,13 @@ class DepthTrainer(Trainer):
         examples = sum(len(dataset) for dataset in self.evaluation_sets.values())
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
 
-    def _evaluate_set(self, name: str, dataset: Any) -> Evaluation:
-        evaluation = self.start_evaluation(name)
-        for batch, outputs in self.forward_passes(dataset, evaluation.options):
+    def _evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
+        """The evaluation of a set, merged over processes, and its tokens per second."""
+        evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
+        for batch, outputs in watch.time(self.forward_passes(dataset, evaluation.options)):
             evaluation.update(batch, outputs)
         evaluation.merge()
-        return evaluation
+        return evaluation, watch.tokens_per_second()
 
     def forward_passes(
         self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -385,13 +389,6 @@ class DepthTrainer(Trainer):
 def first_item(items: list[Any]) -> Any:
     """The batch of a data set whose items are whole batches."""
     return items[0]
-
-
-def _count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
-    """Real tokens of a batch; of vectors, their values."""
-    if "targets" in batch:
-        return (batch["targets"] >= 0).sum()
-    return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
 
 
 def complete_checkpoints(directory: Path) -> list[Path]:

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, ParXLConfig, ParXLSupernet, tasks
+from adadepth.models.albert_act import execution
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
+from tests.property.test_ragged import prescribe
 from tests.unit.models.test_albert_act import labelled_batch
 
 pytestmark = pytest.mark.gpu
@@ -55,10 +57,38 @@ def test_the_encoder_never_waits_for_the_device_in_training():
     torch.cuda.set_sync_debug_mode("error")
     try:
         embedded = model.embeddings(batch["input_ids"], batch["token_type_ids"])
-        state, halting, _ = model.encoder(embedded, None, batch["attention_mask"].bool())
-        (state.sum() + halting.remainders.sum()).backward()
+        found = model.encoder(embedded, None, batch["attention_mask"].bool())
+        (found.state.sum() + found.halting.remainders.sum()).backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16, torch.float16])
+def test_ragged_equals_dense(precision):
+    """Depths are prescribed, so that they cannot differ; half precision goes through variable-length attention."""
+    batch = padded_batch(lengths=(12, 9, 5, 1))
+    depths = torch.randint(1, 7, batch["input_ids"].shape, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    model = AlbertActModel(small_config(hidden_size=64, num_attention_heads=2, initializer_range=0.2)).cuda()
+    prescribe(model, depths.cuda())
+    found = []
+    for name in ("dense", "ragged"):
+        model.config.execution = name
+        model.zero_grad()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            torch.autocast("cuda", precision, enabled=precision != torch.float32),
+        ):
+            patch.setitem(execution._REPACK_SAVES, "cuda", 0)
+            outputs = model(**on_gpu(batch))
+        (outputs.last_hidden_state.float() * torch.linspace(-1, 1, 64, device="cuda")).sum().backward()
+        found.append((outputs, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
+    (dense, expected), (ragged, gradient) = found
+    assert ragged.trace.computed is not None
+    assert ragged.updates.equal(dense.updates)
+    atol, share = (1e-4, 1e-4) if precision == torch.float32 else (0.1, 0.05)
+    torch.testing.assert_close(ragged.last_hidden_state, dense.last_hidden_state, atol=atol, rtol=0)
+    assert (gradient - expected).norm() <= share * expected.norm()
 
 
 def test_compiled_equals_eager():

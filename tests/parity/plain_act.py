@@ -9,10 +9,13 @@ import torch
 import torch.nn.functional as F
 
 
-def plain_forward(weights, config, ids, segments):
-    """Run one unpadded sequence; returns the states (T, H), and lists of updates, remainders and probabilities."""
+def plain_forward(weights, config, ids, segments, positions=None, prescribed=None):
+    """Run one unpadded sequence; returns the states (T, H), and lists of updates, remainders and probabilities.
+
+    Gradients flow through everything. `prescribed` replaces the probabilities of halting, one a token.
+    """
     e = "embeddings."
-    positions = torch.arange(len(ids))
+    positions = torch.arange(len(ids)) if positions is None else positions
     x = weights[e + "word_embeddings.weight"][ids] + weights[e + "token_type_embeddings.weight"][segments]
     x = x + weights[e + "position_embeddings.weight"][positions]
     x = norm(weights, config, e + "LayerNorm", x)
@@ -21,23 +24,30 @@ def plain_forward(weights, config, ids, segments):
     n_tokens, threshold = len(ids), 1.0 - config.act_epsilon
     h, remainders, updates = [0.0] * n_tokens, [0.0] * n_tokens, [0] * n_tokens
     probabilities = [[] for _ in range(n_tokens)]
-    while any(h[t] < threshold and updates[t] < config.num_hidden_layers for t in range(n_tokens)):
+    while any(updates[t] < config.num_hidden_layers and is_below(h[t], threshold) for t in range(n_tokens)):
         outputs = block(weights, config, torch.stack(states))
         for t in range(n_tokens):
-            if h[t] >= 1.0:
+            if not is_below(h[t], 1.0):
                 continue
             y = outputs[t]
-            logit = float((weights["encoder.albert_layer.act.dense.weight"][0] * y).sum())
-            p = 1.0 / (1.0 + math.exp(-(logit + float(weights["encoder.albert_layer.act.dense.bias"]))))
+            logit = (weights["encoder.albert_layer.act.dense.weight"][0] * y).sum()
+            p = 1.0 / (1.0 + torch.exp(-(logit + weights["encoder.albert_layer.act.dense.bias"][0])))
+            if prescribed is not None:
+                p = prescribed[t] + (p - p.detach())
             probabilities[t].append(p)
             updates[t] += 1
-            if h[t] + p > threshold:
+            if not is_below(h[t] + p, threshold, or_equal=True):
                 remainders[t] = 1.0 - h[t]
                 weight, h[t] = remainders[t], 1.0
             else:
                 weight, h[t] = p, h[t] + p
             states[t] = weight * y + (1.0 - weight) * states[t]
     return torch.stack(states), updates, remainders, probabilities
+
+
+def is_below(value, limit, or_equal=False):
+    value = float(torch.as_tensor(value).detach())
+    return value <= limit if or_equal else value < limit
 
 
 def block(weights, config, x):

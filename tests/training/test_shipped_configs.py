@@ -39,6 +39,12 @@ def test_root(root, tmp_path):
     for name in written.split():
         assert (directory / name).stat().st_size > 0, name
     assert list((directory / "figures").glob("*.png"))
+    figures = {}
+    for line in (directory / "metrics.jsonl").read_text().splitlines():
+        figures |= json.loads(line)
+    assert figures["eval/tokens_per_second"] > 0
+    assert figures["cost/executed_macs"] <= figures["cost/dense_macs"]
+    assert "real tokens per second" in (directory / "report.html").read_text()
     model = AutoModelForPreTraining.from_pretrained(directory / "model")
     tokenizer = AutoTokenizer.from_pretrained(directory / "model")
     assert model.config.num_hidden_layers == {"act_tiny": 6, "act_small": 12, "act_base": 24}[root]

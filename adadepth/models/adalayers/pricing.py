@@ -20,8 +20,8 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
     """Multiply-accumulates of a traced batch; look-ups, norms and activations are not counted.
 
     A token in a sequence of S costs 4 K^2 + 2 S K + 2 K F a block, the projection of every layer that is mixed, and
-    the head. `executed` is what ran, padding included: no blocks where the states came from a cache. `adaptive` is what
-    reading the mixed layers takes, `full` all N blocks and all layers.
+    the head. `executed` and `dense` are what ran, padding included: no blocks where the states came from a cache.
+    `adaptive` is what reading the mixed layers takes, `full` all N blocks and all layers.
 
     Args:
         config: Widths.
@@ -43,8 +43,8 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
 
     adaptive = work(tokens, trace.updates.double(), mixed)
     full = work(tokens, trace.max_depth, len(config.layer_states))
-    executed = work(width, trace.executed_steps or 0, mixed)
-    return Work(executed.sum(), adaptive.sum(), full.sum())
+    executed = work(width, trace.executed_steps or 0, mixed).sum()
+    return Work(executed, executed, adaptive.sum(), full.sum())
 
 
 def _entry_work(base: PreTrainedConfig) -> float:

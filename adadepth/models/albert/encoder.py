@@ -6,7 +6,7 @@ width, H hidden width, A attention heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.models.albert.configuration import AlbertShape
+from adadepth.models.albert.ragged import Attend, Refresh, attend_packed, remember
 
 
 class AlbertEmbeddings(nn.Module):
@@ -78,20 +79,34 @@ class AlbertAttention(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, state: Tensor, attention_mask: Tensor | None, **kwargs: object) -> tuple[Tensor, Tensor | None]:
-        """Attend: (B, T, H) to (B, T, H), and the weights (B, A, T, T) where the implementation has them."""
-        heads = (*state.shape[:-1], -1, self.head_size)
-        query, key, value = (
-            project(state).view(heads).transpose(1, 2) for project in (self.query, self.key, self.value)
-        )
-        attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention
-        )
+    def forward(
+        self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Any]:
+        """Attend: (B, T, H) to (B, T, H), and the weights (B, A, T, T) where the implementation has them.
+
+        With a refresh, packed states (P, H) to (P, H), and the memory that the next iteration reads.
+        """
+        attend: Attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
-        context, weights = attend(
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
-        )
-        return self.output_dropout(self.dense(context.reshape(state.shape))), weights
+        options = {"dropout": dropout, "scaling": self.scaling, **kwargs}
+        found: Any
+        if refresh is None:
+            heads = (*state.shape[:-1], -1, self.head_size)
+            projected = (project(state).view(heads).transpose(1, 2) for project in (self.query, self.key, self.value))
+            context, found = attend(self, *projected, attention_mask, **options)
+        else:
+            found = remember(refresh, self.key(refresh.changed), self.value(refresh.changed))
+            query, count = self.query(state), self.config.num_attention_heads
+            context = attend_packed(attend, self, query, found, refresh, attention_mask, heads=count, **options)
+        return self.output_dropout(self.dense(context.reshape(state.shape))), found
+
+
+def activation(name: str) -> nn.Module:
+    """An activation of transformers; the tanh form of gelu as one kernel, which spares a CPU half of the block's time.
+
+    `gelu_new` and `gelu_pytorch_tanh` are one formula: the first is written out in eight elementwise steps.
+    """
+    return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
 
 
 class HaltingProjection(nn.Linear):
@@ -115,13 +130,17 @@ class AlbertLayer(GradientCheckpointingLayer):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
         self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = activation(config.hidden_act)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, state: Tensor, attention_mask: Tensor | None, **kwargs: object) -> Tensor:
-        """One application of the block, (B, T, H) to (B, T, H)."""
-        attended = self.LayerNorm(self.attention(state, attention_mask, **kwargs)[0] + state)
-        return self.full_layer_layer_norm(self.ffn_output(self.activation(self.ffn(attended))) + attended)
+    def forward(
+        self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh | None = None, **kwargs: Any
+    ) -> Any:
+        """One application of the block, (B, T, H) to (B, T, H); packed with a refresh, and then with the memory."""
+        context, found = self.attention(state, attention_mask, refresh, **kwargs)
+        attended = self.LayerNorm(context + state)
+        output = self.full_layer_layer_norm(self.ffn_output(self.activation(self.ffn(attended))) + attended)
+        return output if refresh is None else (output, found)
 
 
 def words_of(input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None) -> Tensor:

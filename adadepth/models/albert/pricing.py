@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import AlbertConfig
 
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import ComputedSteps, DepthTrace, Work
 from adadepth.models.albert.configuration import AlbertShape
 
 
@@ -20,7 +20,7 @@ def price_sequences(
     Args:
         config: Widths E, H, F.
         trace: With `tokens`. Without `rows_per_step` and `width`, all rows are taken to have run to the deepest one's
-            exit at the longest one's length.
+            exit at the longest one's length. With `computed`, the layer's own count replaces rows times width.
         each_step: Work of the heads that read every step, for one sequence.
         once: Work of the heads that read the last step only.
     """
@@ -39,5 +39,20 @@ def price_sequences(
     width = tokens.max() if trace.width is None else trace.width
     widths = torch.as_tensor(width, dtype=torch.float64, device=tokens.device).expand(steps)
     rows = torch.full_like(widths, len(updates)) if trace.rows_per_step is None else trace.rows_per_step.to(widths)
-    executed = (rows * step_work(widths)).sum() + len(updates) * (widths[0] * entry + once)
-    return Work(executed, (adaptive * valid).sum(), (full * valid).sum())
+    around = len(updates) * (widths[0] * entry + once)
+    dense = len(updates) * updates.max() * step_work(widths[0]) + around
+    if trace.computed is None:
+        blocks = (rows * step_work(widths)).sum()
+    else:
+        blocks = block_work(config, trace.computed).to(dense) + each_step * rows.sum()
+    return Work(blocks + around, dense, (adaptive * valid).sum(), (full * valid).sum())
+
+
+def block_work(config: AlbertShape | AlbertConfig, computed: ComputedSteps) -> Tensor:
+    """Multiply-accumulates of a shared layer that computed some of its units only, float64, ().
+
+    A query and its feed-forward cost 2 H^2 + 2 H F, a key and its value 2 H^2, a pair 2 H.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys, pairs = (counts.double().sum() for counts in computed)
+    return queries * (2 * hidden**2 + 2 * hidden * inner) + keys * 2 * hidden**2 + pairs * 2 * hidden

@@ -1,5 +1,7 @@
 """Configuration of ACT-ALBERT."""
 
+from __future__ import annotations
+
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
@@ -12,7 +14,11 @@ CHOICES = {
     "state_rule": STATE_RULES,
     "halting_input": ("block_output", "block_input"),
     "halting_scope": ("token", "sequence"),
+    "execution": ("auto", "dense", "ragged"),
 }
+
+# State rules under which a halted token's state stays as it is.
+FREEZING_RULES = ("single", "graves")
 
 
 @strict
@@ -38,6 +44,9 @@ class AlbertActConfig(AlbertShape):
         halting_scope: Whether each `token` halts, or the whole `sequence` on its tokens' mean probability.
         halt_bias_init: Initial bias of the halting unit: 0 in the paper (every token halts at its second update at
             initialisation), +1 in Universal Transformers; negative values start deep.
+        execution: `dense` updates every token until the last one has halted; `ragged` running tokens only, with the
+            same results; `auto` is ragged where that is faster. A state rule whose halted states keep moving runs
+            dense.
     """
 
     model_type = "albert_act"
@@ -50,6 +59,7 @@ class AlbertActConfig(AlbertShape):
     halting_input: str = "block_output"
     halting_scope: str = "token"
     halt_bias_init: int | float = 0.0
+    execution: str = "auto"
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
@@ -58,3 +68,17 @@ class AlbertActConfig(AlbertShape):
         if self.act_penalty < 0:
             raise ConfigError(f"act_penalty={self.act_penalty} must not be negative")
         check_choices(self, CHOICES)
+        check_execution(self)
+
+
+def check_execution(config: AlbertActConfig) -> None:
+    """Refuse a ragged execution where it would give other results.
+
+    Raises:
+        ConfigError: Naming the state rules that freeze a halted token.
+    """
+    if config.execution == "ragged" and config.state_rule not in FREEZING_RULES:
+        raise ConfigError(
+            f"execution='ragged' needs state_rule {' or '.join(FREEZING_RULES)}: the halted states of "
+            f"{config.state_rule!r} keep moving"
+        )

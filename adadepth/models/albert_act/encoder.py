@@ -1,12 +1,12 @@
 """The encoder of ACT-ALBERT: the shared layer with its halting unit, and the loop that lets tokens halt.
 
-Module names follow the state dict of the published checkpoints. Shape legend: B batch, T tokens, E embedding width,
-H hidden width, N iterations that ran.
+Module names follow the state dict of the published checkpoints. Shape legend: B batch, T tokens, P packed tokens, E
+embedding width, H hidden width, N iterations that ran.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,11 @@ from adadepth.halting.act import (
     update_result,
     update_stream,
 )
+from adadepth.halting.trace import ComputedSteps
 from adadepth.models.albert.encoder import AlbertLayer, HaltingProjection
+from adadepth.models.albert.ragged import Kernel
 from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.albert_act.ragged import run_ragged
 
 
 class HaltingUnit(nn.Module):
@@ -32,7 +35,7 @@ class HaltingUnit(nn.Module):
         self.dense = HaltingProjection(config.hidden_size, 1)
 
     def forward(self, state: Tensor) -> Tensor:
-        """(B, T, H) to (B, T), float32."""
+        """(..., H) to (...), float32."""
         return self.dense(state).squeeze(-1).sigmoid()
 
 
@@ -44,24 +47,28 @@ class AlbertActLayer(AlbertLayer):
         self.act = HaltingUnit(config)
 
 
-class StateUpdate(nn.Module):
-    """The rule that turns a block's output into the next state; a module so that states can be recorded by a hook."""
+class StateRecord(nn.Module):
+    """Hands on the states after an iteration; a module, so that a hook can record them and those before the first."""
 
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.rule = cast(StateRule, config.state_rule)
-
-    def forward(self, state: Tensor, output: Tensor, weight: Tensor, running: Tensor) -> Tensor:
-        """See `adadepth.halting.act.update_stream`."""
-        return update_stream(self.rule, state, output, weight, running)
+    def forward(self, before: Tensor, after: Tensor) -> Tensor:
+        """The states after, (B, T, H)."""
+        return after
 
 
 class EncoderResult(NamedTuple):
-    """What the loop leaves: the final states (B, T, H), the halting sums (B, T), the probabilities (B, T, N)."""
+    """What the loop leaves.
+
+    Attributes:
+        state: The final states, (B, T, H).
+        halting: The halting sums, (B, T).
+        probabilities: Of every iteration, 0 once a token has halted, (B, T, N).
+        computed: What each iteration computed; None where that was everything.
+    """
 
     state: Tensor
     halting: ActState
     probabilities: Tensor
+    computed: ComputedSteps | None = None
 
 
 class AlbertActTransformer(nn.Module):
@@ -72,10 +79,17 @@ class AlbertActTransformer(nn.Module):
         self.config = config
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer = AlbertActLayer(config)
-        self.state_update = StateUpdate(config)
+        self.state_record = StateRecord()
 
     def forward(
-        self, embedded: Tensor, attention_mask: Tensor | None, valid: Tensor, **kwargs: object
+        self,
+        embedded: Tensor,
+        attention_mask: Tensor | None,
+        valid: Tensor,
+        *,
+        kernel: Kernel | None = None,
+        wants_states: bool = False,
+        **kwargs: Any,
     ) -> EncoderResult:
         """Run the recurrence of `adadepth.halting.act`.
 
@@ -83,40 +97,70 @@ class AlbertActTransformer(nn.Module):
             embedded: (B, T, E).
             attention_mask: In the form the attention implementation wants.
             valid: True at real tokens, (B, T).
+            kernel: What attends in the ragged execution; None for the dense one.
+            wants_states: Whether the states of every iteration are recorded.
             **kwargs: For the attention implementation.
         """
-        config = self.config
         state = self.embedding_hidden_mapping_in(embedded)
-        result = None if config.state_rule == "single" else torch.zeros_like(state)
+        if kernel is None:
+            return EncoderResult(*self._run_dense(state, attention_mask, valid, kwargs))
+        return EncoderResult(*run_ragged(self, state, attention_mask, valid, kernel, wants_states, kwargs))
+
+    def _run_dense(
+        self, state: Tensor, attention_mask: Tensor | None, valid: Tensor, options: dict[str, Any]
+    ) -> tuple[Tensor, ActState, Tensor]:
+        """Every position in every iteration, until the last token has halted."""
+        rule = cast(StateRule, self.config.state_rule)
+        result = None if rule == "single" else torch.zeros_like(state)
         halting, probabilities = init_act(valid), []
-        for step in range(1, config.num_hidden_layers + 1):
+        for step in range(1, self.config.num_hidden_layers + 1):
             running = halting.running
             if step > 1 and self._may_wait() and not running.any():
                 break
-            output = self.albert_layer(state, attention_mask, **kwargs)
-            probability = self._halting_probability(state, output, valid)
-            halting, weight = act_step(
-                halting,
-                probability,
-                threshold=1.0 - config.act_epsilon,
-                is_last=step == config.num_hidden_layers,
-                cap_remainder=cast(CapRemainder, config.cap_remainder),
-            )
-            state = self.state_update(state, output, weight, running)
+            output = self.albert_layer(state, attention_mask, **options)
+            probability = self.halting_probability(state, output, valid)
+            halting, weight = self.halt(halting, probability, step)
+            state = self.state_record(state, update_stream(rule, state, output, weight, running))
             if result is not None:
-                result = update_result(self.state_update.rule, result, output, weight)
+                result = update_result(rule, result, output, weight)
             probabilities.append(probability * running)
-        return EncoderResult(state if result is None else result, halting, torch.stack(probabilities, dim=-1))
+        return state if result is None else result, halting, torch.stack(probabilities, dim=-1)
 
-    def _halting_probability(self, state: Tensor, output: Tensor, valid: Tensor) -> Tensor:
+    def halting_probability(self, state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
+        """The probability p_n that tokens halt at this update, float32.
+
+        Args:
+            state: x_{n-1}, (B, T, H), or packed (P, H).
+            output: y_n, the same shape.
+            valid: True at real tokens, (B, T).
+            slots: b T + t of packed tokens, (P,): whole sequences, where sequences halt.
+
+        Returns:
+            (B, T), or (P,).
+        """
         probability = self.albert_layer.act(output if self.config.halting_input == "block_output" else state)
-        if self.config.halting_scope == "sequence":
-            mean = (probability * valid).sum(dim=1, keepdim=True) / valid.sum(dim=1, keepdim=True).clamp(min=1)
-            probability = mean.expand_as(probability)
-        return probability
+        if self.config.halting_scope == "token":
+            return probability
+        tokens = valid.sum(dim=1).clamp(min=1)
+        if slots is None:
+            mean = (probability * valid).sum(dim=1) / tokens
+            return mean.unsqueeze(1).expand_as(probability)
+        rows = slots // valid.shape[1]
+        sums = torch.zeros_like(tokens, dtype=torch.float32).index_add(0, rows, probability)
+        return (sums / tokens)[rows]
+
+    def halt(self, halting: ActState, probability: Tensor, step: int) -> tuple[ActState, Tensor]:
+        """Advance the halting sums by iteration `step`, counted from 1; see `adadepth.halting.act.act_step`."""
+        return act_step(
+            halting,
+            probability,
+            threshold=1.0 - self.config.act_epsilon,
+            is_last=step == self.config.num_hidden_layers,
+            cap_remainder=cast(CapRemainder, self.config.cap_remainder),
+        )
 
     def _may_wait(self) -> bool:
-        """Whether the loop may ask the device if anybody still runs.
+        """Whether the dense loop may ask the device if anybody still runs.
 
         The answer costs a host synchronisation: nothing on a CPU, worth it in evaluation, but in training on an
         accelerator it would empty the queue in every iteration, and in a compiled graph it would break the graph.

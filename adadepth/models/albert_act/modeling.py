@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.halting.trace import DepthTrace, Work
-from adadepth.models.albert.encoder import AlbertAttention, AlbertEmbeddings, HaltingProjection, words_of
+from adadepth.models.albert.encoder import AlbertAttention, AlbertEmbeddings, HaltingProjection, activation, words_of
+from adadepth.models.albert.ragged import Kernel
 from adadepth.models.albert_act.configuration import AlbertActConfig
-from adadepth.models.albert_act.encoder import AlbertActTransformer, StateUpdate
+from adadepth.models.albert_act.encoder import AlbertActTransformer, StateRecord
+from adadepth.models.albert_act.execution import ragged_kernel
 from adadepth.models.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
+from adadepth.models.albert_act.pricing import price_tokens
 from adadepth.models.losses import LossTerm, combine_terms, sum_cross_entropy
 
 
@@ -34,7 +36,7 @@ class AlbertActPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(StateUpdate),
+        "hidden_states": OutputRecorder(StateRecord),
         "attentions": OutputRecorder(AlbertAttention, index=1),
     }
     # Checkpoints of old transformers releases carry this buffer.
@@ -72,26 +74,8 @@ class AlbertActPreTrainedModel(PreTrainedModel):
         return {name: outputs[name] for name in names if outputs.get(name) is not None}
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of the encoder for one traced batch; heads and embeddings' lookups are not counted.
-
-        Per update of a token among S keys: 4 H^2 for the projections, 2 S H for attention, 2 H F, and H to halt. The
-        adaptive count refreshes a token's keys and values once more after its last update if others still run.
-        """
-        assert trace.executed_steps is not None
-        hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        updates, valid = trace.updates.double(), trace.valid.double()
-        tokens = valid.sum(dim=1, keepdim=True)
-        deepest = updates.amax(dim=1, keepdim=True)
-        query_side = 2 * hidden**2 + 2 * tokens * hidden + 2 * hidden * inner + hidden
-        key_side = 2 * hidden**2
-        entry = self.config.embedding_size * hidden
-
-        adaptive = updates * query_side + torch.minimum(updates + 1, deepest) * key_side + entry
-        full = trace.max_depth * (query_side + key_side) + entry
-        rows, length = updates.shape
-        dense = 4 * hidden**2 + 2 * length * hidden + 2 * hidden * inner + hidden
-        executed = rows * length * (trace.executed_steps * dense + entry)
-        return Work(updates.new_tensor(executed), (adaptive * valid).sum(), (full * valid).sum())
+        """Multiply-accumulates of one traced batch; see `price_tokens`."""
+        return price_tokens(self.config, trace)
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
@@ -148,7 +132,14 @@ class AlbertActModel(AlbertActPreTrainedModel):
             else attention_mask.bool()
         )
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=embedded, attention_mask=attention_mask)
-        state, halting, probabilities = self.encoder(embedded, mask, valid, **kwargs)
+        state, halting, probabilities, computed = self.encoder(
+            embedded,
+            mask,
+            valid,
+            kernel=None if self._records("attentions", kwargs) else self._ragged_kernel(valid),
+            wants_states=self._records("hidden_states", kwargs),
+            **kwargs,
+        )
         trace = DepthTrace(
             unit="token",
             updates=halting.updates,
@@ -157,6 +148,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
             remainders=halting.remainders,
             step_probabilities=probabilities.detach(),
             executed_steps=probabilities.shape[-1],
+            computed=computed,
         )
         outputs = AlbertActOutput(
             last_hidden_state=state,
@@ -170,6 +162,13 @@ class AlbertActModel(AlbertActPreTrainedModel):
         outputs.ponder_cost = cost.total / cost.count.clamp(min=1)
         return outputs
 
+    def _ragged_kernel(self, valid: Tensor) -> Kernel | None:
+        return ragged_kernel(self.config, valid.numel(), valid.device, self.dtype, training=self.training)
+
+    def _records(self, name: str, options: Mapping[str, Any]) -> bool:
+        """Whether a call asks for `hidden_states` or `attentions`; attentions are those of all tokens."""
+        return bool(options.get(f"output_{name}", getattr(self.config, f"output_{name}", False)))
+
 
 class AlbertActMLMHead(nn.Module):
     """Vocabulary scores: LN(act(W h)) times the word embeddings, (..., H) to (..., V)."""
@@ -177,7 +176,7 @@ class AlbertActMLMHead(nn.Module):
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = activation(config.hidden_act)
         self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.embedding_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))

@@ -50,9 +50,9 @@ def architecture_macs(config: ParXLConfig, architecture: str, length: int, memor
 def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
     """Multiply-accumulates of the blocks in a traced batch.
 
-    `executed` counts the branches that ran, `adaptive` is the expectation under the weights of the operations, and
-    `full` is the alternating architecture with as many blocks. Embedding and output layer are the same for all
-    architectures and left out.
+    `executed` and `dense` count the branches that ran, `adaptive` is the expectation under the weights of the
+    operations, and `full` is the alternating architecture with as many blocks. Embedding and output layer are the same
+    for all architectures and left out.
 
     Args:
         config: Widths.
@@ -66,8 +66,10 @@ def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
     costs = _operation_costs(config, trace.width, trace.memory_length, batch)
     alternated = sum(costs[OPERATIONS.index(operation)] for operation in alternating(blocks))
     column = torch.tensor(costs, dtype=torch.float64, device=trace.operation_weights.device)
+    executed = batch * (trace.executed_operations.double() @ column).sum()
     return Work(
-        executed=batch * (trace.executed_operations.double() @ column).sum(),
+        executed=executed,
+        dense=executed,
         adaptive=batch * (trace.operation_weights.double() @ column).sum(),
         full=torch.full_like(column[0], batch * alternated),
     )

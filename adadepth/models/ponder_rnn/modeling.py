@@ -86,6 +86,7 @@ class PonderRnnForClassification(PonderModel):
             computed = trace.rows_per_step.sum()
         return Work(
             executed=rows.sum() + each * computed.to(rows),
+            dense=(rows + each * updates.max()).sum(),
             adaptive=(rows + each * updates).sum(),
             full=(rows + each * trace.max_depth).sum(),
         )
@@ -133,6 +134,7 @@ class RnnStepper:
     """A batch of vectors in the middle of its steps; see `adadepth.models.stepwise.Stepper`."""
 
     width = 1
+    computed = None
 
     def __init__(self, model: PonderRnnForClassification, inputs: Tensor) -> None:
         self._model = model

@@ -41,8 +41,9 @@ def search_evaluation(blocks: int, progress: float, seed: int = 0) -> dict[str, 
         "max_depth": blocks,
         "architecture": describe_architecture(gate_probabilities(blocks, progress, seed), 0.1**progress),
         "cost": {
-            "executed_macs": 7.4e5 * blocks, "adaptive_macs": 3.1e5 * blocks, "full_macs": 3.7e5 * blocks,
-            "executed_over_full": 2.0, "adaptive_over_full": 3.1 / 3.7,
+            "executed_macs": 7.4e5 * blocks, "dense_macs": 7.4e5 * blocks, "adaptive_macs": 3.1e5 * blocks,
+            "full_macs": 3.7e5 * blocks, "executed_over_dense": 1.0, "executed_over_full": 2.0,
+            "adaptive_over_full": 3.1 / 3.7,
         },
         "evaluations": {
             "soft": quality(perplexity),

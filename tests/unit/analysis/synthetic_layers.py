@@ -32,10 +32,8 @@ def evaluate(weights: torch.Tensor, batches: int = 3, **facts: Any) -> dict[str,
         trace = DepthTrace(
             "task", torch.full((size,), float(deepest)), valid, blocks, executed_steps=deepest, layer_weights=weights
         )
-        work = [
-            torch.tensor(7e8 * size * part + 4e7 * size, dtype=torch.float64) for part in (deepest, deepest, blocks)
-        ]
-        statistics.update(trace, {"all": valid}, work=Work(1.2 * work[0], *work[1:]))
+        needed, full = (torch.tensor(7e8 * size * part + 4e7 * size).double() for part in (deepest, blocks))
+        statistics.update(trace, {"all": valid}, work=Work(1.2 * needed, 1.2 * needed, needed, full))
     summary = statistics.summary()
     summary["layers"] |= FACTS | facts
     return summary

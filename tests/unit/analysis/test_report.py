@@ -98,6 +98,27 @@ def test_prints_the_numbers_of_the_files(run: Path, page: Page) -> None:
         assert re.search(rf"{re.escape(name)}.*?{found['n']:,}\s+{found['mean']:.2f}\s+{found['std']:.2f}", page.text)
 
 
+def test_executed_against_dense(run: Path, page: Page) -> None:
+    cost = json.loads((run / HALTING).read_text(encoding="utf-8"))["cost"]
+    shares = [f"{100 * cost['executed_macs'] / cost[whole]:.1f}%" for whole in ("dense_macs", "full_macs")]
+    executed, dense = (re.escape(f"{cost[name]:.4g}") for name in ("executed_macs", "dense_macs"))
+    assert f"{shares[0]} of dense" in page.text
+    assert re.search(rf"executed, padding included\s+{executed}\s+{shares[0]}\s+{shares[1]}", page.text)
+    assert re.search(rf"dense: every row until the deepest has halted\s+{dense}\s+100.0%", page.text)
+    last = json.loads((run / METRICS).read_text(encoding="utf-8").splitlines()[-1])
+    assert f"Speed of the evaluation: {last['eval/tokens_per_second']:,.0f} real tokens per second" in page.text
+
+
+def test_a_run_without_dense_work_or_speed(run: Path, tmp_path: Path) -> None:
+    halting = json.loads((run / HALTING).read_text(encoding="utf-8"))
+    for name in ("dense_macs", "executed_over_dense"):
+        del halting["cost"][name]
+    page = Page(write_report(copy_of(run, tmp_path, halting=json.dumps(halting), metrics="")))
+    assert "of dense;" not in page.text
+    assert re.search(r"dense: every row until the deepest has halted\s+not available", page.text)
+    assert "Wall clock: not measured" in page.text
+
+
 def test_every_token_carries_its_depth(run: Path, page: Page) -> None:
     sentences = [json.loads(line) for line in (run / SENTENCES).read_text(encoding="utf-8").splitlines()]
     expected = [(updates, f"d{updates}") for sentence in sentences for updates in sentence["updates"]]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,6 +35,28 @@ def test_rules_choose_first_deepest_shallowest(sizes: list[int]) -> None:
     }
     order = np.argsort(depths)
     assert chosen == {"first": [0, 1, 2], "deepest": order[::-1][:3].tolist(), "shallowest": order[:3].tolist()}
+
+
+def test_the_order_of_the_examples_does_not_matter() -> None:
+    generator = np.random.default_rng(5)
+    batch = synthetic.make_batch(generator, size=11)
+    trace = synthetic.make_trace(generator, batch, 9)
+    trace.updates[4:8] = trace.updates[4]  # ties go to the earlier example
+    batch["attention_mask"][4:8] = batch["attention_mask"][4]
+    losses = synthetic.make_losses(generator, batch, trace)
+
+    def sentences(numbers: list[int], size: int) -> list[dict]:
+        sampler = SentenceSampler(synthetic.decode)
+        for first in range(0, len(numbers), size):
+            rows = torch.tensor(numbers[first : first + size])
+            part = {name: values[rows] for name, values in batch.items()} | {"index": rows}
+            halted = replace(trace, **{name: getattr(trace, name)[rows] for name in ("updates", "valid", "remainders")})
+            sampler.update(part, halted, losses[rows], part["labels"].clamp(min=0) + 1)
+        return sampler.sentences()
+
+    expected = sentences(list(range(11)), 11)
+    for seed, size in enumerate((1, 3, 4, 11)):
+        assert sentences(np.random.default_rng(seed).permutation(11).tolist(), size) == expected
 
 
 def test_fields_are_those_of_the_example() -> None:

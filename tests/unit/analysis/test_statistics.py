@@ -186,8 +186,10 @@ def test_extreme_losses_do_not_break_the_table() -> None:
 
 def test_work(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
     cost = summary["cost"]
-    for name in ("executed", "adaptive", "full"):
+    for name in ("executed", "dense", "adaptive", "full"):
         assert cost[f"{name}_macs"] == pytest.approx(sum(float(getattr(update["work"], name)) for update in updates))
+    assert cost["executed_over_dense"] == pytest.approx(cost["executed_macs"] / cost["dense_macs"])
+    assert 0.5 < cost["executed_over_dense"] < 1
     assert cost["layer_ratio"] == pytest.approx(MAX_DEPTH / raw(updates, "all", "updates").mean())
     assert cost["adaptive_over_full"] == pytest.approx(1 / cost["layer_ratio"])
 

@@ -81,7 +81,7 @@ def test_batches(data: PretrainingData, pad_to_length: bool) -> None:
     long, byte = ((6, width), torch.int64), ((6, width), torch.uint8)
     assert kinds == {
         "input_ids": long, "attention_mask": long, "token_type_ids": long, "labels": long, "mask_kind": byte,
-        "special_tokens_mask": byte, "sentence_order_label": ((6,), torch.int64),
+        "special_tokens_mask": byte, "sentence_order_label": ((6,), torch.int64), "index": ((6,), torch.int64),
     }  # fmt: skip
     for row, example in enumerate(examples):
         length = len(example["input_ids"])

@@ -320,7 +320,7 @@ def test_work_counts_what_ran():
         head = length * (4 * k * k + 2 * length * k) + 3 * k
         return length * (blocks * block + layers * (WIDTH * k + k)) + head
 
-    assert work.executed.item() == 3 * cost(11, 2, 2)
+    assert work.executed.item() == work.dense.item() == 3 * cost(11, 2, 2)
     assert work.adaptive.item() == sum(cost(length, 2, 2) for length in (9, 6, 2))
     assert work.full.item() == sum(cost(length, 4, 5) for length in (9, 6, 2))
     assert cached.executed.item() == 3 * cost(11, 0, 2)

@@ -437,8 +437,8 @@ def test_price_counts_what_a_loop_over_tokens_counts():
             full += 6 * (per_update + 2 * hidden**2) + entry
     assert work.adaptive.item() == adaptive
     assert work.full.item() == full
-    dense = 4 * hidden**2 + 2 * 12 * hidden + 2 * hidden * inner + hidden
-    assert work.executed.item() == 3 * 12 * (outputs.trace.executed_steps * dense + entry)
+    update = 4 * hidden**2 + 2 * 12 * hidden + 2 * hidden * inner + hidden
+    assert work.dense.item() == 3 * 12 * (outputs.trace.executed_steps * update + entry)
 
 
 # ---- mistakes

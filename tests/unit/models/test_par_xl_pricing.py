@@ -57,7 +57,7 @@ def test_work_of_a_trace():
     feed_forward = 2 * 4 * 8 * 20
     work = price_par_xl(config, trace)
     assert all(value.dtype == torch.float64 and value.shape == () for value in work)
-    assert work.executed.item() == 2 * (2 * attention + feed_forward)
+    assert work.executed.item() == work.dense.item() == 2 * (2 * attention + feed_forward)
     assert work.adaptive.item() == 2 * (0.75 * attention + 0.75 * feed_forward)
     assert work.full.item() == 2 * (2 * attention + feed_forward)
 

@@ -64,7 +64,7 @@ def test_the_trace_is_full_depth():
 
     work = model.price(outputs.trace)
     assert work.adaptive.item() == work.full.item() == sum(map(price, (10, 7, 1)))
-    assert work.executed.item() == 3 * price(12)
+    assert work.executed.item() == work.dense.item() == 3 * price(12)
     assert model(**batch, return_dict=False)[0].equal(outputs.logits)
 
 

@@ -459,9 +459,10 @@ def test_price_counts_what_a_loop_counts():
     executed = 4 * 16 * entry
     for number in range(1, max(exits) + 1):
         running = [t for n, t in zip(exits, lengths, strict=True) if n >= number]
-        width = 16 if len(running) == 4 else -(-max(running) // 8) * 8
-        executed += len(running) * step(width)
+        executed += sum(t * (4 * hidden**2 + 2 * hidden * inner) + 2 * max(running) ** 2 * hidden for t in running)
+        executed += len(running) * heads
     assert work.executed.item() == executed
+    assert work.dense.item() == 4 * (16 * entry + max(exits) * step(16))
     exits_alone = DepthTrace(
         unit="sequence",
         updates=outputs.exit_steps.float(),
@@ -469,7 +470,7 @@ def test_price_counts_what_a_loop_counts():
         max_depth=6,
         tokens=torch.tensor(lengths),
     )
-    assert model.price(exits_alone)[1:] == work[1:], "what exits cost can be told without running them"
+    assert model.price(exits_alone)[2:] == work[2:], "what exits cost can be told without running them"
     assert len(set(exits)) > 1
 
 

@@ -118,8 +118,9 @@ def test_work_counts_what_ran():
     depth = output.exit_steps.sum().item()
     assert work.executed.item() == work.adaptive.item() == 17 * once + depth * each
     assert work.full.item() == 17 * (once + 6 * each)
+    assert work.dense.item() == 17 * (once + output.exit_steps.max().item() * each)
     whole = model.price(model(inputs=examples(), run_all_steps=True).trace)
-    assert (whole.executed, whole.adaptive) == (work.full, work.adaptive)
+    assert (whole.executed, whole.dense, whole.adaptive) == (work.full, work.dense, work.adaptive)
 
 
 def test_regression():

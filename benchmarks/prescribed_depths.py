@@ -1,0 +1,59 @@
+"""Depths that a benchmark prescribes to the tokens of an untrained ACT-ALBERT."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from adadepth import AlbertActModel
+
+
+def distribution(mean: float, cap: int, spread: float) -> Tensor:
+    """Probabilities of the depths 1..cap: p(n) ~ exp(a n - (n / spread)^2 / 2), with the `a` that gives the mean.
+
+    Under an infinite spread it is the truncated geometric distribution.
+    """
+    depths = torch.arange(1, cap + 1, dtype=torch.float64)
+    low, high = -100.0, 100.0
+    for _ in range(100):
+        slope = (low + high) / 2
+        shares = (slope * depths - (depths / spread) ** 2 / 2).softmax(0)
+        low, high = (slope, high) if shares @ depths < mean else (low, slope)
+    return shares
+
+
+def draw_depths(valid: Tensor, mean: float, cap: int, flat: bool) -> Tensor:
+    """The depth of every token, int64 (B, T): quantiles of the distribution in random order, first tokens at the cap.
+
+    Args:
+        valid: True at real tokens, (B, T); padding gets depth 0.
+        mean: Of all real tokens.
+        cap: The largest depth.
+        flat: Take the truncated geometric distribution instead of a bell. The bell's spread is a third of its mean, as
+            in the example of ACT-ALBERT's model card (mean 8.1, standard deviation 2.8).
+    """
+    others = valid.clone()
+    others[:, 0] = False
+    count = int(others.sum())
+    rest = (mean * int(valid.sum()) - cap * len(valid)) / count
+    shares = distribution(rest, cap, math.inf if flat else rest / 3)
+    quantiles = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    drawn = torch.searchsorted(shares.cumsum(0), quantiles).clamp(max=cap - 1) + 1
+    depths = torch.where(valid, cap, 0)
+    depths[others] = drawn[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+    return depths
+
+
+def prescribe_depths(model: AlbertActModel, depths: Tensor) -> None:
+    """Let every token halt at the depth given, while the halting unit is still computed and still gets a gradient."""
+    encoder = model.encoder
+    # N updates of p reach the threshold 1 - epsilon, and N - 1 do not.
+    table = ((1.0 - model.config.act_epsilon) / (depths.clamp(min=1) - 0.5)).float().to(model.device)
+    compute = encoder.halting_probability
+
+    def halting_probability(state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
+        computed = compute(state, output, valid, slots)
+        prescribed = table if slots is None else table.flatten()[slots]
+        return prescribed + (computed - computed.detach())
+
+    encoder.halting_probability = halting_probability

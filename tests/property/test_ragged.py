@@ -1,0 +1,218 @@
+"""Ragged execution equals dense execution and a loop over tokens, for any depths, padding, batch and precision."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adadepth import AlbertActModel
+from adadepth.halting.active_set import pack, scatter, split, take
+from adadepth.models.albert_act import execution
+from tests.models_support import small_config
+from tests.parity.plain_act import plain_forward
+
+MAX_UPDATES = 5
+# Of no influence on the keys' softmax: their true gradient is 0.
+NO_GRADIENT = "attention.key.bias"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def every_repack():
+    """Models this small would never be packed anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(execution._REPACK_SAVES, "cpu", 0)
+        yield
+
+
+@st.composite
+def batches(draw):
+    """Ids, a mask with padding anywhere (each row has a token), segments, and how deep each token goes."""
+    rows, length = draw(st.integers(1, 4)), draw(st.integers(1, 7))
+
+    def table(values):
+        return torch.tensor(draw(st.lists(values, min_size=rows * length, max_size=rows * length))).view(rows, length)
+
+    mask = table(st.integers(0, 1))
+    mask[torch.arange(rows), table(st.integers(0, length - 1))[:, 0]] = 1
+    return {
+        "input_ids": table(st.integers(1, 119)) * mask,
+        "attention_mask": mask,
+        "token_type_ids": table(st.integers(0, 1)) * mask,
+    }, table(st.integers(1, MAX_UPDATES))
+
+
+def prescribe(model, depths):
+    """Let tokens halt at given updates; the halting unit's gradient lives."""
+    table = prescribed_probabilities(depths)
+    compute = model.encoder.halting_probability
+
+    def halting_probability(state, output, valid, slots=None):
+        computed = compute(state, output, valid, slots)
+        return (table if slots is None else table.flatten()[slots]) + (computed - computed.detach())
+
+    model.encoder.halting_probability = halting_probability
+
+
+def prescribed_probabilities(depths):
+    """N updates of this cross the threshold of 0.99, and N - 1 do not."""
+    return 0.99 / (depths - 0.5)
+
+
+def make_model(depths, **changes):
+    torch.manual_seed(0)
+    changes = {"num_hidden_layers": MAX_UPDATES, "initializer_range": 0.2} | changes
+    model = AlbertActModel(small_config(**changes))
+    prescribe(model, depths)
+    return model
+
+
+def run(model, batch, name):
+    """Outputs, and the gradient of a loss that reads states, remainders, probabilities and the pooled token."""
+    model.config.execution = name
+    model.zero_grad()
+    outputs = model(**batch, output_hidden_states=True)
+    weights = torch.linspace(-1.0, 1.0, outputs.last_hidden_state.shape[-1])
+    loss = (outputs.last_hidden_state * weights * batch["attention_mask"].unsqueeze(-1)).sum()
+    loss = loss + outputs.remainders.sum() + outputs.halting_probabilities.square().sum()
+    (loss + outputs.pooler_output.square().sum()).backward()
+    return outputs, {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+def assert_same_gradients(found, expected):
+    scale = max(gradient.norm() for gradient in expected.values())
+    for name, gradient in expected.items():
+        if not name.endswith(NO_GRADIENT):
+            assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7 * scale, name
+
+
+@settings(max_examples=40)
+@given(
+    case=batches(),
+    rule=st.sampled_from(["single", "graves"]),
+    cap=st.sampled_from(["reference", "penalty", "forced"]),
+    reads=st.sampled_from(["block_output", "block_input"]),
+    attention=st.sampled_from(["sdpa", "eager"]),
+    saves=st.sampled_from([0, 3 * 8192, 1e12]),
+)
+def test_ragged_equals_dense(case, rule, cap, reads, attention, saves):
+    batch, depths = case
+    model = make_model(depths, state_rule=rule, cap_remainder=cap, halting_input=reads)
+    model.set_attn_implementation(attention)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(execution._REPACK_SAVES, "cpu", saves)
+        (dense, expected), (ragged, found) = (run(model, batch, name) for name in ("dense", "ragged"))
+    assert ragged.updates.equal(dense.updates)
+    assert ragged.updates.equal(depths * batch["attention_mask"].float())
+    for name in ("last_hidden_state", "remainders", "halting_probabilities", "ponder_cost", "pooler_output"):
+        torch.testing.assert_close(ragged[name], dense[name], atol=1e-5, rtol=0)
+    assert len(ragged.hidden_states) == len(dense.hidden_states)
+    for one, other in zip(ragged.hidden_states, dense.hidden_states, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    assert_same_gradients(found, expected)
+
+
+@settings(max_examples=10)
+@given(case=batches())
+def test_ragged_equals_a_loop_over_tokens(case):
+    """Row by row and token by token, outputs and gradients; shares nothing with the package but parameters' names."""
+    batch, depths = case
+    model = make_model(depths)
+    model.config.execution = "ragged"
+    outputs = model(**batch)
+    weights = torch.linspace(-1.0, 1.0, outputs.last_hidden_state.shape[-1])
+    valid = batch["attention_mask"].bool()
+    ((outputs.last_hidden_state * weights)[valid].sum() + outputs.remainders.sum()).backward()
+    parameters = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
+    total = 0.0
+    for row, chosen in enumerate(valid):
+        states, updates, remainders, _ = plain_forward(
+            parameters,
+            model.config,
+            batch["input_ids"][row, chosen],
+            batch["token_type_ids"][row, chosen],
+            positions=chosen.nonzero().squeeze(1),
+            prescribed=prescribed_probabilities(depths)[row, chosen].tolist(),
+        )
+        assert outputs.updates[row, chosen].tolist() == updates
+        torch.testing.assert_close(outputs.last_hidden_state[row, chosen], states, atol=1e-5, rtol=0)
+        total = total + (states * weights).sum() + sum(remainders)
+    total.backward()
+    read = {name: weight.grad for name, weight in parameters.items() if weight.grad is not None}
+    assert_same_gradients({name: weight.grad for name, weight in model.named_parameters()}, read)
+
+
+@settings(max_examples=15)
+@given(case=batches(), precision=st.sampled_from(["bfloat16", "float16", "float64", "autocast"]))
+def test_other_precisions(case, precision):
+    """Depths are prescribed, so they are equal in any precision; in half precision sums differ by roundings."""
+    batch, depths = case
+    model = make_model(depths).eval()
+    if precision != "autocast":
+        model.to(getattr(torch, precision))
+    found = {}
+    for name in ("dense", "ragged"):
+        model.config.execution = name
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+            found[name] = model(**batch)
+    dense, ragged = found["dense"], found["ragged"]
+    assert ragged.updates.equal(dense.updates)
+    assert ragged.last_hidden_state.dtype == dense.last_hidden_state.dtype
+    assert ragged.remainders.dtype == ragged.halting_probabilities.dtype == torch.float32
+    atol = 1e-12 if precision == "float64" else 0.1
+    torch.testing.assert_close(ragged.last_hidden_state, dense.last_hidden_state, atol=atol, rtol=0)
+
+
+@settings(max_examples=15)
+@given(case=batches(), scale=st.floats(0.5, 4.0), bias=st.floats(-3.0, 1.0))
+def test_the_units_own_decisions(case, scale, bias):
+    """Where no token's sum comes within rounding of the threshold, the depths are equal; whole sequences halt, too."""
+    batch, _ = case
+    for scope in ("token", "sequence"):
+        torch.manual_seed(0)
+        config = small_config(num_hidden_layers=MAX_UPDATES, initializer_range=0.2, halting_scope=scope)
+        model = AlbertActModel(config).eval()
+        with torch.no_grad():
+            model.encoder.albert_layer.act.dense.weight.mul_(scale)
+            model.encoder.albert_layer.act.dense.bias.fill_(bias)
+            dense, ragged = (_with(model, name)(**batch) for name in ("dense", "ragged"))
+        if (dense.halting_probabilities.cumsum(-1) - 0.99).abs().min() < 1e-5:
+            continue
+        assert ragged.updates.equal(dense.updates)
+        torch.testing.assert_close(ragged.last_hidden_state, dense.last_hidden_state, atol=1e-5, rtol=0)
+
+
+def _with(model, name):
+    model.config.execution = name
+    return model
+
+
+@given(data=st.data())
+def test_packing_and_splitting_lose_nothing(data):
+    rows, length = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
+    flags = st.lists(st.booleans(), min_size=rows * length, max_size=rows * length)
+    chosen, running = (torch.tensor(data.draw(flags)).view(rows, length) for _ in range(2))
+    active = pack(chosen)
+    assert active.slots.tolist() == [slot for slot, flag in enumerate(chosen.flatten().tolist()) if flag]
+    assert active.counts.tolist() == chosen.sum(dim=1).tolist()
+    assert active.widest == max(1, *chosen.sum(dim=1).tolist())
+    assert active.rows.tolist() == [slot // length for slot in active.slots.tolist()]
+    assert active.starts.tolist() == [0, *chosen.sum(dim=1).cumsum(0).tolist()]
+    grid = [
+        slot for row in range(rows) for slot in range(row * active.widest, row * active.widest + active.counts[row])
+    ]
+    assert active.grid.tolist() == grid
+    values = torch.arange(float(rows * length)).view(rows, length)
+    assert scatter(torch.zeros(rows, length), active.slots, take(values.flatten(), active.slots)).equal(values * chosen)
+
+    flags = running.flatten()[active.slots]
+    parts = split(active, flags, int(flags.sum()))
+    assert parts.active.slots.equal(pack(chosen & running).slots)
+    assert active.slots[parts.staying].equal(parts.active.slots)
+    assert active.slots[parts.leaving].tolist() == active.slots[~flags].tolist()
+
+
+def test_the_gradient_of_taking_is_written_where_it_came_from():
+    values = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    positions = torch.tensor([4, 0, 2])
+    assert torch.autograd.gradcheck(lambda x: take(x, positions).square(), values)
+    assert torch.autograd.gradgradcheck(lambda x: take(x, positions).pow(3), values)

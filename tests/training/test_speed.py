@@ -1,0 +1,42 @@
+"""Tokens per second of an evaluation: what is counted, and what is timed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from adadepth.training import speed
+from adadepth.training.speed import Stopwatch, count_tokens
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens"),
+    [
+        ({"attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]]), "input_ids": torch.ones(2, 3)}, 3),
+        ({"targets": torch.tensor([[4, 0, -100]])}, 2),
+        ({"inputs": torch.zeros(2, 5)}, 10),
+    ],
+)
+def test_padding_is_not_counted(batch, tokens):
+    assert count_tokens(batch).item() == tokens
+
+
+def test_loading_and_forward_passes_are_timed_and_nothing_else(monkeypatch):
+    clock = SimpleNamespace(seconds=100.0)
+    clock.perf_counter = lambda: clock.seconds
+    monkeypatch.setattr(speed, "time", clock)
+
+    def passes():
+        for rows in (3, 4):
+            clock.seconds += 2  # a batch is loaded and passed through the model
+            yield {"attention_mask": torch.ones(rows, 5, dtype=torch.int64)}, f"outputs of {rows} rows"
+        clock.seconds += 1  # a pass that keeps step with another process
+
+    watch, found = Stopwatch(torch.device("cpu")), []
+    for batch, outputs in watch.time(passes()):
+        clock.seconds += 50  # statistics
+        found.append((len(batch["attention_mask"]), outputs))
+    assert found == [(3, "outputs of 3 rows"), (4, "outputs of 4 rows")]
+    assert watch.tokens_per_second() == pytest.approx(35 / 5)

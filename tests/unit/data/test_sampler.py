@@ -1,0 +1,107 @@
+"""Examples by length: the order of an evaluation, and what each data set says of its lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adadepth.config import CorpusConfig, LabelledConfig, ParityConfig, TaggingConfig, TokenizerConfig
+from adadepth.data import load_labelled_data, load_pretraining_data
+from adadepth.data.features import RowNumbers
+from adadepth.data.sampler import evaluation_order, known_lengths, longest_first
+from tests.unit.data.labelled_support import config, load, rows_of_pairs, write_splits
+from tests.unit.data.support import local_config, small_tokenizer, write_corpus
+
+
+@given(st.lists(st.integers(1, 9)))
+def test_longest_first(lengths: list[int]) -> None:
+    order = longest_first(np.array(lengths, dtype=np.int64)).tolist()
+    assert order == sorted(range(len(lengths)), key=lambda number: (-lengths[number], number))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 9))
+def test_shares_of_processes_are_alike_and_batches_nearly_free_of_padding(
+    lengths: list[int], processes: int, size: int
+) -> None:
+    order = longest_first(np.array(lengths)).tolist()
+    shares = [order[process::processes] for process in range(processes)]
+    assert sorted(number for share in shares for number in share) == list(range(len(lengths)))
+    totals = [sum(lengths[number] for number in share) for share in shares]
+    assert max(totals) - min(totals) <= max(lengths)
+    padded = [
+        lengths[share[first]] * len(share[first : first + size])
+        for share in shares
+        for first in range(0, len(share), size)
+    ]
+    # The padding of all batches of a process is at most that of one from the longest to the shortest.
+    assert sum(padded) - sum(totals) <= processes * size * max(lengths)
+
+
+def pretraining(folder: Path) -> Any:
+    return load_pretraining_data(local_config(write_corpus(folder), folder / "cache"), small_tokenizer(), 0).evaluation
+
+
+def unpaired(folder: Path) -> Any:
+    dataset = local_config(write_corpus(folder), folder / "cache", sentence_order=False)
+    return load_pretraining_data(dataset, small_tokenizer(), 0).evaluation
+
+
+def pairs(folder: Path, **options: Any) -> Any:
+    path = write_splits(folder, train=rows_of_pairs(30), validation=rows_of_pairs(20, first=30))
+    dataset = config(path, folder / "cache", sequence_length=100, max_evaluation_examples=15)
+    return load(dataset, **options).evaluation["validation"]
+
+
+def double_pairs(folder: Path) -> Any:
+    return pairs(folder, cls_tokens=2, double_cls_pairs="both")
+
+
+def tagged(folder: Path) -> Any:
+    rows = [
+        {"tokens": [f"word{number % 5}"] * (1 + number % 9), "tags": ["O"] * (number % 9) + ["B"]}
+        for number in range(30)
+    ]
+    path = write_splits(folder, train=rows, validation=rows[:20])
+    dataset = TaggingConfig(
+        name="tags", source="local", path=str(path), token_column="tokens", tag_column="tags",
+        cache_dir=str(folder / "cache"), sequence_length=24,
+    )  # fmt: skip
+    return load_labelled_data(dataset, TokenizerConfig(vocab_size=20), 0).evaluation["validation"]
+
+
+def shifted(folder: Path) -> Any:
+    dataset = LabelledConfig(
+        name="python_docs", source="embedded", cache_dir=str(folder), sequence_length=40, max_evaluation_examples=40
+    )
+    return load_labelled_data(dataset, TokenizerConfig(vocab_size=300, train_documents=20), 0).evaluation["validation"]
+
+
+@pytest.mark.parametrize("make", [pretraining, unpaired, pairs, double_pairs, tagged, shifted])
+def test_lengths_are_those_of_the_examples(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    examples = make(tmp_path)
+    counted = [len(examples[index]["input_ids"]) for index in range(len(examples))]
+    assert len(set(counted)) > 2
+    for known in (examples, RowNumbers(examples, first=7)):
+        lengths = known_lengths(known)
+        assert lengths is not None
+        assert lengths.tolist() == counted
+        assert evaluation_order(known).tolist() == longest_first(np.array(counted)).tolist()
+
+
+def test_data_that_have_no_lengths_keep_their_order() -> None:
+    drawn = load_labelled_data(ParityConfig(size=4, train_examples=6), TokenizerConfig(), 0).train
+    for examples in (drawn, RowNumbers(drawn)):
+        assert known_lengths(examples) is None
+        assert evaluation_order(examples).tolist() == list(range(6))
+
+
+def test_examples_of_a_corpus_are_numbered(tmp_path: Path) -> None:
+    dataset: CorpusConfig = local_config(write_corpus(tmp_path), tmp_path / "cache")
+    data = load_pretraining_data(dataset, small_tokenizer(), 0)
+    assert data.collate([data.evaluation[index] for index in (5, 2)])["index"].tolist() == [5, 2]
