@@ -128,4 +128,4 @@ class _Take(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,), (positions,) = gradients, ctx.saved_tensors
-        return gradient.new_zeros(ctx.shape).index_copy(0, positions, gradient), None
+        return gradient.new_zeros(ctx.shape).index_copy_(0, positions, gradient), None

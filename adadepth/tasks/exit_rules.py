@@ -15,6 +15,7 @@ from adadepth.analysis.console import study_table
 from adadepth.analysis.exit_study import add_timings, study
 from adadepth.analysis.files import write_exit_study
 from adadepth.data import LabelledData
+from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule, standard_rules
 from adadepth.halting.trace import DepthTrace
@@ -95,8 +96,11 @@ def _needed(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
 
 
 def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, dict[int, float]]:
-    """Seconds an example by rule and batch size: medians over repetitions in which the rules take turns."""
-    examples = [dataset[index] for index in range(min(len(dataset), TIMED_EXAMPLES))]
+    """Seconds an example by rule and batch size: medians over repetitions in which the rules take turns.
+
+    The first examples of the set, in batches by length as in an evaluation.
+    """
+    examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < TIMED_EXAMPLES]
     seconds: dict[tuple[str, int], list[float]] = {}
     for batch_size in BATCHES:
         batches = _batches(trainer, examples, batch_size)

@@ -86,11 +86,9 @@ def remember(refresh: Refresh, keys: Tensor, values: Tensor) -> Memory:
         places = torch.searchsorted(visible.slots, places)
     if memory is None:
         memory = Memory(keys.new_zeros(size, keys.shape[1]), values.new_zeros(size, values.shape[1]))
-    if torch.is_grad_enabled():
+    elif torch.is_grad_enabled():  # the last iteration's gradient needs what was there
         return Memory(memory.keys.index_copy(0, places, keys), memory.values.index_copy(0, places, values))
-    memory.keys.index_copy_(0, places, keys)  # nobody needs what was there
-    memory.values.index_copy_(0, places, values)
-    return memory
+    return Memory(memory.keys.index_copy_(0, places, keys), memory.values.index_copy_(0, places, values))
 
 
 def count_pairs(kernel: Kernel, queries: ActiveSet, visible: ActiveSet) -> Tensor | int:
@@ -160,7 +158,7 @@ def _padded(
 ) -> Tensor:
     rows, width = queries.shape[0], queries.widest
     grid = None if len(query) == rows * width else queries.grid
-    padded = query if grid is None else query.new_zeros(rows * width, query.shape[1]).index_copy(0, grid, query)
+    padded = query if grid is None else query.new_zeros(rows * width, query.shape[1]).index_copy_(0, grid, query)
     heads = (rows, -1, query.shape[1] // size, size)
     projected = (tensor.view(heads).transpose(1, 2) for tensor in (padded, *memory))
     if attention_mask is not None:

@@ -102,9 +102,8 @@ class AlbertStepper:
         self._active: ActiveSet | None = None
         self.width = embedded.shape[1]
         if _packs(config, embedded.device, training=albert.training):
-            found = pack(
-                torch.ones_like(embedded[..., 0], dtype=torch.bool) if self._valid is None else self._valid.bool()
-            )
+            valid = embedded.new_ones(embedded.shape[:2]) if attention_mask is None else attention_mask
+            found = pack(valid.bool())
             self._state = take(self._state.flatten(0, 1), found.slots)
             self._align(found.counts, found.widest)
         self._attention_mask = self._make_mask()
@@ -146,7 +145,6 @@ class AlbertStepper:
         """Take the packed tokens for those of rows that begin at the left."""
         self._valid = torch.arange(widest, device=counts.device) < counts.unsqueeze(1)
         self._active = pack(self._valid)
-        self._active.widest  # noqa: B018 - asked for now: later, a training step would wait for the device
 
     def _keep_padded(self, rows: Tensor) -> None:
         if self._valid is not None:
@@ -157,8 +155,8 @@ class AlbertStepper:
 
     def _leading(self, active: ActiveSet) -> Tensor:
         """The first two tokens of every row, (A, 2, H); the first twice where there is no second."""
-        first = active.counts.cumsum(0) - active.counts
-        second = first + (active.counts > 1).long()
+        first = active.starts[:-1].clamp(max=len(self._state) - 1)  # a last row without tokens reads another's
+        second = first + (active.counts > 1).to(first.dtype)
         return self._state[torch.stack([first, second], dim=1)]
 
     def _make_mask(self) -> Any:

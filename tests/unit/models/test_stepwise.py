@@ -119,6 +119,15 @@ def test_rows_of_one_length_or_without_a_mask_are_never_narrowed():
     torch.testing.assert_close(masked.logits, unmasked.logits)
 
 
+def test_a_row_without_tokens_disturbs_nobody():
+    model, batch = small_ponder(), padded_batch((12, 8, 5, 3))
+    expected = evaluate(model, batch, "fixed:3")
+    batch["attention_mask"][3] = 0
+    found = evaluate(model, batch, "fixed:3")
+    torch.testing.assert_close(found.logits[:3], expected.logits[:3], atol=1e-5, rtol=0)
+    assert found.logits.isfinite().all()
+
+
 def test_padding_on_the_left_is_kept():
     model, batch = small_ponder(), padded_batch((12, 8, 8, 8))
     left = {
@@ -197,6 +206,7 @@ class NoWaiting(TorchDispatchMode):
 def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
     """On an accelerator a question to the device would empty its queue; labels are looked at on the CPU only."""
     monkeypatch.setattr("adadepth.models.losses.check_classes", lambda labels, classes: None)
+    monkeypatch.setattr("adadepth.models.albert.stepping._packs", lambda *args, training: not training)
     batch, labels = padded_batch(LENGTHS), torch.tensor([0, 1, 1, 0, -100, 1, 0, 1])
     for model, rule in ((small_ponder(), "quantile:0.5"), (small_multi_exit(), "entropy:0.3")):
         embedded = model.train().albert.embeddings(batch["input_ids"], batch["token_type_ids"])
