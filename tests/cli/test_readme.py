@@ -11,6 +11,8 @@ import pytest
 from adadepth import tasks
 from adadepth.run import main
 from tests.configs.support import GLUE
+from tests.models_support import small_ponder
+from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,7 +43,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_the_readme_has_commands():
     assert len(RUNS) >= 10
     assert commands("torchrun")
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == 3
 
 
 @pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
@@ -92,16 +94,20 @@ def test_torchrun_writes_one_folder(tmp_path):
     assert done.stdout.count(f"report: {report.relative_to(tmp_path)}") == 1
 
 
-def test_python_blocks(tmp_path, monkeypatch):
+def test_python_blocks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    first, second = blocks("python")
+    first, second, third = blocks("python")
     exec(first, names)
     assert names["outputs"].updates.shape == (2, 12)
     assert set(names["outputs"].loss_parts) == {"task", "ponder"}
     exec(second, names)
     assert names["outputs"].logits.shape == (2, 2)
     assert names["outputs"].exit_steps.shape == (2,)
+    for part in (small_ponder(), tokenizer("bert")):
+        part.save_pretrained("outputs/ponder_tiny/RUN/model")
+    exec(third, names)
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_make_targets_exist():

@@ -13,11 +13,7 @@ MISTAKES = [
     (["model.act_epsilon=0"], "model.act_epsilon=0.0: must be above 0 and below 1"),
     (["model.act_epsilon=1"], "model.act_epsilon=1.0: must be above 0 and below 1"),
     (["model.halt_bias_init=inf"], "model.halt_bias_init=inf: must be a finite number"),
-    ("model.execution: invalid value 'raged', expected one of [auto, dense, ragged] (did you",),
-    (
-        ["model.execution=ragged", "model.state_rule=basic"],
-        "model.execution=ragged: needs model.state_rule=single or gr",
-    ),
+    (["model.execution=ragged", "model.state_rule=basic"], "model.execution=ragged: needs model.state_rule=single or"),
     (["model.execution=ragged", "model.attn_implementation=flex_attention"], "needs model.attn_implementation eager,"),
     (["model.execution=ragged", "runtime.compile=true"], "model.execution=ragged: not with runtime.compile=true"),
     (["model.num_attention_heads=7"], "model.num_attention_heads=7: must divide model.hidden_size=768"),
