@@ -63,7 +63,8 @@ def run_ragged(
     """
     rule = cast(StateRule, encoder.config.state_rule)
     visible = active = pack(valid)
-    tokens = _start(rule, take(state.flatten(0, 1), active.slots))
+    base = _start(rule, state, valid)
+    tokens = _start(rule, take(state.flatten(0, 1), active.slots), torch.ones_like(active.slots, dtype=torch.bool))
     recorded, memory = state, None
     finished: list[tuple[Tensor, Tokens]] = []
     probabilities: list[tuple[Tensor, Tensor]] = []
@@ -85,14 +86,13 @@ def run_ragged(
         if wants_states:
             recorded = encoder.state_record(recorded, scatter(recorded, active.slots, tokens.state))
     finished.append((active.slots, tokens))
-    base = Tokens(state, state if rule == "single" else torch.zeros_like(state), init_act(valid))
     final = _assemble(base, finished)
     return final.result, final.halting, _by_step(probabilities, valid.shape), ComputedSteps.of(computed)
 
 
-def _start(rule: StateRule, state: Tensor) -> Tokens:
-    everybody = torch.ones(len(state), dtype=torch.bool, device=state.device)
-    return Tokens(state, state if rule == "single" else torch.zeros_like(state), init_act(everybody))
+def _start(rule: StateRule, state: Tensor, valid: Tensor) -> Tokens:
+    """Tokens before the first iteration, packed or not."""
+    return Tokens(state, state if rule == "single" else torch.zeros_like(state), init_act(valid))
 
 
 def _update(
