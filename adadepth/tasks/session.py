@@ -20,11 +20,12 @@ from transformers import (
 
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
-from adadepth.config import ExperimentConfig, SearchConfig
+from adadepth.config import ExperimentConfig, Mode, SearchConfig
 from adadepth.data.features import FeatureReader
 from adadepth.errors import CheckpointError
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
+from adadepth.training.budget import TrainingBudget
 from adadepth.training.callbacks import (
     ConsoleCallback,
     EpochCallback,
@@ -34,6 +35,7 @@ from adadepth.training.callbacks import (
     TrackingCallback,
 )
 from adadepth.training.evaluation import Evaluation
+from adadepth.training.labelled_evaluation import max_updates
 from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run, run_directory
 from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
 from adadepth.training.trainer import DepthTrainer, checkpoint_step, complete_checkpoints
@@ -173,6 +175,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         config.trainer,
         callbacks,
         parts.search,
+        training_budget(config, parts.model, args.device),
     )
     trainer.features = parts.features
     trainer.remove_callback(PrinterCallback)
@@ -180,6 +183,13 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         trainer.add_callback(ProgressBarCallback)
     tracking.trainer = epochs.trainer = trainer
     return Session(run, trainer, tracking, stop)
+
+
+def training_budget(config: ExperimentConfig, model: Any, device: torch.device) -> TrainingBudget | None:
+    """What holds the depth of training, where the user set one."""
+    if config.budget.target is None or config.mode is not Mode.train:
+        return None
+    return TrainingBudget(config.budget, model, max_updates(model), device)
 
 
 def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> str:

@@ -44,6 +44,9 @@ class AlbertActConfig(AlbertShape):
         halting_scope: Whether each `token` halts, or the whole `sequence` on its tokens' mean probability.
         halt_bias_init: Initial bias of the halting unit: 0 in the paper (every token halts at its second update at
             initialisation), +1 in Universal Transformers; negative values start deep.
+        recall: Whether the block reads the embedded input again in every iteration, x_{n-1} + x_0 (Bansal et al. 2022,
+            arXiv 2202.05826, "recall"), without which a long recurrence forgets what it was asked.
+        fixed_depth: Updates that every token gets, and nobody halts: ALBERT of that depth, the rival of equal work.
         execution: `dense` updates every token until the last one has halted; `ragged` running tokens only, with the
             same results; `auto` is ragged where that is faster. A state rule whose halted states keep moving runs
             dense.
@@ -59,6 +62,8 @@ class AlbertActConfig(AlbertShape):
     halting_input: str = "block_output"
     halting_scope: str = "token"
     halt_bias_init: int | float = 0.0
+    recall: bool = False
+    fixed_depth: int | None = None
     execution: str = "auto"
 
     def __post_init__(self, **kwargs: object) -> None:
@@ -67,6 +72,10 @@ class AlbertActConfig(AlbertShape):
             raise ConfigError(f"act_epsilon={self.act_epsilon} must lie between 0 and 1, both excluded")
         if self.act_penalty < 0:
             raise ConfigError(f"act_penalty={self.act_penalty} must not be negative")
+        if self.fixed_depth is not None and not 1 <= self.fixed_depth <= self.num_hidden_layers:
+            raise ConfigError(
+                f"fixed_depth={self.fixed_depth} must lie between 1 and num_hidden_layers={self.num_hidden_layers}"
+            )
         check_choices(self, CHOICES)
         check_execution(self)
 

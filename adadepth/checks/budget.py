@@ -1,0 +1,56 @@
+"""What a budget needs: a model with a depth to hold, a target within it, and no price beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adadepth.config import (
+    AlbertActModelConfig,
+    BudgetConfig,
+    BudgetUnit,
+    ExperimentConfig,
+    ModelConfig,
+    PonderSettings,
+)
+
+# The penalties on depth of the papers. Either they say what depth costs, or a budget finds it out.
+_PRICES = ("act_penalty", "lambda_distribution_depth")
+
+
+def check_budget(config: ExperimentConfig) -> Iterator[str]:
+    """A target, its unit, its schedule, and the model it is for."""
+    budget, model = config.budget, config.model
+    if budget.target is None:
+        if budget != BudgetConfig():
+            yield "budget: read only with a target, e.g. budget=depth budget.target=3"
+        return
+    given = f"budget.target={budget.target:g}"
+    if not isinstance(model, AlbertActModelConfig | PonderSettings):
+        yield f"{given}: model={model.name} learns no depth to hold; models that do: albert_act, ponder_albert, ponder_rnn"
+        return
+    for name in _PRICES:
+        if value := getattr(model, name, 0):
+            yield f"{given}: model.{name}={value:g} is a price beside it; set it to 0, or budget=none"
+    low, full = (0.0, 1.0) if budget.unit is BudgetUnit.macs else (1.0, most_updates(model))
+    if full is not None and not (low <= budget.target <= full and budget.target > 0):
+        yield f"{given}: must be from {low:g} to {full:g}, in {budget.unit}"
+    shares = budget.grow + budget.hold + budget.ramp
+    if shares > 1:
+        yield f"budget.grow, budget.hold and budget.ramp: they add up to {shares:g} of all updates, at most 1 is allowed"
+    if budget.grow > 0:
+        yield from _growth(config)
+
+
+def _growth(config: ExperimentConfig) -> Iterator[str]:
+    """Only a recurrence without a halting decision can be of any depth."""
+    budget, model = config.budget, config.model
+    if not isinstance(model, AlbertActModelConfig):
+        yield f"budget.grow={budget.grow:g}: model={model.name} trains every step anyway; read only with albert_act"
+    elif model.num_hidden_layers is not None and budget.grow_from > model.num_hidden_layers:
+        yield f"budget.grow_from={budget.grow_from}: the model has only model.num_hidden_layers={model.num_hidden_layers}"
+
+
+def most_updates(model: ModelConfig) -> float | None:
+    """The largest depth that the settings allow; None where a pretrained model decides."""
+    found = getattr(model, "num_hidden_layers", getattr(model, "num_steps", None))
+    return None if found is None else float(found)
