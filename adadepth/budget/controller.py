@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 SMOOTHING = 0.95
-INTEGRAL = 3e-3
-PROPORTIONAL = 6e-2
+INTEGRAL = 1e-2
+PROPORTIONAL = 0.2
 LIMIT = 1.0
 
 
@@ -51,7 +51,9 @@ class BudgetSchedule:
     grow_from: int = 1
 
     def target_at(self, progress: float) -> float:
-        """The target of an update."""
+        """The target of an update; while depth grows, what everybody gets."""
+        if (forced := self.forced_at(progress)) is not None:
+            return self.full * forced / self.max_depth
         falling = progress - self.grow - self.hold
         if falling < 0:
             return self.full
@@ -92,6 +94,9 @@ class BudgetController:
         """
         multiplier, smoothed, _ = self._state.unbind()
         measured = total.double() / count.double()
+        if self.schedule.forced_at(progress) is not None:
+            self._state = torch.stack([multiplier, measured, measured])
+            return
         smoothed = SMOOTHING * smoothed + (1.0 - SMOOTHING) * measured if self._begun else measured
         error = (smoothed - self.schedule.target_at(progress)) / self.schedule.full
         multiplier = (multiplier + self.gain * INTEGRAL * error).clamp(-LIMIT, LIMIT)

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from adadepth.halting.trace import DepthTrace
 
 
 class Measure(NamedTuple):
-    """Depths of a batch: their sum, and what it is divided by; float64 scalars."""
+    """Depths of a batch: their sum, and the units (or the work) it is divided by; float64 scalars."""
 
     total: Tensor
-    count: Tensor
+    units: Tensor
 
 
 def measure_updates(model: Any, trace: DepthTrace) -> Measure:

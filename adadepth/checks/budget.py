@@ -26,7 +26,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         return
     given = f"budget.target={budget.target:g}"
     if not isinstance(model, AlbertActModelConfig | PonderSettings):
-        yield f"{given}: model={model.name} learns no depth to hold; models that do: albert_act, ponder_albert, ponder_rnn"
+        yield f"{given}: model={model.name} learns no depth to hold; use albert_act, ponder_albert or ponder_rnn"
         return
     for name in _PRICES:
         if value := getattr(model, name, 0):
@@ -36,7 +36,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         yield f"{given}: must be from {low:g} to {full:g}, in {budget.unit}"
     shares = budget.grow + budget.hold + budget.ramp
     if shares > 1:
-        yield f"budget.grow, budget.hold and budget.ramp: they add up to {shares:g} of all updates, at most 1 is allowed"
+        yield f"budget.grow, budget.hold and budget.ramp: shares of all updates, but they add up to {shares:g}"
     if budget.grow > 0:
         yield from _growth(config)
 
@@ -47,7 +47,7 @@ def _growth(config: ExperimentConfig) -> Iterator[str]:
     if not isinstance(model, AlbertActModelConfig):
         yield f"budget.grow={budget.grow:g}: model={model.name} trains every step anyway; read only with albert_act"
     elif model.num_hidden_layers is not None and budget.grow_from > model.num_hidden_layers:
-        yield f"budget.grow_from={budget.grow_from}: the model has only model.num_hidden_layers={model.num_hidden_layers}"
+        yield f"budget.grow_from={budget.grow_from}: must be at most model.num_hidden_layers={model.num_hidden_layers}"
 
 
 def most_updates(model: ModelConfig) -> float | None:

@@ -16,7 +16,6 @@ from adadepth.atomic import write_atomic
 from adadepth.budget.controller import BudgetController, BudgetSchedule
 from adadepth.budget.measure import MEASURES, full_depth
 from adadepth.config import BudgetConfig
-from adadepth.halting.trace import DepthTrace
 from adadepth.models.losses import LossTerm, combine_terms
 
 STATE = "budget.json"
@@ -90,7 +89,7 @@ class TrainingBudget:
     def term(self, outputs: Any, units: Tensor) -> Tensor:
         """This micro-batch's part of the loss: price times smooth depth, averaged over the `units` of the update."""
         measured = self.measure(self.model, outputs.trace)
-        self._depths += torch.stack([measured.total, measured.count]).detach().to(self._depths)
+        self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths)
         if self.is_growing:
             return torch.zeros((), device=self._depths.device)
         depth, _ = combine_terms({"budget": self.model.soft_depth(outputs)}, {"budget": units})
@@ -101,8 +100,7 @@ class TrainingBudget:
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(self._depths)
         total, count = self._depths.unbind()
-        if not self.is_growing:
-            self.controller.advance(total, count, self.progress)
+        self.controller.advance(total, count, self.progress)
         self._depths = torch.zeros_like(self._depths)
 
     @property

@@ -184,7 +184,7 @@ class DepthTrainer(Trainer):
         model = self.accelerator.unwrap_model(self.model)
         counts = [self._count_targets(model, batch) for batch in batches]
         tokens = torch.stack([count_tokens(batch) for batch in batches]).sum()
-        sums = [sum(count[name] for count in counts) for name in counts[0]]
+        sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
         totals = torch.stack([*sums, tokens]).float().to(device)
         if self.args.world_size > 1:
             dist.all_reduce(totals)
