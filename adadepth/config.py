@@ -539,6 +539,7 @@ class BudgetConfig:
     hold: float = 0.15  # share of all updates at full depth after that
     ramp: float = 0.25  # share of all updates on the way from full depth to `target`
     gain: float = 1.0  # how hard the controller pulls
+    targets: list[float] = field(default_factory=list)  # mode=evaluate: fit the checkpoint to each of these, in `unit`
 
 
 @dataclass

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 SMOOTHING = 0.95
-INTEGRAL = 1e-2
-PROPORTIONAL = 0.2
+INTEGRAL = 3e-3
+PROPORTIONAL = 6e-2
 LIMIT = 1.0
 
 
@@ -28,8 +28,9 @@ LIMIT = 1.0
 class BudgetSchedule:
     """What a budget asks of every update, by the share of all updates that were made before it.
 
-    In `grow` nobody halts and everybody gets the same depth, a straight line from `grow_from` to full depth; a long
-    recurrence learns that way what it does not learn at full depth from the start. Then the target is full depth for
+    In `grow` nobody halts and everybody gets the same depth, which rises from `grow_from` to full depth, slowly at
+    first (with the square of the progress): a long recurrence learns that way what it does not learn at full depth from
+    the start, and most of its updates are cheap. Then the target is full depth for
     `hold`, because depth that was never used is hard to win back; falls to `target` in `ramp`; and stays.
 
     Attributes:
@@ -65,7 +66,7 @@ class BudgetSchedule:
         """Updates that everybody gets in an update; None once tokens halt."""
         if progress >= self.grow:
             return None
-        return round(self.grow_from + (self.max_depth - self.grow_from) * progress / self.grow)
+        return round(self.grow_from + (self.max_depth - self.grow_from) * (progress / self.grow) ** 2)
 
 
 class BudgetController:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from adadepth.config import (
@@ -9,7 +10,9 @@ from adadepth.config import (
     BudgetConfig,
     BudgetUnit,
     ExperimentConfig,
+    Mode,
     ModelConfig,
+    MultiExitAlbertModelConfig,
     PonderSettings,
 )
 
@@ -20,8 +23,10 @@ _PRICES = ("act_penalty", "lambda_distribution_depth")
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
     """A target, its unit, its schedule, and the model it is for."""
     budget, model = config.budget, config.model
+    if budget.targets:
+        yield from _targets(config)
     if budget.target is None:
-        if budget != BudgetConfig():
+        if budget != BudgetConfig(targets=budget.targets, unit=budget.unit):
             yield "budget: read only with a target, e.g. budget=depth budget.target=3"
         return
     given = f"budget.target={budget.target:g}"
@@ -31,14 +36,33 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     for name in _PRICES:
         if value := getattr(model, name, 0):
             yield f"{given}: model.{name}={value:g} is a price beside it; set it to 0, or budget=none"
-    low, full = (0.0, 1.0) if budget.unit is BudgetUnit.macs else (1.0, most_updates(model))
-    if full is not None and not (low <= budget.target <= full and budget.target > 0):
-        yield f"{given}: must be from {low:g} to {full:g}, in {budget.unit}"
+    yield from _reachable("budget.target", budget.target, config)
     shares = budget.grow + budget.hold + budget.ramp
     if shares > 1:
         yield f"budget.grow, budget.hold and budget.ramp: shares of all updates, but they add up to {shares:g}"
     if budget.grow > 0:
         yield from _growth(config)
+
+
+def _targets(config: ExperimentConfig) -> Iterator[str]:
+    """Depths that a checkpoint is to be fitted to."""
+    given = f"budget.targets={config.budget.targets}"
+    if config.mode is not Mode.evaluate:
+        yield f"{given}: read only with mode=evaluate; training holds one, budget.target"
+    if not config.trainer.halting_statistics:
+        yield f"{given}: needs trainer.halting_statistics=true"
+    if not isinstance(config.model, AlbertActModelConfig | PonderSettings | MultiExitAlbertModelConfig):
+        yield f"{given}: nothing sets the depth of a trained model={config.model.name}"
+    for target in config.budget.targets:
+        yield from _reachable("budget.targets", target, config)
+
+
+def _reachable(key: str, target: float, config: ExperimentConfig) -> Iterator[str]:
+    unit = config.budget.unit
+    low, full = (0.0, 1.0) if unit is BudgetUnit.macs else (1.0, most_updates(config.model))
+    if target <= 0 or not low <= target <= (full or math.inf):
+        most = "" if full is None else f" to {full:g}"
+        yield f"{key}={target:g}: must be from {low:g}{most}, in {unit}"
 
 
 def _growth(config: ExperimentConfig) -> Iterator[str]:

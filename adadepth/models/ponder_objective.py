@@ -113,6 +113,12 @@ class PonderModel(StepwiseModel):
         assert output.halting_logits is not None
         output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
 
+    depth_knob = "exit_rule quantile:q"
+
+    def set_depth_level(self, level: float) -> None:
+        """Let a sequence exit at the first step with cdf_n > `level`, in (0, 1)."""
+        self.config.exit_rule = f"quantile:{level!r}"
+
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Sequences of a batch, whose depths a budget counts."""
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)

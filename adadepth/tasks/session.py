@@ -108,11 +108,22 @@ def train_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts)
         return fit(session, checkpoint)
 
 
-def evaluate_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts, path: str) -> dict[str, float]:
-    """Evaluate the model that came from `path` in a new folder, and write a report; returns the metrics."""
+def evaluate_parts(
+    config: ExperimentConfig,
+    args: TrainingArguments,
+    parts: Parts,
+    path: str,
+    further: Callable[[Session], Any] | None = None,
+) -> dict[str, float]:
+    """Evaluate the model that came from `path` in a new folder, and write a report; returns the metrics.
+
+    `further` is done with the evaluated model before that.
+    """
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, parts) as session:
         session.trainer.evaluate()
+        if further is not None:
+            further(session)
         session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
         return session.tracking.last_metrics
 

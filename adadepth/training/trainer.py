@@ -322,7 +322,7 @@ class DepthTrainer(Trainer):
         values: dict[str, float] = {}
         evaluations: dict[str, Evaluation] = {}
         for number, (name, dataset) in enumerate(self.evaluation_sets.items()):
-            evaluations[name], speed = self._evaluate_set(name, dataset)
+            evaluations[name], speed = self.evaluate_set(name, dataset)
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
             metrics = evaluations[name].metrics() | {"tokens_per_second": speed}
             values |= {prefix + metric: value for metric, value in metrics.items()}
@@ -333,7 +333,7 @@ class DepthTrainer(Trainer):
         examples = sum(len(dataset) for dataset in self.evaluation_sets.values())
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
 
-    def _evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
+    def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
         """The evaluation of a set, merged over processes, and its tokens per second."""
         evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
         for batch, outputs in watch.time(self.forward_passes(dataset, evaluation.options)):

@@ -73,6 +73,12 @@ class AlbertActPreTrainedModel(PreTrainedModel):
         depth = 1.0 + smooth_depth(survival, steps < trace.updates.unsqueeze(-1))
         return LossTerm((depth * trace.valid).sum(), trace.valid.sum())
 
+    depth_knob = "halting threshold 1 - act_epsilon"
+
+    def set_depth_level(self, level: float) -> None:
+        """Halt a token when its halting sum exceeds `level`, in (0, 1)."""
+        self.config.act_epsilon = 1.0 - level
+
     def force_depth(self, depth: int | None) -> None:
         """Give every token this many updates from now on, and nobody halts; None: as the configuration says."""
         for module in self.modules():
