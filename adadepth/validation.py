@@ -133,7 +133,7 @@ def _tagging(model: ModelConfig, dataset: DatasetConfig) -> Iterator[str]:
 
 
 def _mode(config: ExperimentConfig) -> Iterator[str]:
-    needs = {"resume": Mode.train, "checkpoint": Mode.evaluate, "run": Mode.report}
+    needs = {"resume": Mode.train, "rival_of": Mode.train, "checkpoint": Mode.evaluate, "run": Mode.report}
     for key, mode in needs.items():
         value = getattr(config, key)
         if value is not None and config.mode is not mode:
@@ -145,6 +145,10 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield "run: mode=report needs it (a run directory, or `latest`)"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
         yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    if config.rival_of is not None and not isinstance(config.model, AlbertActModelConfig):
+        yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with albert_act"
+    if config.rival_of is not None and config.seeds > 1:
+        yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
 

@@ -47,3 +47,23 @@ def budget_label(row: Mapping[str, Any]) -> str:
     if row["target"] is None:
         return "as trained"
     return f"{row['target']:g}" + ("" if row["fit"]["is_reached"] else " (nearest)")
+
+
+def rival_columns(found: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of an adaptive run and its rivals: depth, work as a multiple of the adaptive run's, quality."""
+    reference = found["rows"][0]
+    names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
+    rows = [
+        [
+            f"{row['kind']} {row['max_depth']}" if row["kind"] != "adaptive" else "adaptive",
+            row["mean"],
+            row["std"],
+            row["executed_macs"] / reference["executed_macs"],
+            *(row["metrics"].get(name) for name in names),
+        ]
+        for row in found["rows"]
+    ]
+    return ["network", "depth", "sd", "work", *(name.removeprefix("eval/") for name in names)], rows
+
+
+_RIVAL_METRICS = ("/score", "/mlm_loss", "/task_loss")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.analysis.architectures import LETTERS, OPERATIONS, QUALITIES, is_fixed
-from adadepth.analysis.budgets import budget_label, drawn_quality
+from adadepth.analysis.budgets import budget_label, drawn_quality, rival_columns
 from adadepth.analysis.comparison import compared_rows, conditions_text, measured_qualities, set_title
 from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title, warnings
 from adadepth.analysis.seeds import headline_metrics
@@ -44,6 +44,8 @@ def halting_table(summary: Mapping[str, Any], step: int | None = None) -> str:
     loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
     lines.append(f"shares from none to the class's highest: '{_LEVELS}'; {loss}, over units that have one")
     lines += [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
+    if warning := summary.get("adaptation", {}).get("warning"):
+        lines.append(f"warning: {warning}")
     return "\n".join(lines)
 
 
@@ -101,6 +103,25 @@ def budgets_table(found: Mapping[str, Any]) -> str:
         shown = "-" if work is None else f"{work:.3f}"
         lines.append(f"{budget_label(row):20}{row['mean']:>7.2f}{row['std']:>7.2f}{shown:>8}  {cells}")
     return "\n".join(lines)
+
+
+def rivals_table(found: Mapping[str, Any]) -> str:
+    """Draw an adaptive run beside its rivals of equal work as text.
+
+    Args:
+        found: What rivals.json holds.
+    """
+    columns, rows = rival_columns(found)
+    widths = [20, *(max(len(name), 9) for name in columns[1:])]
+    shown = [columns, *([row[0], *("-" if value is None else f"{value:.4f}" for value in row[1:])] for row in rows)]
+    lines = [
+        "  ".join(
+            f"{cell:{'<' if not index else '>'}{width}}"
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in shown
+    ]
+    return "\n".join(["rivals of equal work (work as a multiple of the adaptive run's):", "", *lines])
 
 
 def layers_table(summary: Mapping[str, Any], step: int | None = None) -> str:

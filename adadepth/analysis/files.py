@@ -20,7 +20,7 @@ from adadepth.atomic import write_atomic
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
 ARCHITECTURES = "architectures.json"
-BUDGETS, BUDGETS_TABLE = "budgets.json", "budgets.csv"
+BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 _CLASS_COLUMNS = (
@@ -75,6 +75,11 @@ def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / BUDGETS, found)
     write_atomic(directory / BUDGETS_TABLE, _as_csv(*budget_columns(found)))
+
+
+def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
+    _write_json(directory / RIVALS, found)
 
 
 def budget_columns(found: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
@@ -145,8 +150,8 @@ def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
-    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `seeds`) it tells damage
-    only.
+    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`,
+    `seeds`) it tells damage only.
     """
 
     directory: Path
@@ -159,6 +164,7 @@ class RunFiles:
     exit_rules: dict[str, Any]
     architectures: dict[str, Any]
     budgets: dict[str, Any]
+    rivals: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
 
@@ -206,6 +212,7 @@ def read_run(directory: Path) -> RunFiles:
         exit_rules=optional(EXIT_RULES),
         architectures=optional(ARCHITECTURES),
         budgets=optional(BUDGETS),
+        rivals=optional(RIVALS),
         seeds=optional(SEEDS),
         missing=missing,
     )

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from adadepth.analysis import architecture_sections, exit_sections, layer_sections, sections
 from adadepth.analysis.architectures import is_fixed
-from adadepth.analysis.budgets import budget_label
+from adadepth.analysis.budgets import budget_label, rival_columns
 from adadepth.analysis.colors import depth_color, text_on
 from adadepth.analysis.files import (
     ARCHITECTURES,
@@ -23,6 +23,7 @@ from adadepth.analysis.files import (
     EXITS,
     HALTING,
     METRICS,
+    RIVALS,
     RUN,
     SEEDS,
     SENTENCES,
@@ -72,6 +73,7 @@ def write_report(run_directory: Path) -> Path:
         budget_charts=sections.budget_chart(files.metrics),
         budgets=files.budgets,
         budget_targets=budget_targets(files),
+        rivals=rival_columns(files.rivals) if files.rivals else None,
         sentences=sentences(files),
         depth_styles=depth_styles(max_depth(files)),
         exit_sets=exit_sections.exit_sets(files.exits),
@@ -221,7 +223,7 @@ def sources(files: RunFiles) -> list[str]:
     """Names of the files that the page is drawn from."""
     optional = {
         EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
-        SEEDS: files.seeds,
+        RIVALS: files.rivals, SEEDS: files.seeds,
     }  # fmt: skip
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *(name for name, found in optional.items() if found)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adadepth.analysis.adaptation import describe_adaptation
 from adadepth.analysis.correlation import spearman_from_table
 from adadepth.analysis.layers import WEIGHT, WEIGHTS, describe_layers
 from adadepth.halting.trace import Work
@@ -42,6 +43,7 @@ def summarise(
         "max_depth": sums["depth"].shape[1] - 1,
         "n": described["all"]["n"],
         "classes": described,
+        "adaptation": describe_adaptation(described, unit),
         "steps": _describe_steps(sums, sums["depth"][everyone], missing),
         "cosine": _describe_cosines(sums, cosine_groups, missing),
         "spearman": _describe_correlations(sums["depth_by_loss"], correlated, missing),
@@ -253,6 +255,7 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     for name, described in summary["classes"].items():
         flat |= {f"halting/{name}/{key}": described[key] for key in _CLASS_SCALARS if key in described}
     everyone = summary["classes"]["all"]
+    flat |= {f"halting/{key}": value for key, value in summary.get("adaptation", {}).items() if key != "warning"}
     flat |= {f"halting/{key}": everyone[key] for key in ("remainder", "ponder_cost", "entropy") if key in everyone}
     flat |= {
         f"halting/probability/{row['depth']}": row["probability"] for row in _with(summary["steps"], "probability")
