@@ -565,9 +565,7 @@ class ExperimentConfig:
     optimise: str = "eval/loss"  # metric a sweep optimises; what the run returns
     checkpoint: str | None = None  # mode=evaluate: a run directory, one of its checkpoints, `latest`, or a hub id
     run: str | None = None  # mode=report: a run directory, or `latest`
-    rival_of: str | None = (
-        None  # train the network of one depth and as much work as this run: its directory, or `latest`
-    )
+    rival_of: str | None = None  # train the network of one depth and as much work as that run: a directory, or `latest`
     resume: str | None = None  # continue a run: its directory, or `latest`
     output_dir: str = "outputs"  # relative to where the command runs
 

@@ -1,4 +1,4 @@
-"""Does depth adapt at all? A verdict on the spread of depths, overall and within classes, and what helps where it fails."""
+"""Does depth adapt at all? A verdict on the spread of depths, overall and within classes, and what may help."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 FEWEST, FEWEST_WITHIN = 1.5, 1.15
 
 _HELP = {
-    "token": "a budget holds a depth (budget=depth budget.target=...); model.halt_bias_init=-2 starts deeper; tasks that "
-    "need depth need model.state_rule=graves and model.recall=true",
-    "sequence": "model.prior=uniform keeps later steps trained; a budget holds a depth (budget=depth budget.target=...); "
-    "a second stage trains the halting head alone",
+    "token": "budget=depth holds a mean depth; model.halt_bias_init=-2 starts deeper; tasks that need depth need "
+    "model.state_rule=graves and model.recall=true",
+    "sequence": "model.prior=uniform keeps later steps trained; budget=depth holds a mean depth; a second stage trains "
+    "the halting head alone",
 }
 
 
@@ -27,8 +27,8 @@ def describe_adaptation(classes: Mapping[str, Mapping[str, Any]], unit: str) -> 
         unit: What halts.
 
     Returns:
-        `effective_depths` of all units; `effective_depths_within`: the mean over classes, weighted by their units, where
-        there are any; and `warning`, one line, where depth does not adapt.
+        `effective_depths` of all units; `effective_depths_within`: the mean over classes, weighted by their units,
+        where there are any; and `warning`, one line, where depth does not adapt.
     """
     everyone = classes["all"]
     if "entropy" not in everyone or unit not in _HELP:
@@ -43,7 +43,5 @@ def describe_adaptation(classes: Mapping[str, Mapping[str, Any]], unit: str) -> 
         found["warning"] = f"depth does not adapt ({shown} {found['effective_depths']:.2f} depths): {_HELP[unit]}"
     elif found.get("effective_depths_within", math.inf) < FEWEST_WITHIN:
         within = found["effective_depths_within"]
-        found["warning"] = (
-            f"depth differs between classes only (within them as varied as {within:.2f} depths): {_HELP[unit]}"
-        )
+        found["warning"] = f"depth differs between classes only (by {within:.2f} within): {_HELP[unit]}"
     return found

@@ -1,7 +1,7 @@
 """The rival of equal work: the same network with one depth for everybody, trained the same way, beside an adaptive run.
 
-`rival_of=<run>` is an ordinary run of its own (it resumes, reports and sweeps like one); what it adds is the depth, read
-off the run it is compared with, and at its end a row in that run's rivals.json and report.
+`rival_of=<run>` is an ordinary run of its own (it resumes, reports and sweeps like one); what it adds is the depth,
+read off the run it is compared with, and at its end a row in that run's rivals.json and report.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def train_rival(config: ExperimentConfig, train: Callable[[ExperimentConfig], di
 
 
 def _folder_of(rival: ExperimentConfig) -> Path:
-    """The folder that a rival was trained in: the newest finished one of its seed and of the run it is compared with."""
+    """The folder that a rival was trained in: the newest finished one of its seed and of the run it is for."""
     if rival.resume is not None and rival.resume != "latest":
         return Path(rival.resume)
     wanted = (str(rival.rival_of), rival.seed)

@@ -57,6 +57,45 @@ def test_accumulation_changes_no_gradient(tmp_path, reduction):
     )
 
 
+BUDGET = ("model.act_penalty=0", "budget.target=2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=3")
+
+
+def budget_states(folder, batch, accumulation):
+    """The controller's state after three updates, and the last one's gradients."""
+    trainer = tiny_trainer(
+        folder,
+        f"trainer.per_device_train_batch_size={batch}",
+        f"trainer.gradient_accumulation_steps={accumulation}",
+        "trainer.max_grad_norm=0",
+        *BUDGET,
+    )
+    gradients = {}
+    trainer.add_callback(LastGradients(gradients))
+    trainer.train()
+    return trainer.budget.controller.state_dict()["state"], gradients
+
+
+class LastGradients(TrainerCallback):
+    """Keeps the gradients of the last update, in which a budget has a price."""
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.kept |= {name: p.grad.detach().clone() for name, p in model.named_parameters()}
+
+
+def assert_same_budget(found, expected):
+    assert found[0] == pytest.approx(expected[0], rel=1e-9)
+    assert expected[0][0] != 0, "the multiplier has moved"
+    for name, gradient in expected[1].items():
+        torch.testing.assert_close(found[1][name], gradient, atol=2e-6, rtol=1e-3, msg=name)
+
+
+def test_accumulation_changes_neither_multiplier_nor_gradient(tmp_path):
+    assert_same_budget(budget_states(tmp_path / "2", 4, 2), budget_states(tmp_path / "1", 8, 1))
+
+
 def test_two_processes_equal_one(tmp_path):
     """Gradients, losses, metrics and halting statistics of two gloo processes on the same global batch; resume too."""
     gradients, logged, metrics = first_update(tmp_path / "one", 8, 1)
@@ -71,6 +110,7 @@ def test_two_processes_equal_one(tmp_path):
         assert two["logged"][name] == pytest.approx(logged[name], rel=1e-5), name
     for name in ("eval_loss", "eval_mlm_loss", "eval_sop_loss", "eval_mlm_accuracy", "eval_ponder_cost"):
         assert two["metrics"][name] == pytest.approx(metrics[name], rel=1e-5), name
+    assert_same_budget(two["budget"], budget_states(tmp_path / "budget", 8, 1))
     assert two["exact"] is not False, "two processes resumed in their second epoch must end where the whole run does"
     one = tiny_trainer(tmp_path / "again", "trainer.max_steps=1", "trainer.per_device_train_batch_size=8")
     one.evaluate()

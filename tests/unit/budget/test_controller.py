@@ -81,7 +81,7 @@ def test_while_depth_grows_nothing_is_paid():
     found = controller(grow=0.5, grow_from=1)
     advance(found, 2.0, 0.1)
     assert found.price(0.2).item() == 0.0
-    assert found.figures(0.1) == pytest.approx({"target": 2.0, "measured": 2.0, "multiplier": 0.0})
+    assert found.figures(0.1) == pytest.approx({"target": 1.0, "measured": 2.0, "multiplier": 0.0})
 
 
 @pytest.mark.parametrize(("target", "own_price", "stiffness"), [(1.5, 0.02, 1.0), (3.0, -0.02, 0.5), (5.0, 0.03, 3.0)])
