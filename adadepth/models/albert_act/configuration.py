@@ -44,6 +44,8 @@ class AlbertActConfig(AlbertShape):
         halting_scope: Whether each `token` halts, or the whole `sequence` on its tokens' mean probability.
         halt_bias_init: Initial bias of the halting unit: 0 in the paper (every token halts at its second update at
             initialisation), +1 in Universal Transformers; negative values start deep.
+        readout_weight: Weight of the loss part `readouts`, >= 0: the head also reads the state after every iteration
+            that a unit ran; see `adadepth.models.albert_act.readouts`.
         execution: `dense` updates every token until the last one has halted; `ragged` running tokens only, with the
             same results; `auto` is ragged where that is faster. A state rule whose halted states keep moving runs
             dense.
@@ -59,6 +61,7 @@ class AlbertActConfig(AlbertShape):
     halting_input: str = "block_output"
     halting_scope: str = "token"
     halt_bias_init: int | float = 0.0
+    readout_weight: int | float = 0.0
     execution: str = "auto"
 
     def __post_init__(self, **kwargs: object) -> None:
@@ -67,6 +70,8 @@ class AlbertActConfig(AlbertShape):
             raise ConfigError(f"act_epsilon={self.act_epsilon} must lie between 0 and 1, both excluded")
         if self.act_penalty < 0:
             raise ConfigError(f"act_penalty={self.act_penalty} must not be negative")
+        if self.readout_weight < 0:
+            raise ConfigError(f"readout_weight={self.readout_weight} must not be negative")
         check_choices(self, CHOICES)
         check_execution(self)
 

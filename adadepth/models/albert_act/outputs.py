@@ -24,6 +24,7 @@ class AlbertActOutput(ModelOutput):
         hidden_states: The states x_0 to x_N, N + 1 tensors (B, T, H), on request.
         attentions: Attention weights per iteration, N tensors (B, A, T, T), on request (eager attention).
         trace: The same halting facts in the form that statistics read.
+        readout_states: The states of the tokens that `readout_slots` names after every iteration, (K, N, H).
     """
 
     last_hidden_state: Tensor | None = None
@@ -35,6 +36,7 @@ class AlbertActOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     trace: DepthTrace | None = None
+    readout_states: Tensor | None = None
 
 
 @dataclass
