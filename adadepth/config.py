@@ -51,6 +51,7 @@ Source = StrEnum("Source", ["embedded", "local", "hub"])
 Problem = StrEnum("Problem", ["classification", "regression"])
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
+LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
 TokenizerKind = StrEnum("TokenizerKind", ["unigram", "word", "byte"])
 Optimizer = StrEnum("Optimizer", ["adamw", "lamb"])
@@ -332,8 +333,15 @@ class TaggingConfig(TableConfig):
 
 
 @dataclass
-class ParityConfig(ExamplesConfig):
-    """Is the number of ones odd? The task of ACT (Graves 2016) and PonderNet, drawn afresh in every epoch."""
+class GeneratedConfig(ExamplesConfig):
+    """Examples that are drawn afresh in every epoch, and of which it is known how much computing a unit needs."""
+
+    train_examples: int = 100000  # an epoch
+
+
+@dataclass
+class ParityConfig(GeneratedConfig):
+    """Is the number of ones odd? The task of ACT (Graves 2016) and PonderNet."""
 
     representation: Representation = Representation.vectors  # for a recurrent cell, or as tokens
     size: int = 64  # values, each 0, 1 or -1
@@ -342,7 +350,42 @@ class ParityConfig(ExamplesConfig):
     easy_ones: int | None = None  # with easy_epochs: easy examples first make hard ones learnable sooner
     extrapolation_ones: list[int] | None = None  # also evaluated: a range that training does not see
     counted: Counted = Counted.nonzero  # whether -1 counts as a one
-    train_examples: int = 100000  # an epoch
+
+
+@dataclass
+class FieldConfig(GeneratedConfig):
+    """Generated examples that lie at a random place of a larger field, so that larger ones can be read as well."""
+
+    field: int = 16  # positions along each side; the model needs as many
+
+
+@dataclass
+class MazeConfig(FieldConfig):
+    """Can a cell be reached from the start? A cell's difficulty is its distance."""
+
+    size: int = 8  # cells along each side
+    walls: float = 0.4  # share of cells that are walls
+    beyond_sizes: list[int] = field(default_factory=lambda: [12])  # also evaluated: sizes that training does not see
+
+
+@dataclass
+class HopsConfig(GeneratedConfig):
+    """Which colour do pointers lead to? A node's difficulty is how many pointers must be followed."""
+
+    unit: LabelledUnit = LabelledUnit.token  # every node has a label, or the sequence has that of one marked node
+    nodes: int = 24  # of an example
+    colours: int = 4  # of the nodes that do not point to another
+    train_hops: list[int] = field(default_factory=lambda: [0, 6])  # lowest and highest difficulty of labelled nodes
+    beyond_hops: list[int] | None = field(default_factory=lambda: [7, 12])  # also evaluated: not seen in training
+
+
+@dataclass
+class AdditionConfig(FieldConfig):
+    """The sum of two numbers, a column a token; a column's difficulty is how far away its carry is decided."""
+
+    digits: int = 12  # of each number
+    nines: float = 0.5  # share of columns whose digits sum to 9, which hand a carry on
+    beyond_digits: list[int] = field(default_factory=lambda: [20])  # also evaluated: longer numbers
 
 
 @dataclass
@@ -522,12 +565,30 @@ MODEL_SCHEMAS: dict[str, type[ModelConfig]] = {
     )
 }
 DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
+    "addition_task": AdditionConfig,
     "corpus": CorpusConfig,
+    "hops_task": HopsConfig,
     "labelled": LabelledConfig,
+    "maze_task": MazeConfig,
     "parity_task": ParityConfig,
     "stream": StreamConfig,
     "tagging": TaggingConfig,
 }
+
+
+def labels_tokens(dataset: DatasetConfig) -> bool:
+    """Whether every token, or every word, of a sequence has a label, and not the sequence."""
+    if isinstance(dataset, HopsConfig):
+        return dataset.unit is LabelledUnit.token
+    return isinstance(dataset, TaggingConfig | MazeConfig | AdditionConfig)
+
+
+def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
+    """The setting that says how many positions a model must know, and its value."""
+    if isinstance(dataset, FieldConfig):
+        return "dataset.field", dataset.field
+    return "dataset.sequence_length", dataset.sequence_length
+
 
 # Trainer settings that transformers does not have; adadepth.training translates them.
 OWN_TRAINER_FIELDS = frozenset({

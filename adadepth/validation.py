@@ -18,6 +18,7 @@ from adadepth.checks.data import (
     check_text,
     check_tokenizer,
 )
+from adadepth.checks.generated import check_generated
 from adadepth.checks.models import check_adalayers, check_model, check_par_xl, check_search
 from adadepth.checks.ranges import check_ranges
 from adadepth.checks.training import check_trainer
@@ -25,8 +26,11 @@ from adadepth.config import (
     AdaLayersModelConfig,
     AlbertActModelConfig,
     CorpusConfig,
+    DatasetConfig,
     ExperimentConfig,
+    GeneratedConfig,
     Mode,
+    ModelConfig,
     ParityConfig,
     ParXLModelConfig,
     PonderRnnModelConfig,
@@ -34,9 +38,9 @@ from adadepth.config import (
     Sink,
     StreamConfig,
     TableConfig,
-    TaggingConfig,
     Task,
     TextConfig,
+    labels_tokens,
     to_config,
 )
 from adadepth.errors import ConfigError, nearest
@@ -73,8 +77,8 @@ def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
         check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_text, check_corpus,
-        check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity, check_trainer, _mode,
-        _names, _extras,
+        check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity, check_generated,
+        check_trainer, _mode, _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -109,12 +113,22 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
     elif isinstance(model, ParXLModelConfig):
         yield f"model={model.name}: task=finetune has no classifier of this family"
-    if isinstance(dataset, TaggingConfig) and not isinstance(model, AdaLayersModelConfig):
-        yield f"model={model.name}: dataset={dataset.name} tags words, for adalayers, e.g. model=adalayers_minilm"
+    if labels_tokens(dataset):
+        yield from _tagging(model, dataset)
     vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
     if isinstance(model, PonderRnnModelConfig) != vectors and not isinstance(dataset, TextConfig):
         wanted = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens, e.g. ponder_albert"
         yield f"model={model.name}: dataset={dataset.name} needs {wanted}"
+
+
+def _tagging(model: ModelConfig, dataset: DatasetConfig) -> Iterator[str]:
+    """Which models have a classifier of tokens, and can read the symbols of generated data."""
+    if isinstance(model, AlbertActModelConfig):
+        return
+    if isinstance(dataset, GeneratedConfig):
+        yield f"model={model.name}: dataset={dataset.name} labels symbols of its own, for albert_act"
+    elif not isinstance(model, AdaLayersModelConfig):
+        yield f"model={model.name}: dataset={dataset.name} tags words, for albert_act or adalayers"
 
 
 def _mode(config: ExperimentConfig) -> Iterator[str]:
@@ -162,7 +176,8 @@ def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     if isinstance(dataset, CorpusConfig):
         return (*PRETRAINING_METRICS, *readouts)
     losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()), *readouts)
-    metrics = dataset.metrics if isinstance(dataset, TableConfig) else ["accuracy"]
+    drawn = ["token_accuracy" if labels_tokens(dataset) else "accuracy"]
+    metrics = dataset.metrics if isinstance(dataset, TableConfig) else drawn
     return (*losses, "score", *map(metric_key, metrics))
 
 

@@ -23,6 +23,7 @@ from adadepth.config import (
     Stage,
     StateRule,
     Task,
+    positions_read,
 )
 
 _SIZES = (
@@ -49,11 +50,9 @@ def check_model(config: ExperimentConfig) -> Iterator[str]:
     heads, hidden, positions = model.num_attention_heads, model.hidden_size, model.max_position_embeddings
     if heads is not None and hidden is not None and heads >= 1 and hidden % heads:
         yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
-    if positions is not None and config.dataset.sequence_length > positions:
-        yield (
-            f"dataset.sequence_length={config.dataset.sequence_length}: the model has only "
-            f"model.max_position_embeddings={positions} positions"
-        )
+    key, needed = positions_read(config.dataset)
+    if positions is not None and needed > positions:
+        yield f"{key}={needed}: the model has only model.max_position_embeddings={positions} positions"
 
 
 def _check_ragged(config: ExperimentConfig, model: AlbertActModelConfig) -> Iterator[str]:

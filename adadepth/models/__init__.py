@@ -70,7 +70,10 @@ SEQUENCE_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {
     AdaLayersConfig.model_type: AdaLayersForSequenceClassification,
 }
 # Family -> its classifier of tokens.
-TOKEN_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {AdaLayersConfig.model_type: AdaLayersForTokenClassification}
+TOKEN_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {
+    AlbertActConfig.model_type: AlbertActForTokenClassification,
+    AdaLayersConfig.model_type: AdaLayersForTokenClassification,
+}
 for _name in ("ponder_albert", "multi_exit_albert", "ponder_rnn", "adalayers"):
     AutoModelForSequenceClassification.register(SEQUENCE_CLASSIFIERS[_name].config_class, SEQUENCE_CLASSIFIERS[_name])
 AutoModelForTokenClassification.register(AdaLayersConfig, AdaLayersForTokenClassification)

@@ -13,11 +13,12 @@ from adadepth.analysis.sequence_classes import SequenceClasses
 from adadepth.config import (
     ExperimentConfig,
     LabelledConfig,
+    MazeConfig,
     ModelConfig,
     ParityConfig,
     PonderAlbertModelConfig,
-    TaggingConfig,
     TokenizerConfig,
+    labels_tokens,
 )
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
@@ -63,7 +64,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
     args = training_arguments(config, "unused until the run's folder is known")
     path = model_path(config)
-    model_class = classifier_class(config.model, isinstance(config.dataset, TaggingConfig))
+    model_class = classifier_class(config.model, labels_tokens(config.dataset))
     model = load_model(path, model_class, config.model, overridden_model_settings())
     sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
     is_own = config.tokenizer.path in sources  # unless another one is asked for
@@ -129,8 +130,10 @@ def _cls_options(model: ModelConfig | Any) -> dict[str, Any]:
 
 
 def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
-    """What the data decide about the model: its classes, and the size of its input where that is a vector."""
+    """What the data decide about the model: its classes, the size of its input vectors, the columns of a grid."""
     fields: dict[str, Any] = {}
+    if isinstance(config.dataset, MazeConfig):
+        fields["type_vocab_size"] = config.dataset.field
     if isinstance(config.dataset, ParityConfig) and data.tokenizer is None:
         fields["input_size"] = config.dataset.size
     if data.problem == "regression":
@@ -151,6 +154,11 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
         raise CheckpointError(
             f"checkpoint={config.checkpoint}: it predicts {settings.num_labels} classes, "
             f"dataset={config.dataset.name} has {wanted}"
+        )
+    if isinstance(config.dataset, MazeConfig) and settings.type_vocab_size < config.dataset.field:
+        raise CheckpointError(
+            f"dataset.field={config.dataset.field}: checkpoint={config.checkpoint} knows {settings.type_vocab_size} "
+            "columns"
         )
 
 

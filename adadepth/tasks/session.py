@@ -20,7 +20,7 @@ from transformers import (
 
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
-from adadepth.config import ExperimentConfig, SearchConfig
+from adadepth.config import ExperimentConfig, SearchConfig, positions_read
 from adadepth.data.features import FeatureReader
 from adadepth.errors import CheckpointError
 from adadepth.tasks.processes import decide
@@ -218,10 +218,9 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
     """Whether a model can read sequences as long as the settings ask for; vectors have no positions."""
     known = getattr(model.config, "max_position_embeddings", None)
     positions = getattr(model, "longest_sequence", known)
-    if positions is not None and config.dataset.sequence_length > positions:
-        raise CheckpointError(
-            f"dataset.sequence_length={config.dataset.sequence_length}: the model has only {positions} positions"
-        )
+    key, needed = positions_read(config.dataset)
+    if positions is not None and needed > positions:
+        raise CheckpointError(f"{key}={needed}: the model has only {positions} positions")
 
 
 def device_name(device: torch.device) -> str:
