@@ -75,6 +75,11 @@ class AlbertActConfig(AlbertShape):
         check_choices(self, CHOICES)
         check_execution(self)
 
+    @property
+    def max_steps(self) -> int:
+        """The last step."""
+        return self.num_hidden_layers
+
 
 def check_execution(config: AlbertActConfig) -> None:
     """Refuse a ragged execution where it would give other results.

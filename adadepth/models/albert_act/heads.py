@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
+from adadepth.halting.exit_rules import ExitRule
 from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.albert_act.exiting import SIGNALS, exit_rule_of, predict_steps
 from adadepth.models.albert_act.modeling import AlbertActModel, AlbertActPreTrainedModel
 from adadepth.models.albert_act.outputs import AlbertActOutput, HaltingOutput, SpanOutput, TaskOutput
 from adadepth.models.albert_act.readouts import CLASSES, Read, ran_steps, readout_term, refuse_readouts, slots_of
@@ -102,6 +104,8 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
 class AlbertActForSequenceClassification(AlbertActTaskModel):
     """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences."""
 
+    exit_signals = SIGNALS
+
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
         self.classifier = nn.Linear(config.hidden_size, label_count(config))
@@ -121,9 +125,28 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool = False,
+        generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C)."""
+        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C).
+
+        With an exit rule, or all steps, see `predict_steps`; a unit is a sequence. There is no loss then.
+        """
+        if exit_rule is not None or run_all_steps:
+            inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+            return predict_steps(
+                self.albert,
+                inputs,
+                None,
+                self._read,
+                rule=exit_rule_of(self.config, exit_rule),
+                run_all=run_all_steps,
+                by_sequence=True,
+                generator=generator,
+                options=kwargs,
+            )
         rows = None if labels is None or not self.config.readout_weight else self._labelled_rows(labels)
         if rows is not None:
             kwargs["readout_slots"] = rows * self.length_of(input_ids, inputs_embeds)
@@ -141,6 +164,11 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
             self.add_loss(result, outputs, task, num_targets, readouts)
         return result
 
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of one readout: H^2 for the pooler and H C."""
+        return self.config.hidden_size * (self.config.hidden_size + label_count(self.config))
+
     def _read(self, state: Tensor) -> Tensor:
         """Logits from first tokens, (R, H) to (R, C)."""
         return self.classifier(self.dropout(self.albert.pooled(state)))
@@ -155,6 +183,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 class AlbertActForTokenClassification(AlbertActTaskModel):
     """A class for every token."""
 
+    exit_signals = SIGNALS
     needs_pooler = False
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -172,9 +201,28 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool = False,
+        generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Tag; labels are classes (B, T), -100 where there is none. Logits are (B, T, C)."""
+        """Tag; labels are classes (B, T), -100 where there is none. Logits are (B, T, C).
+
+        With an exit rule, or all steps, see `predict_steps`; units are all real tokens, or, where all steps run, those
+        with a label if there are labels. There is no loss then.
+        """
+        if exit_rule is not None or run_all_steps:
+            inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+            return predict_steps(
+                self.albert,
+                inputs,
+                None if labels is None or not run_all_steps else labels >= 0,
+                self._read,
+                rule=exit_rule_of(self.config, exit_rule),
+                run_all=run_all_steps,
+                generator=generator,
+                options=kwargs,
+            )
         slots = None if labels is None or not self.config.readout_weight else slots_of(labels >= 0)
         if slots is not None:
             kwargs["readout_slots"] = slots
@@ -189,6 +237,11 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
                 readouts = self.readout_part(outputs, slots, labels.flatten()[slots], self._read)
             self.add_loss(result, outputs, sum_cross_entropy(logits, labels), num_targets, readouts)
         return result
+
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of one readout, H C."""
+        return self.config.hidden_size * label_count(self.config)
 
     def _read(self, state: Tensor) -> Tensor:
         """Logits from states, (..., H) to (..., C)."""

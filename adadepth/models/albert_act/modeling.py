@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +79,14 @@ class AlbertActPreTrainedModel(PreTrainedModel):
         return price_tokens(self.config, trace)
 
 
+class Start(NamedTuple):
+    """Embeddings (B, T, E), the mask in the form that attention wants, and where the tokens are, (B, T)."""
+
+    embedded: Tensor
+    mask: Any
+    valid: Tensor
+
+
 class AlbertActModel(AlbertActPreTrainedModel):
     """ALBERT whose shared layer updates every token until the token halts.
 
@@ -128,19 +136,12 @@ class AlbertActModel(AlbertActPreTrainedModel):
             ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if the
                 sequence is longer than the positions.
         """
-        words = words_of(input_ids, inputs_embeds, attention_mask)
-        embedded = self.embeddings(words, token_type_ids, position_ids)
-        valid = (
-            torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
-            if attention_mask is None
-            else attention_mask.bool()
-        )
-        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embedded, attention_mask=attention_mask)
+        embedded, mask, valid = self.start(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         state, halting, probabilities, computed, readouts = self.encoder(
             embedded,
             mask,
             valid,
-            kernel=None if self._records("attentions", kwargs) else self._ragged_kernel(valid),
+            kernel=None if self._records("attentions", kwargs) else self.ragged_kernel(valid),
             wants_states=self._records("hidden_states", kwargs),
             readout_slots=readout_slots,
             **kwargs,
@@ -173,7 +174,27 @@ class AlbertActModel(AlbertActPreTrainedModel):
         assert self.pooler is not None
         return torch.tanh(self.pooler(state))
 
-    def _ragged_kernel(self, valid: Tensor) -> Kernel | None:
+    def start(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Start:
+        """What the encoder begins with; the arguments are those of the forward pass."""
+        words = words_of(input_ids, inputs_embeds, attention_mask)
+        embedded = self.embeddings(words, token_type_ids, position_ids)
+        valid = (
+            torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
+            if attention_mask is None
+            else attention_mask.bool()
+        )
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embedded, attention_mask=attention_mask)
+        return Start(embedded, mask, valid)
+
+    def ragged_kernel(self, valid: Tensor) -> Kernel | None:
+        """The attention kernel of the ragged execution of a batch, (B, T); None where it runs dense."""
         return ragged_kernel(self.config, valid.numel(), valid.device, self.dtype, training=self.training)
 
     def _records(self, name: str, options: Mapping[str, Any]) -> bool:

@@ -82,9 +82,22 @@ class MaskedPredictionOutput(HaltingOutput):
 
 @dataclass
 class TaskOutput(HaltingOutput):
-    """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices."""
+    """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices.
+
+    Where an exit rule decides, or all steps run, there are also those of the K units, tokens or sequences, float32:
+
+    Attributes:
+        unit_slots: b T + t of the token at which each unit is read, int64, (K,).
+        step_logits: After every step, (K, N, C), NaN where a unit did not run it.
+        halting_logits: z_n, (K, N): 1 - prod (1 - sigmoid(z_j)) over j <= n is the halting sum after step n.
+        exit_steps: First step is 1, int64, (K,).
+    """
 
     logits: Tensor | None = None
+    unit_slots: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    exit_steps: Tensor | None = None
 
 
 @dataclass
