@@ -60,6 +60,7 @@ Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
 StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
 EvalStrategy = StrEnum("EvalStrategy", ["no", "steps", "epoch"])
 SaveStrategy = StrEnum("SaveStrategy", ["no", "steps", "epoch", "best"])
+BudgetUnit = StrEnum("BudgetUnit", ["updates", "macs"])
 Sink = StrEnum("Sink", ["none", "wandb", "tensorboard"])
 WandbMode = StrEnum("WandbMode", ["offline", "online", "disabled"])
 
@@ -110,6 +111,8 @@ class AlbertActModelConfig(AlbertModelConfig):
     halting_input: HaltingInput = HaltingInput.block_output  # what the halting unit reads
     halting_scope: HaltingScope = HaltingScope.token  # one decision a token, or one a sequence
     halt_bias_init: float = 0.0  # initial halting bias; negative starts deep, positive starts shallow
+    recall: bool = False  # the block reads the embedded input again in every iteration
+    fixed_depth: int | None = None  # updates of every token, and nobody halts: the rival of equal work
     execution: Execution = Execution.auto  # update all tokens until the last has halted, or running ones only
 
 
@@ -527,6 +530,20 @@ class SearchConfig:
 
 
 @dataclass
+class BudgetConfig:
+    """Depth as something one sets: a mean that training holds, instead of a penalty whose outcome nobody knows."""
+
+    target: float | None = None  # mean depth of a unit, in `unit`; None: no budget
+    unit: BudgetUnit = BudgetUnit.updates  # updates of a token or sequence; macs: share of full depth's work
+    grow: float = 0.0  # share of all updates, at first, in which nobody halts and depth grows from `grow_from` to full
+    grow_from: int = 2  # updates of everybody in the first of them
+    hold: float = 0.15  # share of all updates at full depth after that
+    ramp: float = 0.25  # share of all updates on the way from full depth to `target`
+    gain: float = 1.0  # how hard the controller pulls
+    targets: list[float] = field(default_factory=list)  # mode=evaluate: fit the checkpoint to each of these, in `unit`
+
+
+@dataclass
 class ExperimentConfig:
     """One experiment: the root of every configuration."""
 
@@ -540,6 +557,7 @@ class ExperimentConfig:
     trainer: TrainerConfig = MISSING  # group trainer/
     logger: LoggerConfig = MISSING  # group logger/
     features: FeaturesConfig = field(default_factory=FeaturesConfig)  # with model=adalayers_*: what is not run again
+    budget: BudgetConfig = field(default_factory=BudgetConfig)  # group budget/: a mean depth to hold
     search: SearchConfig = field(default_factory=SearchConfig)  # of a PAR-XL architecture
     context: ContextConfig = field(default_factory=ContextConfig)  # of attention in the evaluation of a language model
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # speed only
@@ -628,8 +646,8 @@ def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
 
 
 _RESULT_KEYS = (
-    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "search", "context",
-    "trainer",
+    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "budget", "search",
+    "context", "trainer",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from adadepth.analysis.quality import metric_key
+from adadepth.checks.budget import check_budget
 from adadepth.checks.data import (
     check_corpus,
     check_labelled,
@@ -45,7 +46,7 @@ from adadepth.config import (
 )
 from adadepth.errors import ConfigError, nearest
 
-METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/")
+METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
@@ -76,9 +77,9 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_text, check_corpus,
-        check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity, check_generated,
-        check_trainer, _mode, _names, _extras,
+        check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_budget, check_text,
+        check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity,
+        check_generated, check_trainer, _mode, _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))

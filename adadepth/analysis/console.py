@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.analysis.architectures import LETTERS, OPERATIONS, QUALITIES, is_fixed
+from adadepth.analysis.budgets import budget_label, drawn_quality
 from adadepth.analysis.comparison import compared_rows, conditions_text, measured_qualities, set_title
 from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title, warnings
 from adadepth.analysis.seeds import headline_metrics
@@ -71,6 +72,35 @@ def _ratios(cost: Mapping[str, Any]) -> list[str]:
         executed, adaptive = cost["executed_over_full"], cost["adaptive_over_full"]
         found.append(f"work executed {executed:.3f}, needed by the depths {adaptive:.3f} of full depth")
     return found
+
+
+def budgets_table(found: Mapping[str, Any]) -> str:
+    """Draw one checkpoint at several depths as text.
+
+    Args:
+        found: What budgets.json holds.
+    """
+    quality = drawn_quality(found)
+    names = [name for name in found["rows"][0]["metrics"] if name != "tokens_per_second"]
+    names = [quality, *(name for name in names if name != quality)] if quality else names
+    widths = [max(len(name), 9) for name in names]
+    head = f"{'target':20}{'depth':>7}{'sd':>7}{'work':>8}  " + "  ".join(
+        f"{name:>{width}}" for name, width in zip(names, widths, strict=True)
+    )
+    lines = [
+        f"one checkpoint at several depths ({found['unit']}), by {found['knob']}: fitted on {found['fitted_on']:,} "
+        f"examples of {found['set']}, measured on {found['measured_on']:,} others; work as a share of full depth",
+        "", head, "-" * len(head),
+    ]  # fmt: skip
+    for row in found["rows"]:
+        values = [row["metrics"].get(name) for name in names]
+        cells = "  ".join(
+            f"{'-' if value is None else f'{value:.4f}':>{width}}" for value, width in zip(values, widths, strict=True)
+        )
+        work = row.get("adaptive_over_full")
+        shown = "-" if work is None else f"{work:.3f}"
+        lines.append(f"{budget_label(row):20}{row['mean']:>7.2f}{row['std']:>7.2f}{shown:>8}  {cells}")
+    return "\n".join(lines)
 
 
 def layers_table(summary: Mapping[str, Any], step: int | None = None) -> str:

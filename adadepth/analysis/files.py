@@ -20,6 +20,7 @@ from adadepth.atomic import write_atomic
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
 ARCHITECTURES = "architectures.json"
+BUDGETS, BUDGETS_TABLE = "budgets.json", "budgets.csv"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 _CLASS_COLUMNS = (
@@ -67,6 +68,27 @@ def write_architectures(directory: Path, comparison: Mapping[str, Any]) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / ARCHITECTURES, comparison)
+
+
+def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `budget_row`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / BUDGETS, found)
+    write_atomic(directory / BUDGETS_TABLE, _as_csv(*budget_columns(found)))
+
+
+def budget_columns(found: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of a checkpoint at several depths; None where a figure is missing."""
+    metrics = list(found["rows"][0]["metrics"])
+    columns = ["target", "level", "fitted", "mean", "std", "executed_over_full", "adaptive_over_full", *metrics]
+    rows = [
+        [
+            row["target"], *((row["fit"] or {}).get(key) for key in ("level", "depth")),
+            *(row.get(key) for key in columns[3:7]), *(row["metrics"].get(name) for name in metrics),
+        ]
+        for row in found["rows"]
+    ]  # fmt: skip
+    return columns, rows
 
 
 def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
@@ -125,7 +147,8 @@ def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
-    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `seeds`) it tells damage only.
+    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `seeds`) it tells damage
+    only.
     """
 
     directory: Path
@@ -137,6 +160,7 @@ class RunFiles:
     exits: dict[str, Any]
     exit_rules: dict[str, Any]
     architectures: dict[str, Any]
+    budgets: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
 
@@ -183,6 +207,7 @@ def read_run(directory: Path) -> RunFiles:
         exits=optional(EXITS),
         exit_rules=optional(EXIT_RULES),
         architectures=optional(ARCHITECTURES),
+        budgets=optional(BUDGETS),
         seeds=optional(SEEDS),
         missing=missing,
     )

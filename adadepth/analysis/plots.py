@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from adadepth.analysis.architecture_plots import draw_comparison, draw_frame, draw_gates, search_history
+from adadepth.analysis.budgets import drawn_quality, quality_points
 from adadepth.analysis.charts import thin
 from adadepth.analysis.class_plots import depth_axis, draw_depth_by_class
 from adadepth.analysis.colors import GRID, INK, LINES, MUTED, ramp
@@ -20,7 +21,16 @@ from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, rea
 from adadepth.analysis.layer_sections import BLOCKS
 from adadepth.analysis.layers import layer_history
 from adadepth.analysis.ragged_plot import draw_speedup_points
-from adadepth.analysis.sections import cosine_curves, curve, curve_classes, loss_by_depth_title, loss_title, loss_unit
+from adadepth.analysis.sections import (
+    BUDGET_AXES,
+    budget_curves,
+    cosine_curves,
+    curve,
+    curve_classes,
+    loss_by_depth_title,
+    loss_title,
+    loss_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,6 +205,33 @@ def _losses(figure: Figure, files: RunFiles) -> bool:
     return True
 
 
+def _budget(figure: Figure, files: RunFiles) -> bool:
+    """How the budget of a training was held."""
+    curves = budget_curves(files.metrics)
+    if not curves:
+        return False
+    figure.set_size_inches(6 * len(curves), 3.8)
+    panels = figure.subplots(1, len(curves), squeeze=False).flatten()
+    for axes, (title, lines) in zip(panels, curves.items(), strict=True):
+        _lines(axes, lines)
+        axes.set(title=title, xlabel="optimiser step", ylabel=BUDGET_AXES[title])
+    return True
+
+
+def _targets(figure: Figure, files: RunFiles) -> bool:
+    """Quality against depth of one checkpoint whose depth was set to several targets."""
+    points = quality_points(files.budgets) if files.budgets else []
+    if not points:
+        return False
+    name = str(drawn_quality(files.budgets))
+    figure.set_size_inches(6, 3.8)
+    axes = figure.subplots()
+    _lines(axes, [("", points)])
+    axes.set(title=f"{loss_title(name)} against depth", xlabel=f"mean depth ({files.budgets['unit']})")
+    axes.set_ylabel(name.replace("_", " "))
+    return True
+
+
 def _layers(figure: Figure, files: RunFiles) -> bool:
     """The weight of each state after the last evaluation, and at every evaluation."""
     layers = files.halting.get("layers")
@@ -229,11 +266,18 @@ _DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
     "halting": _halting,
     "cosine": _cosine,
     "losses": _losses,
+    "budget": _budget,
+    "budgets": _targets,
     "exits": draw_steps,
     "exit_rules": draw_exit_rules,
 }
-_TASK_DRAWINGS = {"layers": _layers, "losses": _losses}  # one depth for the whole task: nothing halts
-_ARCHITECTURE_DRAWINGS = {"gates": _gates, "architectures": draw_comparison, "losses": _losses}
+_TASK_DRAWINGS = {
+    "layers": _layers,
+    "losses": _losses,
+    "budget": _budget,
+    "budgets": _targets,
+}  # one depth for the whole task: nothing halts
+_ARCHITECTURE_DRAWINGS = {"gates": _gates, "architectures": draw_comparison, "losses": _losses, "budget": _budget}
 
 
 def _drawings(files: RunFiles) -> Mapping[str, Callable[[Figure, RunFiles], bool]]:

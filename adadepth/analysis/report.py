@@ -13,9 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from adadepth.analysis import architecture_sections, exit_sections, layer_sections, sections
 from adadepth.analysis.architectures import is_fixed
+from adadepth.analysis.budgets import budget_label
 from adadepth.analysis.colors import depth_color, text_on
 from adadepth.analysis.files import (
     ARCHITECTURES,
+    BUDGETS,
     CONFIG,
     EXIT_RULES,
     EXITS,
@@ -25,6 +27,7 @@ from adadepth.analysis.files import (
     SEEDS,
     SENTENCES,
     RunFiles,
+    budget_columns,
     read_run,
     run_unit,
 )
@@ -66,6 +69,9 @@ def write_report(run_directory: Path) -> Path:
         halting_charts=sections.halting_charts(files.halting),
         cosine_charts=sections.cosine_charts(files.halting),
         loss_charts=sections.loss_charts(files.metrics),
+        budget_charts=sections.budget_chart(files.metrics),
+        budgets=files.budgets,
+        budget_targets=budget_targets(files),
         sentences=sentences(files),
         depth_styles=depth_styles(max_depth(files)),
         exit_sets=exit_sections.exit_sets(files.exits),
@@ -215,7 +221,8 @@ def config_text(files: RunFiles) -> str:
 def sources(files: RunFiles) -> list[str]:
     """Names of the files that the page is drawn from."""
     optional = {
-        EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, SEEDS: files.seeds,
+        EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
+        SEEDS: files.seeds,
     }  # fmt: skip
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *(name for name, found in optional.items() if found)]
@@ -228,6 +235,19 @@ def max_depth(files: RunFiles) -> int:
     """L of the run: from the statistics, else the deepest token of the sentences."""
     deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
     return int(files.halting.get("max_depth", deepest))
+
+
+def budget_targets(files: RunFiles) -> dict[str, Any] | None:
+    """The checkpoint at several depths: its chart, and the rows of the table."""
+    if not files.budgets:
+        return None
+    columns, rows = budget_columns(files.budgets)
+    labels = [budget_label(row) for row in files.budgets["rows"]]
+    return {
+        "charts": sections.targets_chart(files.budgets),
+        "columns": columns[1:],
+        "rows": [(label, row[1:]) for label, row in zip(labels, rows, strict=True)],
+    }
 
 
 # ---- sentences

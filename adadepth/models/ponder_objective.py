@@ -8,7 +8,7 @@ B batch, N steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -112,6 +112,22 @@ class PonderModel(StepwiseModel):
         """Add posterior and prior."""
         assert output.halting_logits is not None
         output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
+
+    depth_knob = "exit_rule quantile:q"
+
+    def set_depth_level(self, level: float) -> None:
+        """Let a sequence exit at the first step with cdf_n > `level`, in (0, 1)."""
+        self.config.exit_rule = f"quantile:{level!r}"
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Sequences of a batch, whose depths a budget counts."""
+        return torch.full((), len(batch["labels"]), device=batch["labels"].device)
+
+    def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
+        """The expected steps of every sequence: of a distribution over all steps each is differentiable."""
+        assert outputs.posterior is not None
+        steps = outputs.posterior.expected_steps()
+        return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
 
     def loss_terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
         """Expected task loss and divergence; see `ponder_terms`."""

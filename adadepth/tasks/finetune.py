@@ -23,7 +23,7 @@ from adadepth.config import (
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
 from adadepth.models.build import build_classifier, classifier_class, load_model
-from adadepth.tasks import exit_rules
+from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
 from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
@@ -77,6 +77,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         session.trainer.evaluate()
         if rules:
             exit_rules.compare(rules, data, session)
+        if config.budget.targets:
+            budgets.compare(config.budget, session)
         _write_submissions(config, data, session)
         session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
         return session.tracking.last_metrics

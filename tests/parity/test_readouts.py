@@ -117,10 +117,10 @@ def test_equals_a_loop_over_tokens_and_iterations(model_class, rule, name):
         assert (found - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7 * scale, key
 
 
-@pytest.mark.parametrize("rule", ["single", "graves"])
+@pytest.mark.parametrize(("rule", "recall"), [("single", False), ("graves", False), ("graves", True)])
 @pytest.mark.parametrize("model_class", WITH_READOUTS)
-def test_dense_equals_ragged(model_class, rule):
-    model, batch = make(model_class, rule), labelled_batch(model_class)
+def test_dense_equals_ragged(model_class, rule, recall):
+    model, batch = make(model_class, rule, recall=recall), labelled_batch(model_class)
     depths = some_depths(batch["input_ids"].flatten(0, -2).shape)
     prescribe(model.albert, depths)
     found = {}

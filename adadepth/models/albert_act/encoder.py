@@ -83,6 +83,22 @@ class AlbertActTransformer(nn.Module):
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer = AlbertActLayer(config)
         self.state_record = StateRecord()
+        self.forced_depth: int | None = None
+
+    @property
+    def fixed_depth(self) -> int | None:
+        """Updates that every token gets while nobody halts: what training forces, else the configuration's; or None."""
+        return self.config.fixed_depth if self.forced_depth is None else self.forced_depth
+
+    @property
+    def cap(self) -> int:
+        """Most updates of a token."""
+        return self.config.num_hidden_layers if self.fixed_depth is None else self.fixed_depth
+
+    @property
+    def rule(self) -> StateRule:
+        """How states are updated; where nobody halts there is nothing to interpolate, and a block's output follows."""
+        return cast(StateRule, self.config.state_rule if self.fixed_depth is None else "graves")
 
     def forward(
         self,
@@ -125,15 +141,16 @@ class AlbertActTransformer(nn.Module):
         options: dict[str, Any],
     ) -> tuple[Tensor, ActState, Tensor]:
         """Every position in every iteration, until the last token has halted."""
-        rule = cast(StateRule, self.config.state_rule)
+        rule, first = self.rule, state if self.config.recall else None
         result = None if rule == "single" else torch.zeros_like(state)
         halting, probabilities = init_act(valid), []
-        for step in range(1, self.config.num_hidden_layers + 1):
+        for step in range(1, self.cap + 1):
             running = halting.running
             if step > 1 and self._may_wait() and not running.any():
                 break
-            output = self.albert_layer(state, attention_mask, **options)
-            probability = self.halting_probability(state, output, valid)
+            read = recalled(state, first)
+            output = self.albert_layer(read, attention_mask, **options)
+            probability = self.halting_probability(read, output, valid)
             halting, weight = self.halt(halting, probability, step)
             state = self.state_record(state, update_stream(rule, state, output, weight, running))
             if result is not None:
@@ -147,7 +164,7 @@ class AlbertActTransformer(nn.Module):
         """The probability p_n that tokens halt at this update, float32.
 
         Args:
-            state: x_{n-1}, (B, T, H), or packed (P, H).
+            state: What the block read: x_{n-1}, or with `recall` x_{n-1} + x_0; (B, T, H), or packed (P, H).
             output: y_n, the same shape.
             valid: True at real tokens, (B, T).
             slots: b T + t of packed tokens, (P,): whole sequences, where sequences halt.
@@ -156,6 +173,8 @@ class AlbertActTransformer(nn.Module):
             (B, T), or (P,).
         """
         probability = self.albert_layer.act(output if self.config.halting_input == "block_output" else state)
+        if self.fixed_depth is not None:
+            return torch.zeros_like(probability)
         if self.config.halting_scope == "token":
             return probability
         tokens = valid.sum(dim=1).clamp(min=1)
@@ -172,8 +191,8 @@ class AlbertActTransformer(nn.Module):
             halting,
             probability,
             threshold=1.0 - self.config.act_epsilon,
-            is_last=step == self.config.num_hidden_layers,
-            cap_remainder=cast(CapRemainder, self.config.cap_remainder),
+            is_last=step == self.cap,
+            cap_remainder=cast(CapRemainder, self.config.cap_remainder) if self.fixed_depth is None else "forced",
         )
 
     def _may_wait(self) -> bool:
@@ -186,3 +205,8 @@ class AlbertActTransformer(nn.Module):
         if torch.compiler.is_compiling():
             return False
         return not self.training or self.embedding_hidden_mapping_in.weight.device.type == "cpu"
+
+
+def recalled(state: Tensor, first: Tensor | None) -> Tensor:
+    """What the block reads: the state, with `recall` also the embedded input x_0 (Bansal et al. 2022, section 3.1)."""
+    return state if first is None else state + first

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import ExitRule, Quantile, check_rule, parse_rule
+from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile, check_rule, parse_rule
 from adadepth.halting.exits import predictions_at
 from adadepth.halting.trace import DepthTrace
 from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig
@@ -31,7 +31,7 @@ SIGNALS = frozenset({"logits", "halting"})
 
 
 def exit_rule_of(config: AlbertActConfig, rule: str | ExitRule | None) -> ExitRule:
-    """The exit rule of a call; None is the model's own threshold.
+    """The exit rule of a call; None is the model's own threshold, or its fixed depth.
 
     Raises:
         ConfigError: If there is no such rule, or the model cannot follow it.
@@ -42,7 +42,7 @@ def exit_rule_of(config: AlbertActConfig, rule: str | ExitRule | None) -> ExitRu
             "of a halted token stays as it is"
         )
     if rule is None:
-        return Quantile(1.0 - config.act_epsilon)
+        return Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
     parsed = parse_rule(rule) if isinstance(rule, str) else rule
     check_rule(parsed, SIGNALS, label_count(config), config.max_steps, config.model_type)
     return parsed

@@ -13,6 +13,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from adadepth.budget.depth import smooth_depth
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.albert.encoder import AlbertAttention, AlbertEmbeddings, HaltingProjection, activation, words_of
 from adadepth.models.albert.ragged import Kernel
@@ -60,6 +61,30 @@ class AlbertActPreTrainedModel(PreTrainedModel):
         assert trace.remainders is not None
         count = trace.valid.sum() if self.config.penalty_reduction == "mean_tokens" else trace.valid.any(dim=1).sum()
         return LossTerm((trace.updates + trace.remainders).sum(), count, self.config.act_penalty)
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Tokens of a batch whose depth a budget counts: the real ones."""
+        return batch["attention_mask"].sum()
+
+    def soft_depth(self, outputs: Any) -> LossTerm:
+        """The smooth depth of every real token: survival 1 - h_n after the updates that were not its last."""
+        trace: DepthTrace = outputs.trace
+        survival = 1.0 - outputs.halting_probabilities.cumsum(dim=-1)
+        steps = torch.arange(1, survival.shape[-1] + 1, device=survival.device)
+        depth = 1.0 + smooth_depth(survival, steps < trace.updates.unsqueeze(-1))
+        return LossTerm((depth * trace.valid).sum(), trace.valid.sum())
+
+    depth_knob = "halting threshold 1 - act_epsilon"
+
+    def set_depth_level(self, level: float) -> None:
+        """Halt a token when its halting sum exceeds `level`, in (0, 1)."""
+        self.config.act_epsilon = 1.0 - level
+
+    def force_depth(self, depth: int | None) -> None:
+        """Give every token this many updates from now on, and nobody halts; None: as the configuration says."""
+        for module in self.modules():
+            if isinstance(module, AlbertActTransformer):
+                module.forced_depth = depth
 
     def halting_fields(self, outputs: AlbertActOutput) -> dict[str, Any]:
         """The fields of a base output that every head passes on."""

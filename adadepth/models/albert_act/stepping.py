@@ -8,19 +8,17 @@ legend: B batch, T tokens, A units that still run, P packed tokens, H width, C c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from adadepth.halting.act import StateRule, act_hazard, update_stream
+from adadepth.halting.act import act_hazard, update_stream
 from adadepth.halting.active_set import ActiveSet, pack, take
 from adadepth.halting.distribution import halting_logits
 from adadepth.models.albert.ragged import Kernel, Memory, Refresh, count_pairs
+from adadepth.models.albert_act.encoder import AlbertActTransformer, recalled
 from adadepth.models.albert_act.readouts import Read
-
-if TYPE_CHECKING:
-    from adadepth.models.albert_act.encoder import AlbertActTransformer
 
 
 class ActStepper:
@@ -56,7 +54,7 @@ class ActStepper:
         options: dict[str, Any],
     ) -> None:
         self._encoder = encoder
-        self._rule = cast(StateRule, encoder.config.state_rule)
+        self._first = state if encoder.config.recall else None
         self._state, self._mask, self._valid = state, attention_mask, valid
         self._running = valid
         self._slots, self._read, self._by_sequence, self._options = slots, read, by_sequence, options
@@ -89,10 +87,11 @@ class ActStepper:
 
     def _update(self) -> Tensor:
         """One iteration; the halting probabilities, of everything that `_state` holds."""
-        output = self._encoder.albert_layer(self._state, self._mask, **self._options)
-        probability = self._encoder.halting_probability(self._state, output, self._valid)
+        read = recalled(self._state, self._first)
+        output = self._encoder.albert_layer(read, self._mask, **self._options)
+        probability = self._encoder.halting_probability(read, output, self._valid)
         weight = probability * self._running
-        self._state = update_stream(self._rule, self._state, output, weight, self._running)
+        self._state = update_stream(self._encoder.rule, self._state, output, weight, self._running)
         self.updates += self._running
         return probability
 
@@ -123,7 +122,9 @@ class PackedActStepper(ActStepper):
         super().__init__(encoder, state, attention_mask, valid, slots, read, by_sequence=by_sequence, options=options)
         self._kernel = kernel
         self._visible = self._active = self._refreshed = pack(valid)
-        self._state = self._changed = take(state.flatten(0, 1), self._active.slots)
+        self._state = take(state.flatten(0, 1), self._active.slots)
+        self._first = None if self._first is None else self._state
+        self._changed = recalled(self._state, self._first)
         self._memory: Memory | None = None
 
     @property
@@ -137,15 +138,17 @@ class PackedActStepper(ActStepper):
         super().keep(rows)
         staying = self._running.flatten()[self._active.slots].nonzero().squeeze(1)
         self._state = take(self._state, staying)
+        self._first = None if self._first is None else take(self._first, staying)
         self._active = ActiveSet(self._active.slots[staying], self._active.shape)
 
     def _update(self) -> Tensor:
         refresh = Refresh(self._kernel, self._active, self._visible, self._changed, self._refreshed, self._memory)
-        state, slots = self._state, self._active.slots
-        output, self._memory = self._encoder.albert_layer(state, self._mask, refresh, **self._options)
-        probability = self._encoder.halting_probability(state, output, self._valid, slots)
+        read, slots = recalled(self._state, self._first), self._active.slots
+        output, self._memory = self._encoder.albert_layer(read, self._mask, refresh, **self._options)
+        probability = self._encoder.halting_probability(read, output, self._valid, slots)
         everyone = torch.ones_like(slots, dtype=torch.bool)
-        self._state = self._changed = update_stream(self._rule, state, output, probability, everyone)
+        self._state = update_stream(self._encoder.rule, self._state, output, probability, everyone)
+        self._changed = recalled(self._state, self._first)
         self._refreshed = self._active
         self.updates.view(-1)[slots] += 1
         return probability

@@ -64,11 +64,30 @@ def test_fixed_equals_a_model_of_that_depth(model_class, rule, depth):
     assert ran.trace.executed_steps == depth
 
 
-@pytest.mark.parametrize("state_rule", ["single", "graves"])
+@pytest.mark.parametrize("recall", [False, True])
+@pytest.mark.parametrize("rule", ["single", "graves"])
+@pytest.mark.parametrize("model_class", HEADS)
+@pytest.mark.parametrize("depth", [1, 3, 6])
+def test_fixed_equals_a_configured_depth(model_class, rule, recall, depth):
+    """Where the configuration says that nobody halts, whatever the halting unit says."""
+    given = {"fixed_depth": depth, "recall": recall, "execution": "dense"}
+    model, batch = make(model_class, rule, **given), padded_batch(LENGTHS)
+    with torch.no_grad():
+        expected = model(**batch)
+    chosen = expected.updates > 0 if model_class is AlbertActForTokenClassification else slice(None)
+    for execution in ("dense", "ragged"):
+        model.config.execution = execution
+        for options in ({"exit_rule": f"fixed:{depth}"}, {"run_all_steps": True}):
+            found = predict(model, batch, **options)
+            assert found.exit_steps.eq(depth).all()
+            torch.testing.assert_close(found.logits[chosen], expected.logits[chosen], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("state_rule", "recall"), [("single", False), ("graves", False), ("graves", True)])
 @pytest.mark.parametrize("model_class", HEADS)
 @pytest.mark.parametrize("rule", RULES)
-def test_packed_equals_dense(model_class, state_rule, rule):
-    model, batch = make(model_class, state_rule), padded_batch(LENGTHS)
+def test_packed_equals_dense(model_class, state_rule, recall, rule):
+    model, batch = make(model_class, state_rule, recall=recall), padded_batch(LENGTHS)
     found = {}
     for execution in ("dense", "ragged"):
         model.config.execution = execution
