@@ -104,6 +104,7 @@ class AlbertActModelConfig(AlbertModelConfig):
     name: str = "albert_act"  # the family
     act_epsilon: float = 0.01  # a token halts when its summed probability exceeds 1 - act_epsilon
     act_penalty: float = 1e-3  # tau, weight of the ponder cost N + R in the loss
+    readout_weight: float = 0.0  # of the loss that reads the head after every iteration; 0: only the last one is read
     penalty_reduction: PenaltyReduction = PenaltyReduction.sum_tokens  # over tokens; always a mean over sequences
     cap_remainder: CapRemainder = CapRemainder.reference  # what a token that reaches L without halting pays and weighs
     state_rule: StateRule = StateRule.single  # how the iterations' states are mixed

@@ -175,11 +175,12 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
 def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     """Names of what an evaluation measures on its first set, the one that selects."""
     dataset = config.dataset
+    readouts = ("readouts_loss",) if getattr(config.model, "readout_weight", 0) > 0 else ()
     if isinstance(dataset, StreamConfig):
         return LANGUAGE_METRICS
     if isinstance(dataset, CorpusConfig):
-        return PRETRAINING_METRICS
-    losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()))
+        return (*PRETRAINING_METRICS, *readouts)
+    losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()), *readouts)
     drawn = ["token_accuracy" if labels_tokens(dataset) else "accuracy"]
     metrics = dataset.metrics if isinstance(dataset, TableConfig) else drawn
     return (*losses, "score", *map(metric_key, metrics))

@@ -281,22 +281,41 @@ def study_table(study: Mapping[str, Any]) -> str:
     """
     timed = batches(study)
     width = max(len(row["rule"]) for row in study["rows"]) + 2
-    names = ["score", "+-", "permuted", "updates", "layers x", "MACs x", *(f"time x {batch}" for batch in timed)]
+    ran = any("online" in row for row in study["rows"])
+    online = ["online", "updates"] if ran else []
+    names = [
+        "score",
+        "+-",
+        "permuted",
+        *online,
+        "updates",
+        "layers x",
+        "MACs x",
+        *(f"time x {batch}" for batch in timed),
+    ]
     head = "rule".ljust(width) + "".join(name.rjust(10) for name in names) + "  Pareto set"
     lines = [f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps", head, "-" * len(head)]
     for row in study["rows"]:
         control = row.get("permuted", {}).get("quality", {})
         cells = [
             _figure(row["quality"].get("score"), "f"), _figure(row.get("quality_std", {}).get("score"), "f"),
-            _figure(control.get("score"), "f"), f"{row['mean_updates']:.2f}", f"{row['layer_ratio']:.2f}",
+            _figure(control.get("score"), "f"), *(_online(row) if ran else ()), f"{row['mean_updates']:.2f}",
+            f"{row['layer_ratio']:.2f}",
             f"{row['macs_ratio']:.2f}", *(_ratio(row, batch) for batch in timed),
         ]  # fmt: skip
         lines.append(row["rule"].ljust(width) + "".join(cell.rjust(10) for cell in cells) + f"  {in_pareto_sets(row)}")
     lines.append("x: full depth over the rule, time by batch size; -: not measured or without meaning")
     lines.append("+-: sd over draws; permuted: score of the same exits dealt to the examples at random")
+    if ran:
+        lines.append("online: score and updates when the rule really ran, so that exits change what others see")
     lines.append(_conditions(study))
     lines += [f"warning: {line}" for line in warnings(study)]
     return "\n".join(lines)
+
+
+def _online(row: Mapping[str, Any]) -> tuple[str, str]:
+    found = row.get("online", {})
+    return _figure(found.get("quality", {}).get("score"), "f"), _figure(found.get("mean_updates"), ".2f")
 
 
 def _ratio(row: Mapping[str, Any], batch: str) -> str:

@@ -113,14 +113,16 @@ def pareto_table(studies: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], l
     timed = sorted({batch for _, row in rows for batch in row.get("seconds", {})}, key=int)
     axes = ["mean_updates", "macs", *(f"seconds/{batch}" for batch in timed)]
     columns = [
-        "set", "rule", "kind", "draws", *metrics, "score_std", "permuted_score", "mean_updates", "layer_ratio", "macs",
-        "macs_ratio", *(f"seconds/{batch}" for batch in timed), *(f"time_ratio/{batch}" for batch in timed),
+        "set", "rule", "kind", "draws", *metrics, "score_std", "permuted_score", "online_score", "online_updates",
+        "mean_updates", "layer_ratio", "macs", "macs_ratio", *(f"seconds/{batch}" for batch in timed),
+        *(f"time_ratio/{batch}" for batch in timed),
         *(f"pareto/{axis}" for axis in axes),
     ]  # fmt: skip
     table = [
         [
             name, row["rule"], row["kind"], row["draws"], *(row["quality"].get(metric) for metric in metrics),
             row.get("quality_std", {}).get("score"), row.get("permuted", {}).get("quality", {}).get("score"),
+            row.get("online", {}).get("quality", {}).get("score"), row.get("online", {}).get("mean_updates"),
             row["mean_updates"], row["layer_ratio"], row["macs"], row["macs_ratio"],
             *(row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed),
             *(int(axis in row["pareto"]) for axis in axes),

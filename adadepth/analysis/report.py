@@ -117,6 +117,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
             (
                 "act_epsilon",
                 "act_penalty",
+                "readout_weight",
                 "penalty_reduction",
                 "cap_remainder",
                 "state_rule",

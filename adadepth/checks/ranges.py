@@ -39,6 +39,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.layer_norm_eps": _POSITIVE,
     "model.act_epsilon": _OPEN_SHARE,
     "model.act_penalty": _at_least(0),
+    "model.readout_weight": _at_least(0),
     "model.target_halt_probability": _OPEN_SHARE,
     "model.kl_penalty_factor": _at_least(0),
     "model.halt_bias_init": (math.isfinite, "a finite number"),

@@ -43,18 +43,17 @@ def first_update(folder, batch, accumulation, *overrides):
     return recorder.gradients, logged, trainer.evaluate()
 
 
-@pytest.mark.parametrize("reduction", ["sum_tokens", "mean_tokens"])
-def test_accumulation_changes_no_gradient(tmp_path, reduction):
-    switch = f"model.penalty_reduction={reduction}"
-    whole, logged_whole, _ = first_update(tmp_path / "1", 8, 1, switch)
-    parts, logged_parts, _ = first_update(tmp_path / "4", 2, 4, switch)
+@pytest.mark.parametrize(("reduction", "readouts"), [("sum_tokens", "0"), ("mean_tokens", "0"), ("sum_tokens", "0.5")])
+def test_accumulation_changes_no_gradient(tmp_path, reduction, readouts):
+    switch = (f"model.penalty_reduction={reduction}", f"model.readout_weight={readouts}")
+    whole, logged_whole, _ = first_update(tmp_path / "1", 8, 1, *switch)
+    parts, logged_parts, _ = first_update(tmp_path / "4", 2, 4, *switch)
+    names = ("mlm_loss", "sop_loss", "ponder_loss", *(["readouts_loss"] if readouts != "0" else []))
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, atol=1e-6, rtol=1e-4, msg=name)
-    for name in ("loss", "mlm_loss", "sop_loss", "ponder_loss"):
+    for name in ("loss", *names):
         assert logged_parts[name] == pytest.approx(logged_whole[name], rel=1e-5), name
-    assert logged_whole["loss"] == pytest.approx(
-        sum(logged_whole[name] for name in ("mlm_loss", "sop_loss", "ponder_loss")), rel=1e-5
-    )
+    assert logged_whole["loss"] == pytest.approx(sum(logged_whole[name] for name in names), rel=1e-5)
 
 
 BUDGET = ("model.act_penalty=0", "budget.target=2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=3")

@@ -25,6 +25,7 @@ from adadepth.models.albert.encoder import AlbertLayer, HaltingProjection
 from adadepth.models.albert.ragged import Kernel
 from adadepth.models.albert_act.configuration import AlbertActConfig
 from adadepth.models.albert_act.ragged import run_ragged
+from adadepth.models.albert_act.readouts import ReadoutStates
 
 
 class HaltingUnit(nn.Module):
@@ -63,12 +64,14 @@ class EncoderResult(NamedTuple):
         halting: The halting sums, (B, T).
         probabilities: Of every iteration, 0 once a token has halted, (B, T, N).
         computed: What each iteration computed; None where that was everything.
+        readouts: The states of the wanted tokens after every iteration, (K, N, H); None where none are.
     """
 
     state: Tensor
     halting: ActState
     probabilities: Tensor
     computed: ComputedSteps | None = None
+    readouts: Tensor | None = None
 
 
 class AlbertActTransformer(nn.Module):
@@ -105,6 +108,7 @@ class AlbertActTransformer(nn.Module):
         *,
         kernel: Kernel | None = None,
         wants_states: bool = False,
+        readout_slots: Tensor | None = None,
         **kwargs: Any,
     ) -> EncoderResult:
         """Run the recurrence of `adadepth.halting.act`.
@@ -115,15 +119,26 @@ class AlbertActTransformer(nn.Module):
             valid: True at real tokens, (B, T).
             kernel: What attends in the ragged execution; None for the dense one.
             wants_states: Whether the states of every iteration are recorded.
+            readout_slots: b T + t of the tokens whose states are wanted after every iteration, (K,); None for none.
             **kwargs: For the attention implementation.
         """
         state = self.embedding_hidden_mapping_in(embedded)
+        readouts = None if readout_slots is None else ReadoutStates(readout_slots, state)
         if kernel is None:
-            return EncoderResult(*self._run_dense(state, attention_mask, valid, kwargs))
-        return EncoderResult(*run_ragged(self, state, attention_mask, valid, kernel, wants_states, kwargs))
+            found = EncoderResult(*self._run_dense(state, attention_mask, valid, readouts, kwargs))
+        else:
+            found = EncoderResult(
+                *run_ragged(self, state, attention_mask, valid, kernel, wants_states, readouts, kwargs)
+            )
+        return found if readouts is None else found._replace(readouts=readouts.stack())
 
     def _run_dense(
-        self, state: Tensor, attention_mask: Tensor | None, valid: Tensor, options: dict[str, Any]
+        self,
+        state: Tensor,
+        attention_mask: Tensor | None,
+        valid: Tensor,
+        readouts: ReadoutStates | None,
+        options: dict[str, Any],
     ) -> tuple[Tensor, ActState, Tensor]:
         """Every position in every iteration, until the last token has halted."""
         rule, first = self.rule, state if self.config.recall else None
@@ -140,6 +155,8 @@ class AlbertActTransformer(nn.Module):
             state = self.state_record(state, update_stream(rule, state, output, weight, running))
             if result is not None:
                 result = update_result(rule, result, output, weight)
+            if readouts is not None:
+                readouts.add(state)
             probabilities.append(probability * running)
         return state if result is None else result, halting, torch.stack(probabilities, dim=-1)
 

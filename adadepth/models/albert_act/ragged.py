@@ -16,6 +16,7 @@ from adadepth.halting.active_set import pack, scatter, split, take
 from adadepth.halting.trace import ComputedSteps
 from adadepth.models.albert.ragged import Kernel, Memory, Refresh, count_pairs
 from adadepth.models.albert_act.execution import repacking_pays
+from adadepth.models.albert_act.readouts import ReadoutStates
 
 if TYPE_CHECKING:
     from adadepth.models.albert_act.encoder import AlbertActTransformer
@@ -52,6 +53,7 @@ def run_ragged(
     valid: Tensor,
     kernel: Kernel,
     wants_states: bool,
+    readouts: ReadoutStates | None,
     options: dict[str, Any],
 ) -> tuple[Tensor, ActState, Tensor, ComputedSteps]:
     """Run until every token has halted; queries, feed-forward and halting unit for running tokens only.
@@ -63,6 +65,7 @@ def run_ragged(
         valid: True at real tokens, (B, T).
         kernel: What attends.
         wants_states: Whether the states of every iteration are recorded.
+        readouts: Collects the states of some tokens after every iteration.
         options: For the attention implementation.
 
     Returns:
@@ -92,6 +95,8 @@ def run_ragged(
         tokens, probability, memory = _update(encoder, rule, tokens, refresh, attention_mask, valid, step, options)
         probabilities.append((active.slots, probability))
         computed.append((len(active.slots), len(refreshed.slots), count_pairs(kernel, active, visible)))
+        if readouts is not None:
+            readouts.add_packed(active, tokens.state)
         if wants_states:
             recorded = encoder.state_record(recorded, scatter(recorded, active.slots, tokens.state))
     finished.append((active.slots, tokens))
