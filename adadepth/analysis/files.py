@@ -19,28 +19,51 @@ from adadepth.atomic import write_atomic
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
-ARCHITECTURES = "architectures.json"
+ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 _CLASS_COLUMNS = (
     "n", "mean", "std", "p10", "median", "p90", "at_cap", "entropy", "remainder", "ponder_cost", "loss", "loss_n",
+    "accuracy", "accuracy_n",
 )  # fmt: skip
 
 
 def write_halting_files(
-    directory: Path, summary: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]], step: int
+    directory: Path,
+    summary: Mapping[str, Any],
+    sentences: Sequence[Mapping[str, Any]],
+    step: int,
+    name: str | None = None,
+    further_sets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Write halting.json and, where units have depths, depth_by_class.csv and sentences.jsonl.
 
-    Of an evaluation after `step` optimiser steps. One architecture is the same for everything that is evaluated.
+    Args:
+        directory: Of the run.
+        summary: From `HaltingStatistics.summary`, of the set that selects the model. One architecture is the same for
+            everything that is evaluated.
+        sentences: From `SentenceSampler.sentences`, likewise.
+        step: Optimiser steps done.
+        name: Of that set.
+        further_sets: Summaries of other sets, by name; of them what is told of difficulty is kept.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _write_json(directory / HALTING, {"step": step, **summary})
+    told = {set_name: {"difficulty": other["difficulty"]} for set_name, other in (further_sets or {}).items()
+            if "difficulty" in other}  # fmt: skip
+    named = {} if name is None else {"set": name}
+    _write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
     if summary["unit"] == "architecture":
         return
     write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
     lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
     write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
+
+
+def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]], max_depth: int, step: int) -> None:
+    """Write grids.json: the example grids of every evaluated set by name, after `step` optimiser steps."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"step": step, "max_depth": max_depth, "sets": grids}, allow_nan=False)
+    write_atomic(directory / GRIDS, text + "\n")
 
 
 def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
@@ -123,7 +146,8 @@ def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
-    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `seeds`) it tells damage only.
+    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `grids`, `seeds`) it tells damage
+    only.
     """
 
     directory: Path
@@ -135,6 +159,7 @@ class RunFiles:
     exits: dict[str, Any]
     exit_rules: dict[str, Any]
     architectures: dict[str, Any]
+    grids: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
 
@@ -181,6 +206,7 @@ def read_run(directory: Path) -> RunFiles:
         exits=optional(EXITS),
         exit_rules=optional(EXIT_RULES),
         architectures=optional(ARCHITECTURES),
+        grids=optional(GRIDS),
         seeds=optional(SEEDS),
         missing=missing,
     )
