@@ -376,10 +376,10 @@ class HopsConfig(GeneratedConfig):
     """Which colour do pointers lead to? A node's difficulty is how many pointers must be followed."""
 
     unit: LabelledUnit = LabelledUnit.token  # every node has a label, or the sequence has that of one marked node
-    nodes: int = 24  # of an example
+    nodes: int = 16  # of an example
     colours: int = 4  # of the nodes that do not point to another
-    train_hops: list[int] = field(default_factory=lambda: [0, 6])  # lowest and highest difficulty of labelled nodes
-    beyond_hops: list[int] | None = field(default_factory=lambda: [7, 12])  # also evaluated: not seen in training
+    train_hops: list[int] = field(default_factory=lambda: [0, 5])  # lowest and highest difficulty of labelled nodes
+    beyond_hops: list[int] | None = field(default_factory=lambda: [6, 7])  # also evaluated: not seen in training
 
 
 @dataclass

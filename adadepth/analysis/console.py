@@ -15,6 +15,7 @@ from adadepth.analysis.seeds import headline_metrics
 _LEVELS = " .:-=+*#%@"
 _BAR = 40
 _COLUMNS = (("class", 24), ("n", 10), ("mean", 7), ("sd", 6), ("p10", 4), ("p90", 4), ("cap %", 6), ("loss", 7))
+_ACCURACY = ("acc %", 7)  # where anything is predicted
 
 
 def halting_table(summary: Mapping[str, Any], step: int | None = None) -> str:
@@ -29,16 +30,19 @@ def halting_table(summary: Mapping[str, Any], step: int | None = None) -> str:
     """
     depth_limit = summary["max_depth"]
     title = f"shares of depths 1..{depth_limit}"
-    head = "".join(_cell(name, width, first=not index) for index, (name, width) in enumerate(_COLUMNS)) + f"  {title}"
+    has_accuracy = any("accuracy" in described for described in summary["classes"].values())
+    columns = (*_COLUMNS, _ACCURACY) if has_accuracy else _COLUMNS
+    head = "".join(_cell(name, width, first=not index) for index, (name, width) in enumerate(columns)) + f"  {title}"
     lines = [*_header(summary, step), "", head, "-" * len(head)]
     for name, described in summary["classes"].items():
-        cap = described.get("at_cap")
+        cap, accuracy = described.get("at_cap"), described.get("accuracy")
         values = (
             name, f"{described['n']:,}", _number(described, "mean"), _number(described, "std"),
             str(described.get("p10", "-")), str(described.get("p90", "-")),
             "-" if cap is None else f"{100 * cap:.1f}", _number(described, "loss"),
+            *(["-" if accuracy is None else f"{100 * accuracy:.1f}"] if has_accuracy else []),
         )  # fmt: skip
-        cells = zip(values, _COLUMNS, strict=True)
+        cells = zip(values, columns, strict=True)
         line = "".join(_cell(value, width, first=not index) for index, (value, (_, width)) in enumerate(cells))
         lines.append(f"{line}  |{_sparkline(described.get('histogram', [])[1:])}|" if cap is not None else line)
     loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
@@ -62,9 +66,12 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
     second = _ratios(cost)
     if "executed_over_dense" in cost:
         second.append(f"executed over dense {cost['executed_over_dense']:.3f}")
-    if found := summary["spearman"].get("all"):
-        interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
-        second.append(f"Spearman(depth, loss) {found['value']:+.3f} {interval}, n {found['n']:,}")
+    correlations = (("loss", summary["spearman"].get("all")),
+                    ("difficulty", summary.get("difficulty", {}).get("spearman")))  # fmt: skip
+    for other, found in correlations:
+        if found:
+            interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
+            second.append(f"Spearman(depth, {other}) {found['value']:+.3f} {interval}, n {found['n']:,}")
     return ["; ".join(part) for part in (first, second) if part]
 
 

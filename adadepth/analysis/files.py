@@ -19,29 +19,52 @@ from adadepth.atomic import write_atomic
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
-ARCHITECTURES = "architectures.json"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
+ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 _CLASS_COLUMNS = (
     "n", "mean", "std", "p10", "median", "p90", "at_cap", "entropy", "remainder", "ponder_cost", "loss", "loss_n",
+    "accuracy", "accuracy_n",
 )  # fmt: skip
 
 
 def write_halting_files(
-    directory: Path, summary: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]], step: int
+    directory: Path,
+    summary: Mapping[str, Any],
+    sentences: Sequence[Mapping[str, Any]],
+    step: int,
+    name: str | None = None,
+    further_sets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Write halting.json and, where units have depths, depth_by_class.csv and sentences.jsonl.
 
-    Of an evaluation after `step` optimiser steps. One architecture is the same for everything that is evaluated.
+    Args:
+        directory: Of the run.
+        summary: From `HaltingStatistics.summary`, of the set that selects the model. One architecture is the same for
+            everything that is evaluated.
+        sentences: From `SentenceSampler.sentences`, likewise.
+        step: Optimiser steps done.
+        name: Of that set.
+        further_sets: Summaries of other sets, by name; of them what is told of difficulty is kept.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _write_json(directory / HALTING, {"step": step, **summary})
+    told = {set_name: {"difficulty": other["difficulty"]} for set_name, other in (further_sets or {}).items()
+            if "difficulty" in other}  # fmt: skip
+    named = {} if name is None else {"set": name}
+    _write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
     if summary["unit"] == "architecture":
         return
     write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
     lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
     write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
+
+
+def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]], max_depth: int, step: int) -> None:
+    """Write grids.json: the example grids of every evaluated set by name, after `step` optimiser steps."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"step": step, "max_depth": max_depth, "sets": grids}, allow_nan=False)
+    write_atomic(directory / GRIDS, text + "\n")
 
 
 def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
@@ -152,7 +175,7 @@ def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
-    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`,
+    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
     `seeds`) it tells damage only.
     """
 
@@ -167,6 +190,7 @@ class RunFiles:
     architectures: dict[str, Any]
     budgets: dict[str, Any]
     rivals: dict[str, Any]
+    grids: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
 
@@ -215,6 +239,7 @@ def read_run(directory: Path) -> RunFiles:
         architectures=optional(ARCHITECTURES),
         budgets=optional(BUDGETS),
         rivals=optional(RIVALS),
+        grids=optional(GRIDS),
         seeds=optional(SEEDS),
         missing=missing,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,8 +17,11 @@ from adadepth.analysis.budgets import drawn_quality, quality_points
 from adadepth.analysis.charts import thin
 from adadepth.analysis.class_plots import depth_axis, draw_depth_by_class
 from adadepth.analysis.colors import GRID, INK, LINES, MUTED, ramp
+from adadepth.analysis.difficulty_sections import difficulty_curves
 from adadepth.analysis.exit_plots import draw_exit_rules, draw_steps
 from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, read_run, run_unit, series
+from adadepth.analysis.grid_plots import draw_grids
+from adadepth.analysis.grid_sections import grids_of
 from adadepth.analysis.layer_sections import BLOCKS
 from adadepth.analysis.layers import layer_history
 from adadepth.analysis.ragged_plot import draw_speedup_points
@@ -54,6 +58,7 @@ def draw_figures(run_directory: Path) -> list[Path]:
 
     Returns:
         The files drawn: of depth_by_class, depth_over_training, halting, cosine, losses, exits and exit_rules (.png);
+        where the data know a difficulty, difficulty; of each evaluated set of grids, grids_NAME;
         where a whole task has one depth, of layers and losses; of an architecture, gates, architectures and losses, and
         gates.gif, the search as a film.
     """
@@ -232,6 +237,22 @@ def _targets(figure: Figure, files: RunFiles) -> bool:
     return True
 
 
+def _difficulty(figure: Figure, files: RunFiles) -> bool:
+    """Mean depth and accuracy by difficulty, a curve for every evaluated set."""
+    means, accuracies = (difficulty_curves(files.halting, key) for key in ("mean", "accuracy"))
+    if not means:
+        return False
+    figure.set_size_inches(12 if accuracies else 6, 3.9)
+    panels = figure.subplots(1, 2 if accuracies else 1, squeeze=False).flatten()
+    _lines(panels[0], means)
+    panels[0].set(title="Mean depth by difficulty", xlabel="difficulty", ylabel="mean depth (updates)")
+    depth_axis(panels[0], files.halting["max_depth"], "y")
+    if accuracies:
+        _lines(panels[1], [(name, [(x, 100 * y) for x, y in points]) for name, points in accuracies])
+        panels[1].set(title="Accuracy by difficulty", xlabel="difficulty", ylabel="accuracy (%)", ylim=(0, 103))
+    return True
+
+
 def _layers(figure: Figure, files: RunFiles) -> bool:
     """The weight of each state after the last evaluation, and at every evaluation."""
     layers = files.halting.get("layers")
@@ -270,19 +291,17 @@ _DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
     "budgets": _targets,
     "exits": draw_steps,
     "exit_rules": draw_exit_rules,
+    "difficulty": _difficulty,
 }
-_TASK_DRAWINGS = {
-    "layers": _layers,
-    "losses": _losses,
-    "budget": _budget,
-    "budgets": _targets,
-}  # one depth for the whole task: nothing halts
+# One depth for the whole task: nothing halts.
+_TASK_DRAWINGS = {"layers": _layers, "losses": _losses, "budget": _budget, "budgets": _targets}
 _ARCHITECTURE_DRAWINGS = {"gates": _gates, "architectures": draw_comparison, "losses": _losses, "budget": _budget}
 
 
 def _drawings(files: RunFiles) -> Mapping[str, Callable[[Figure, RunFiles], bool]]:
     """By name what can be drawn of such a run."""
-    return {"task": _TASK_DRAWINGS, "architecture": _ARCHITECTURE_DRAWINGS}.get(run_unit(files), _DRAWINGS)
+    drawings = {"task": _TASK_DRAWINGS, "architecture": _ARCHITECTURE_DRAWINGS}.get(run_unit(files), _DRAWINGS)
+    return {**drawings, **{f"grids_{name}": partial(draw_grids, name=name) for name in grids_of(files)}}
 
 
 def _lines(axes: Axes, curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from adadepth.analysis import architecture_sections, exit_sections, layer_sections, sections
+from adadepth.analysis import (
+    architecture_sections,
+    difficulty_sections,
+    exit_sections,
+    grid_sections,
+    layer_sections,
+    sections,
+)
 from adadepth.analysis.architectures import is_fixed
 from adadepth.analysis.budgets import budget_label, rival_columns
 from adadepth.analysis.colors import depth_color, text_on
@@ -21,6 +28,7 @@ from adadepth.analysis.files import (
     CONFIG,
     EXIT_RULES,
     EXITS,
+    GRIDS,
     HALTING,
     METRICS,
     RIVALS,
@@ -76,6 +84,8 @@ def write_report(run_directory: Path) -> Path:
         rivals=rival_columns(files.rivals) if files.rivals else None,
         sentences=sentences(files),
         depth_styles=depth_styles(max_depth(files)),
+        difficulty=difficulty_sections.difficulty_section(files.halting),
+        grid_sets=grid_sections.grid_sets(files),
         exit_sets=exit_sections.exit_sets(files.exits),
         study_sets=exit_sections.study_sets(files.exit_rules),
         layers=layer_sections.layer_section(files),
@@ -224,7 +234,7 @@ def sources(files: RunFiles) -> list[str]:
     """Names of the files that the page is drawn from."""
     optional = {
         EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
-        RIVALS: files.rivals, SEEDS: files.seeds,
+        RIVALS: files.rivals, GRIDS: files.grids, SEEDS: files.seeds,
     }  # fmt: skip
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *(name for name, found in optional.items() if found)]
@@ -264,6 +274,7 @@ def sentences(files: RunFiles) -> list[dict[str, Any]]:
             "mean": sum(sentence["updates"]) / len(sentence["updates"]),
             "tokens": [_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
             "masked": any(sentence.get("mask_kind") or []),
+            "tagged": any(sentence.get("original") or []) and not any(sentence.get("mask_kind") or []),
             "left_out": max(len(sentence["tokens"]) - _MAX_TOKENS, 0),
         }
         for sentence in files.sentences[:_MAX_SENTENCES]

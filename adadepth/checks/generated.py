@@ -44,10 +44,10 @@ def _beyond(key: str, values: list[int], trained: str, low: int, high: int) -> I
 
 
 def _hops(dataset: HopsConfig) -> Iterator[str]:
-    most = dataset.nodes - 2  # a root and its chain, and another root at least
+    most = dataset.nodes // 2 - 1  # there are two chains of that length at least
     for key in ("train_hops", "beyond_hops"):
         hops = getattr(dataset, key)
         if hops is not None and (len(hops) != 2 or not 0 <= hops[0] <= hops[1] <= most):
-            yield f"dataset.{key}={hops}: must be [lowest, highest] within 0 and dataset.nodes - 2 = {most}"
+            yield f"dataset.{key}={hops}: must be [lowest, highest] within 0 and dataset.nodes / 2 - 1 = {most}"
     if dataset.unit is LabelledUnit.token and dataset.nodes > dataset.sequence_length:
         yield f"dataset.sequence_length={dataset.sequence_length}: there are dataset.nodes={dataset.nodes}"

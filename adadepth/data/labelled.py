@@ -12,10 +12,12 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import LabelledConfig, MazeConfig, ParityConfig, TaggingConfig
+from adadepth.config import AdditionConfig, HopsConfig, LabelledConfig, MazeConfig, ParityConfig, TaggingConfig
+from adadepth.data.addition import load_addition
 from adadepth.data.bigram_shift import load_bigram_shift
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
 from adadepth.data.held_out import split_examples, table_splits
+from adadepth.data.hops import load_hops
 from adadepth.data.labelled_data import LabelledData, describe_labels
 from adadepth.data.labelled_store import LabelledStore, open_store, write_store
 from adadepth.data.labels import class_names, class_reader, read_value
@@ -61,6 +63,10 @@ def load_labelled_data(
         return load_parity(dataset, seed, cls_tokens)
     if isinstance(dataset, MazeConfig):
         return load_maze(dataset, seed)
+    if isinstance(dataset, HopsConfig):
+        return load_hops(dataset, seed, cls_tokens)
+    if isinstance(dataset, AdditionConfig):
+        return load_addition(dataset, seed)
     if isinstance(dataset, TaggingConfig):
         return load_tagging(dataset, tokenizer, cls_tokens)
     assert isinstance(dataset, LabelledConfig), "validated"

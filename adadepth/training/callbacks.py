@@ -18,7 +18,7 @@ from transformers import ProgressCallback, TrainerCallback, TrainerControl, Trai
 from adadepth.analysis.architectures import flatten_search
 from adadepth.analysis.console import architecture_table, exits_table, halting_table, layers_table
 from adadepth.analysis.exits import flatten_exits
-from adadepth.analysis.files import class_table, write_exits, write_halting_files
+from adadepth.analysis.files import class_table, write_exits, write_grids, write_halting_files
 from adadepth.analysis.plots import draw_gate_frame
 from adadepth.analysis.statistics import flatten
 from adadepth.training.budget import BUDGET
@@ -176,8 +176,11 @@ class TrackingCallback(TrainerCallback):
             self._track_report(report, f"{name}/" if number else "", state)
         if not reports or not state.is_world_process_zero:
             return
-        first = next(iter(reports.values()))
-        write_halting_files(self.directory, first.statistics, first.sentences, state.global_step)
+        (name, first), *others = reports.items()
+        further = {other: report.statistics for other, report in others}
+        write_halting_files(self.directory, first.statistics, first.sentences, state.global_step, name, further)
+        if grids := {name: report.grids for name, report in reports.items() if report.grids}:
+            write_grids(self.directory, grids, first.statistics["max_depth"], state.global_step)
         if first.statistics.get("architecture", {}).get("temperature") is not None:
             self._draw_gates(first.statistics["architecture"], state.global_step)
         if exits := {name: report.exits for name, report in reports.items() if report.exits is not None}:

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from adadepth.analysis.exits import step_summary
+from adadepth.analysis.grids import GridSampler
 from adadepth.analysis.records import StepRecorder, StepRecords, merge
 from adadepth.analysis.scoring import example_losses, quality_of, rightness, token_losses
 from adadepth.analysis.sentences import SentenceSampler
@@ -53,10 +54,13 @@ class LabelledEvaluation:
         names = (*classes.names, *self._token_classes)
         self._statistics = HaltingStatistics(max_updates(model), names, device, classes.difficulties)
         self._reads_cached_states = False
-        self._sentences = SentenceSampler(
-            lambda number: str(data.tokenizer.convert_ids_to_tokens(number)),
-            decode_label=data.labels.__getitem__ if data.problem == "tagging" else None,
-        )
+        decode_label = data.labels.__getitem__ if data.problem == "tagging" else None
+        self._sentences = SentenceSampler(self._token, decode_label=decode_label)
+        self._grids = GridSampler(self._token, data.labels)
+
+    def _token(self, number: int) -> str:
+        assert self.data.tokenizer is not None, "there are tokens"
+        return str(self.data.tokenizer.convert_ids_to_tokens(number))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `seeded_exits`."""
@@ -122,6 +126,8 @@ class LabelledEvaluation:
     def _sample(self, batch: Mapping[str, Tensor], outputs: Any, losses: Tensor | None) -> None:
         """Offer a batch to the example sentences: with labels and predictions where tokens have them."""
         ids = batch["input_ids"]
+        if self.data.is_grid:
+            self._grids.update(batch, outputs.trace, outputs.logits.argmax(dim=-1))
         if self.data.problem == "tagging" and losses is not None:
             self._sentences.update(batch, outputs.trace, losses, outputs.logits.argmax(dim=-1))
             return
@@ -163,7 +169,7 @@ class LabelledEvaluation:
         exits = None
         if self._records is not None and self._records.ran_every_step:  # of tags only the predicted ones are kept
             exits = step_summary(self._records, **self._summary_options())
-        return EvaluationReport(statistics, self._sentences.sentences(), exits)
+        return EvaluationReport(statistics, self._sentences.sentences(), exits, self._grids.grids())
 
     def _summary_options(self) -> dict[str, Any]:
         """What `step_summary` must know about the task and the model's halting distribution."""

@@ -44,6 +44,11 @@ HOMES = {
     **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},
     **{("preset", name): "par_tiny" for name in ("none", "seed")},
     **{("debug", name): "par_tiny" for name in ("stream", "search")},
+    **{(group, f"{prefix}{name}"): f"act_{name}" for name in ("maze", "hops", "addition") for group, prefix in (
+        ("model", "albert_act_"), ("dataset", ""), ("trainer", ""),
+    )},
+    ("dataset", "hops_sequence"): "act_hops",
+    ("trainer", "pos"): "act_pos",
     ("model", "parity_rnn"): "ponder_parity",
     ("dataset", "parity_vectors"): "ponder_parity",
     ("trainer", "parity"): "ponder_parity",
