@@ -27,6 +27,7 @@ HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
 Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
 Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
 KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
+Prior = StrEnum("Prior", ["geometric", "uniform"])
 Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none"])
 Readout = StrEnum("Readout", ["tokens", "pooler"])
 HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_diff"])
@@ -115,7 +116,8 @@ class AlbertActModelConfig(AlbertModelConfig):
 class PonderSettings:
     """The halting distribution of PonderNet (Banino et al. 2021), whatever computes the steps."""
 
-    target_halt_probability: float = 0.1  # of the geometric prior, whose mean is about its inverse
+    prior: Prior = Prior.geometric  # what the distribution is drawn to; uniform keeps all steps in training (Ouro)
+    target_halt_probability: float | None = None  # of the geometric prior, with a mean of about its inverse; None: 0.1
     kl_penalty_factor: float = 0.01  # beta, weight of the divergence from the prior
     kl_direction: KLDirection = KLDirection.posterior_prior  # KL(p || prior), PonderNet's; the other is PALBERT's
     truncation: Truncation = Truncation.leftover  # what becomes of the mass beyond the last step

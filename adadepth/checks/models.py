@@ -18,6 +18,8 @@ from adadepth.config import (
     Mode,
     ParXLModelConfig,
     PonderAlbertModelConfig,
+    PonderSettings,
+    Prior,
     SearchConfig,
     SearchMethod,
     Stage,
@@ -32,8 +34,10 @@ _SIZES = (
 
 
 def check_model(config: ExperimentConfig) -> Iterator[str]:
-    """Sizes of the ALBERT families."""
+    """What the prior reads, and sizes of the ALBERT families."""
     model = config.model
+    if isinstance(model, PonderSettings) and model.prior is Prior.uniform:
+        yield from _check_uniform_prior(model)
     if isinstance(model, PonderAlbertModelConfig):
         head, layers = model.halting_head, model.halting_head_layers
         if layers > 1 and head is not HaltingHead.linear_cat:
@@ -53,6 +57,15 @@ def check_model(config: ExperimentConfig) -> Iterator[str]:
         yield (
             f"dataset.sequence_length={config.dataset.sequence_length}: the model has only "
             f"model.max_position_embeddings={positions} positions"
+        )
+
+
+def _check_uniform_prior(model: PonderSettings) -> Iterator[str]:
+    probability = model.target_halt_probability
+    if probability is not None:
+        yield (
+            f"model.target_halt_probability={probability}: read only with model.prior=geometric; with "
+            "model.prior=uniform set it to null"
         )
 
 

@@ -18,11 +18,13 @@ from transformers import PreTrainedConfig
 from adadepth.errors import ConfigError
 from adadepth.halting.distribution import (
     KL_DIRECTIONS,
+    PRIORS,
     TRUNCATIONS,
     HaltingDistribution,
     geometric_prior,
     halting_distribution,
     halting_kl,
+    uniform_prior,
 )
 from adadepth.models.albert.configuration import check_choices
 from adadepth.models.losses import LossTerm, class_losses, combine_terms, expected_loss
@@ -33,6 +35,7 @@ CE_NORMALISATIONS = ("sum", "mean_over_steps")
 CHOICES = {
     "ce_normalisation": CE_NORMALISATIONS,
     "kl_direction": KL_DIRECTIONS,
+    "prior": PRIORS,
     "truncation": TRUNCATIONS,
 }
 
@@ -52,17 +55,21 @@ def check_ponder_fields(config: PreTrainedConfig) -> None:
 
 
 def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
-    """Posterior (B, N) and prior (N,) of a batch.
+    """Posterior (B, N) and prior (N,) of a batch."""
+    prior = _prior(config, halting_logits.shape[-1], halting_logits.device)
+    return halting_distribution(halting_logits, config.truncation), prior
 
-    Both are truncated alike, but for `truncation: none`, which leaves the posterior as it is and gives the prior's last
-    step what is left, as PALBERT does.
+
+def _prior(config: Any, steps: int, device: torch.device) -> HaltingDistribution:
+    """The uniform prior, or the geometric one.
+
+    That is truncated like the posterior, but for `truncation: none`, which leaves the posterior as it is and gives the
+    prior's last step what is left, as PALBERT does.
     """
-    prior_truncation = "leftover" if config.truncation == "none" else config.truncation
-    steps, device = halting_logits.shape[-1], halting_logits.device
-    return (
-        halting_distribution(halting_logits, config.truncation),
-        geometric_prior(config.target_halt_probability, steps, prior_truncation, device),
-    )
+    if config.prior == "uniform":
+        return uniform_prior(steps, device)
+    truncation = "leftover" if config.truncation == "none" else config.truncation
+    return geometric_prior(config.target_halt_probability, steps, truncation, device)
 
 
 def ponder_terms(
@@ -81,7 +88,7 @@ def ponder_terms(
         losses: Task loss after every step, (B, N).
         counted: Sequences with a target, bool, (B,).
         posterior: p, (B, N).
-        prior: p_G, (N,).
+        prior: What p is drawn to, (N,).
         kl_penalty_factor: Weight beta.
         ce_normalisation: `sum`: sum_n p_n loss_n; `mean_over_steps`: divided by N besides, as the reference code of
             PonderALBERT does, which makes beta count N times as much.
@@ -101,8 +108,8 @@ def ponder_terms(
 class PonderModel(StepwiseModel):
     """A stepwise model with a halting head, trained with this objective.
 
-    Its configuration has `target_halt_probability`, `kl_penalty_factor`, `kl_direction` and `truncation`, and may have
-    `ce_normalisation`.
+    Its configuration has `prior`, `target_halt_probability`, `kl_penalty_factor`, `kl_direction` and `truncation`, and
+    may have `ce_normalisation`.
     """
 
     exit_signals = frozenset({"logits", "halting"})
