@@ -448,6 +448,15 @@ class FeaturesConfig:
 
 
 @dataclass
+class HaltingConfig:
+    """A second stage of training: a trained model stays as it is, and its halting head alone learns when to stop."""
+
+    alone: bool = False  # train nothing but the halting head of the model that model.pretrained names
+    slope: float = 20.0  # how sharply the target turns from halting to going on
+    threshold: float = 0.1  # of the loss: what the best further step must save to be worth it
+
+
+@dataclass
 class ContextConfig:
     """What attention sees in evaluation, where that differs from training."""
 
@@ -498,6 +507,7 @@ class ExperimentConfig:
     trainer: TrainerConfig = MISSING  # group trainer/
     logger: LoggerConfig = MISSING  # group logger/
     features: FeaturesConfig = field(default_factory=FeaturesConfig)  # with model=adalayers_*: what is not run again
+    halting: HaltingConfig = field(default_factory=HaltingConfig)  # with model=ponder_*: its head in a second stage
     search: SearchConfig = field(default_factory=SearchConfig)  # of a PAR-XL architecture
     context: ContextConfig = field(default_factory=ContextConfig)  # of attention in the evaluation of a language model
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # speed only
@@ -568,8 +578,8 @@ def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
 
 
 _RESULT_KEYS = (
-    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "search", "context",
-    "trainer",
+    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "halting", "search",
+    "context", "trainer",
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from adadepth.checks.data import (
     check_text,
     check_tokenizer,
 )
-from adadepth.checks.models import check_adalayers, check_model, check_par_xl, check_search
+from adadepth.checks.models import check_adalayers, check_halting, check_model, check_par_xl, check_search
 from adadepth.checks.ranges import check_ranges
 from adadepth.checks.training import check_trainer
 from adadepth.config import (
@@ -72,9 +72,9 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_text, check_corpus,
-        check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity, check_trainer, _mode,
-        _names, _extras,
+        check_ranges, _task, check_model, check_halting, check_adalayers, check_par_xl, check_search, check_text,
+        check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity,
+        check_trainer, _mode, _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -160,7 +160,8 @@ def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
         return LANGUAGE_METRICS
     if isinstance(dataset, CorpusConfig):
         return PRETRAINING_METRICS
-    losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()))
+    joint = ("task_loss", *_LOSS_PARTS.get(config.model.name, ()))
+    losses = ("loss", *(("halting_loss",) if config.halting.alone else joint))
     metrics = dataset.metrics if isinstance(dataset, TableConfig) else ["accuracy"]
     return (*losses, "score", *map(metric_key, metrics))
 

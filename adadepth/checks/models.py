@@ -13,6 +13,7 @@ from adadepth.config import (
     ExperimentConfig,
     FeaturesConfig,
     GatePath,
+    HaltingConfig,
     HaltingHead,
     Head,
     Mode,
@@ -77,6 +78,21 @@ def _check_ragged(config: ExperimentConfig, model: AlbertActModelConfig) -> Iter
         yield f"{setting}: needs model.attn_implementation eager, sdpa or flash_attention_2, not flex_attention"
     if config.runtime.compile:
         yield f"{setting}: not with runtime.compile=true, whose graph has one shape; set model.execution=auto"
+
+
+def check_halting(config: ExperimentConfig) -> Iterator[str]:
+    """The second stage trains the halting head of a model that has been trained."""
+    halting, model = config.halting, config.model
+    if not halting.alone:
+        if halting != HaltingConfig():
+            yield "halting: read only with halting.alone=true"
+        return
+    if config.mode is not Mode.train:
+        yield f"halting.alone=true: read only with mode=train, but mode={config.mode}"
+    if not isinstance(model, PonderSettings):
+        yield f"halting.alone=true: needs a model with halting logits, ponder_albert or ponder_rnn, not {model.name}"
+    elif model.pretrained is None:
+        yield "model.pretrained: halting.alone=true needs it, the folder of a trained model, e.g. RUN/model"
 
 
 def check_adalayers(config: ExperimentConfig) -> Iterator[str]:

@@ -9,13 +9,15 @@ B batch, N steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError
+from adadepth.halting.continuation import continuation_losses
 from adadepth.halting.distribution import (
     KL_DIRECTIONS,
     PRIORS,
@@ -105,15 +107,47 @@ def ponder_terms(
     }
 
 
+@dataclass(frozen=True)
+class HaltingStage:
+    """The second stage of training, see `adadepth.halting.continuation`: slope k and threshold gamma of its targets."""
+
+    slope: float
+    threshold: float
+
+
 class PonderModel(StepwiseModel):
-    """A stepwise model with a halting head, trained with this objective.
+    """A stepwise model with a halting head, trained with this objective, and afterwards, if wanted, by a second stage.
 
     Its configuration has `prior`, `target_halt_probability`, `kl_penalty_factor`, `kl_direction` and `truncation`, and
     may have `ce_normalisation`.
     """
 
     exit_signals = frozenset({"logits", "halting"})
-    loss_names = ("task", "kl")
+    loss_names: tuple[str, ...] = ("task", "kl")
+    _stage: HaltingStage | None = None
+
+    @property
+    def halting_head(self) -> nn.Module:
+        """What gives the halting logits, and nothing else."""
+        raise NotImplementedError
+
+    def train_halting_alone(self, stage: HaltingStage) -> None:
+        """Enter the second stage: all but the halting head is frozen, and the loss is that head's alone.
+
+        It lasts as long as this object; neither the configuration nor the saved weights know of it.
+        """
+        self._stage, self.loss_names = stage, ("halting",)
+        self.requires_grad_(False)
+        self.halting_head.requires_grad_(True)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; in the second stage what is frozen stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if self._stage is not None:
+            for child in self.children():
+                child.train(mode and child is self.halting_head)
+        return self
 
     def complete(self, output: StepwiseOutput) -> None:
         """Add posterior and prior."""
@@ -121,7 +155,9 @@ class PonderModel(StepwiseModel):
         output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
 
     def loss_terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """Expected task loss and divergence; see `ponder_terms`."""
+        """Expected task loss and divergence, see `ponder_terms`; in the second stage the halting head's own loss."""
+        if self._stage is not None:
+            return self._halting_term(output, losses, counted)
         assert output.posterior is not None
         assert output.prior is not None
         return ponder_terms(
@@ -133,6 +169,13 @@ class PonderModel(StepwiseModel):
             ce_normalisation=getattr(self.config, "ce_normalisation", "sum"),
             kl_direction=self.config.kl_direction,
         )
+
+    def _halting_term(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """`halting`: see `continuation_losses`; summed over the sequences that have a target and counted in them."""
+        assert self._stage is not None
+        assert output.halting_logits is not None
+        per_sequence = continuation_losses(output.halting_logits, losses, self._stage.slope, self._stage.threshold)
+        return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
 class PonderClassificationLoss:
