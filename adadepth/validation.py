@@ -18,7 +18,7 @@ from adadepth.checks.data import (
     check_text,
     check_tokenizer,
 )
-from adadepth.checks.models import check_adalayers, check_halting, check_model, check_par_xl, check_search
+from adadepth.checks.models import check_adalayers, check_model, check_par_xl, check_search
 from adadepth.checks.ranges import check_ranges
 from adadepth.checks.training import check_trainer
 from adadepth.config import (
@@ -72,9 +72,9 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        check_ranges, _task, check_model, check_halting, check_adalayers, check_par_xl, check_search, check_text,
-        check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity,
-        check_trainer, _mode, _names, _extras,
+        check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_text, check_corpus,
+        check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity, check_trainer, _mode,
+        _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -155,13 +155,20 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
 
 def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     """Names of what an evaluation measures on its first set, the one that selects."""
+    names = _metrics_of_joint_training(config)
+    if not config.halting.alone:
+        return names
+    others = {"task_loss", *_LOSS_PARTS.get(config.model.name, ())}
+    return ("halting_loss", *(name for name in names if name not in others))
+
+
+def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
     dataset = config.dataset
     if isinstance(dataset, StreamConfig):
         return LANGUAGE_METRICS
     if isinstance(dataset, CorpusConfig):
         return PRETRAINING_METRICS
-    joint = ("task_loss", *_LOSS_PARTS.get(config.model.name, ()))
-    losses = ("loss", *(("halting_loss",) if config.halting.alone else joint))
+    losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()))
     metrics = dataset.metrics if isinstance(dataset, TableConfig) else ["accuracy"]
     return (*losses, "score", *map(metric_key, metrics))
 

@@ -35,7 +35,8 @@ _SIZES = (
 
 
 def check_model(config: ExperimentConfig) -> Iterator[str]:
-    """What the prior reads, and sizes of the ALBERT families."""
+    """What the prior and the second stage read, and sizes of the ALBERT families."""
+    yield from _check_halting(config)
     model = config.model
     if isinstance(model, PonderSettings) and model.prior is Prior.uniform:
         yield from _check_uniform_prior(model)
@@ -80,7 +81,7 @@ def _check_ragged(config: ExperimentConfig, model: AlbertActModelConfig) -> Iter
         yield f"{setting}: not with runtime.compile=true, whose graph has one shape; set model.execution=auto"
 
 
-def check_halting(config: ExperimentConfig) -> Iterator[str]:
+def _check_halting(config: ExperimentConfig) -> Iterator[str]:
     """The second stage trains the halting head of a model that has been trained."""
     halting, model = config.halting, config.model
     if not halting.alone:
