@@ -27,6 +27,7 @@ HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
 Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
 Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
 KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
+Prior = StrEnum("Prior", ["geometric", "uniform"])
 Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none"])
 Readout = StrEnum("Readout", ["tokens", "pooler"])
 HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_diff"])
@@ -120,7 +121,8 @@ class AlbertActModelConfig(AlbertModelConfig):
 class PonderSettings:
     """The halting distribution of PonderNet (Banino et al. 2021), whatever computes the steps."""
 
-    target_halt_probability: float = 0.1  # of the geometric prior, whose mean is about its inverse
+    prior: Prior = Prior.geometric  # what the distribution is drawn to; uniform keeps all steps in training (Ouro)
+    target_halt_probability: float | None = None  # of the geometric prior, with a mean of about its inverse; None: 0.1
     kl_penalty_factor: float = 0.01  # beta, weight of the divergence from the prior
     kl_direction: KLDirection = KLDirection.posterior_prior  # KL(p || prior), PonderNet's; the other is PALBERT's
     truncation: Truncation = Truncation.leftover  # what becomes of the mass beyond the last step
@@ -493,6 +495,15 @@ class FeaturesConfig:
 
 
 @dataclass
+class HaltingConfig:
+    """A second stage of training: a trained model stays as it is, and its halting head alone learns when to stop."""
+
+    alone: bool = False  # train nothing but the halting head of the model that model.pretrained names
+    slope: float = 20.0  # how sharply the target turns from halting to going on
+    threshold: float = 0.1  # of the loss: what the best further step must save to be worth it
+
+
+@dataclass
 class ContextConfig:
     """What attention sees in evaluation, where that differs from training."""
 
@@ -558,6 +569,7 @@ class ExperimentConfig:
     logger: LoggerConfig = MISSING  # group logger/
     features: FeaturesConfig = field(default_factory=FeaturesConfig)  # with model=adalayers_*: what is not run again
     budget: BudgetConfig = field(default_factory=BudgetConfig)  # group budget/: a mean depth to hold
+    halting: HaltingConfig = field(default_factory=HaltingConfig)  # with model=ponder_*: its head in a second stage
     search: SearchConfig = field(default_factory=SearchConfig)  # of a PAR-XL architecture
     context: ContextConfig = field(default_factory=ContextConfig)  # of attention in the evaluation of a language model
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # speed only
@@ -647,8 +659,8 @@ def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
 
 
 _RESULT_KEYS = (
-    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "budget", "search",
-    "context", "trainer",
+    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "budget", "halting",
+    "search", "context", "trainer",
 )  # fmt: skip
 
 

@@ -174,6 +174,14 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
 
 def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     """Names of what an evaluation measures on its first set, the one that selects."""
+    names = _metrics_of_joint_training(config)
+    if not config.halting.alone:
+        return names
+    others = {"task_loss", *_LOSS_PARTS.get(config.model.name, ())}
+    return ("halting_loss", *(name for name in names if name not in others))
+
+
+def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
     dataset = config.dataset
     readouts = ("readouts_loss",) if getattr(config.model, "readout_weight", 0) > 0 else ()
     if isinstance(dataset, StreamConfig):

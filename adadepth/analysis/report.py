@@ -132,6 +132,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
                 "cap_remainder",
                 "state_rule",
                 "halt_bias_init",
+                "prior",
                 "target_halt_probability",
                 "kl_penalty_factor",
                 "kl_direction",

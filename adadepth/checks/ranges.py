@@ -110,6 +110,8 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trainer.adam_beta1": _DROPOUT,
     "trainer.adam_beta2": _DROPOUT,
     "features.limit_gib": _POSITIVE,
+    "halting.slope": _POSITIVE,
+    "halting.threshold": _at_least(0),
     "features.batch_tokens": _at_least(1),
     "runtime.num_workers": _at_least(0),
     "runtime.threads": _at_least(1),

@@ -25,6 +25,7 @@ from adadepth.errors import CheckpointError
 from adadepth.models.build import build_classifier, classifier_class, load_model
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
+from adadepth.tasks.halting import train_halting_alone
 from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
@@ -51,6 +52,8 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     tags_words = data.problem == "tagging"
     model = build_classifier(config.model, vocab_size, _head_fields(config, data), tags_words=tags_words)
     check_positions(config, model)
+    if config.halting.alone:
+        train_halting_alone(config, model)
     parts = with_features(config, args, finetuning_parts(config, args, data, model))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)

@@ -22,7 +22,7 @@ HOMES = {
         "albert_act_pretrained", "pabee_pretrained", "palbert_pretrained",
     )},
     **{("dataset", name): "ponder_tiny" for name in (*GLUE, "table", "bigram_shift", "parity")},
-    **{("trainer", name): "ponder_tiny" for name in ("finetune", "finetune_lamb", "scratch")},
+    **{("trainer", name): "ponder_tiny" for name in ("finetune", "finetune_lamb", "scratch", "halting")},
     ("tokenizer", "pretrained"): "ponder_tiny",
     ("sweep", "glue"): "ponder_tiny",
     ("debug", "finetune"): "ponder_tiny",
