@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import LabelledConfig, ParityConfig, TaggingConfig
+from adadepth.config import ChoiceConfig, LabelledConfig, ParityConfig, QuestionConfig, TaggingConfig
 from adadepth.data.bigram_shift import load_bigram_shift
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
 from adadepth.data.held_out import split_examples, table_splits
@@ -20,7 +20,9 @@ from adadepth.data.labelled_data import LabelledData, describe_labels
 from adadepth.data.labelled_store import LabelledStore, open_store, write_store
 from adadepth.data.labels import class_names, class_reader, read_value
 from adadepth.data.layout import DoubleCls, Layout
+from adadepth.data.multiple_choice import load_choices
 from adadepth.data.parity import load_parity
+from adadepth.data.question_answering import load_questions
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.sequence_collate import SequenceCollator
 from adadepth.data.splits import open_splits
@@ -46,7 +48,7 @@ def load_labelled_data(
     Safe to call from several processes at once; one of them does the work.
 
     Args:
-        dataset: A `LabelledConfig`, a `TaggingConfig` or a `ParityConfig`.
+        dataset: A `LabelledConfig`, `TaggingConfig`, `QuestionConfig`, `ChoiceConfig` or `ParityConfig`.
         tokenizer: Existing, or trained on the training texts; not read where the data set has symbols of its own.
         seed: Of what is drawn: shifted words, parity examples.
         cls_tokens: How many [CLS] a sequence begins with; they count against ``dataset.sequence_length``. 0: the model
@@ -60,6 +62,10 @@ def load_labelled_data(
         return load_parity(dataset, seed, cls_tokens)
     if isinstance(dataset, TaggingConfig):
         return load_tagging(dataset, tokenizer, cls_tokens)
+    if isinstance(dataset, QuestionConfig):
+        return load_questions(dataset, tokenizer, cls_tokens)
+    if isinstance(dataset, ChoiceConfig):
+        return load_choices(dataset, tokenizer, cls_tokens)
     assert isinstance(dataset, LabelledConfig), "validated"
     if dataset.source == "embedded":
         return load_bigram_shift(dataset, tokenizer, seed, cls_tokens)

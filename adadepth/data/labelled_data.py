@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 Examples = Dataset[dict[str, Any]]
-Problem = Literal["classification", "regression", "tagging"]
+Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice"]
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,11 @@ class LabelledData:
         collate: Makes a batch of examples: ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
             ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32; ``index`` (B,) int64, ``labels`` (B,)
             int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it. Of tagging, ``labels``
-            are (B, S) int64, the tag at the first piece of each word and -100 elsewhere.
+            are (B, S) int64, the tag at the first piece of each word and -100 elsewhere. What question answering and
+            multiple choice have instead: `QuestionCollator`, `ChoiceCollator`.
         summary: What was read, for logs and reports.
-        problem: ``classification``, ``regression`` or ``tagging``.
-        labels: Class or tag names in order; empty for a regression.
+        problem: What is predicted.
+        labels: Names of classes, tags or choices in order; empty for a regression and for question answering.
         metrics: Names of the task's metrics.
         has_difficulty: Whether examples say how hard they are.
     """

@@ -20,11 +20,15 @@ from adadepth.training.metrics import PretrainingMetrics
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What an evaluation found besides its scalar metrics: `exits` where a model decides a step for every example."""
+    """What an evaluation found besides its scalar metrics.
+
+    `exits` where a model decides a step for every example, `predictions` by an example's id where the task has ids.
+    """
 
     statistics: dict[str, Any]
     sentences: list[dict[str, Any]] = field(default_factory=list)
     exits: dict[str, Any] | None = None
+    predictions: dict[str, str] = field(default_factory=dict)
 
 
 class Evaluation(Protocol):

@@ -20,6 +20,7 @@ from adadepth.analysis.sequence_classes import SequenceClasses, classes_of
 from adadepth.analysis.statistics import HaltingStatistics
 from adadepth.data import LabelledData
 from adadepth.halting.distribution import HaltingDistribution
+from adadepth.halting.trace import DepthTrace
 from adadepth.training.evaluation import EvaluationReport, add_over_processes, special_token_classes
 
 _TOKEN_CLASSES = ("plain", "cls", "sep")  # also told apart where tokens halt
@@ -91,9 +92,13 @@ class LabelledEvaluation:
             losses = example_losses(outputs.logits, batch["labels"], self.data.problem)
         self._statistics.update(trace, masks, losses, work=self.model.price(trace))
         if "input_ids" in batch:
-            shown = {**batch, "labels": batch["input_ids"]}
-            unknown = torch.full(batch["input_ids"].shape, math.nan, device=trace.updates.device)
-            self._sentences.update(shown, trace, unknown, batch["input_ids"])
+            self.show(batch, trace)
+
+    def show(self, batch: Mapping[str, Tensor], trace: DepthTrace) -> None:
+        """Offer sequences to the example sentences: `input_ids` and `attention_mask` (B, T), `index` (B,)."""
+        shown = {**batch, "labels": batch["input_ids"]}
+        unknown = torch.full(batch["input_ids"].shape, math.nan, device=trace.updates.device)
+        self._sentences.update(shown, trace, unknown, batch["input_ids"])
 
     def merge(self) -> None:
         """Bring the examples and the sums of all processes together."""
@@ -127,9 +132,8 @@ class LabelledEvaluation:
         statistics = self._statistics.summary()
         if statistics["unit"] == "task":
             return EvaluationReport(_with_sizes(statistics, self.model, self._reads_cached_states))
-        assert self._records is not None
         exits = None
-        if self._records.ran_every_step:
+        if self._records is not None and self._records.ran_every_step:
             exits = step_summary(self._records, **self._summary_options())
         return EvaluationReport(statistics, self._sentences.sentences(), exits)
 
