@@ -548,11 +548,11 @@ MODEL_SCHEMAS: dict[str, type[ModelConfig]] = {
     )
 }
 DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
-    "choices": ChoiceConfig,
     "corpus": CorpusConfig,
     "labelled": LabelledConfig,
+    "multiple_choice": ChoiceConfig,
     "parity_task": ParityConfig,
-    "questions": QuestionConfig,
+    "question_answering": QuestionConfig,
     "stream": StreamConfig,
     "tagging": TaggingConfig,
 }
