@@ -66,8 +66,9 @@ class QuestionEvaluation(LabelledEvaluation):
         )  # fmt: skip
         null = outputs.start_logits[:, 0].float() + outputs.end_logits[:, 0].float()
         shift = batch["context_shift"]
-        columns = torch.stack([batch["question"], scores, first + shift, last + shift, null], dim=1).double()
-        for question, score, start, end, no_answer in columns.cpu().tolist():
+        columns = (batch["question"], scores, first + shift, last + shift, null)
+        table = torch.stack([column.double() for column in columns], dim=1)  # copied to the host at once
+        for question, score, start, end, no_answer in table.cpu().tolist():
             self._keep(int(question), Found(score, int(start), int(end), no_answer))
 
     def _keep(self, question: int, found: Found) -> None:
