@@ -27,6 +27,7 @@ HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
 Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
 Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
 KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
+Prior = StrEnum("Prior", ["geometric", "uniform"])
 Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none"])
 Readout = StrEnum("Readout", ["tokens", "pooler"])
 HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_diff"])
@@ -51,6 +52,7 @@ Source = StrEnum("Source", ["embedded", "local", "hub"])
 Problem = StrEnum("Problem", ["classification", "regression"])
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
+LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
 TokenizerKind = StrEnum("TokenizerKind", ["unigram", "word", "byte"])
 Optimizer = StrEnum("Optimizer", ["adamw", "lamb"])
@@ -59,6 +61,7 @@ Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
 StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
 EvalStrategy = StrEnum("EvalStrategy", ["no", "steps", "epoch"])
 SaveStrategy = StrEnum("SaveStrategy", ["no", "steps", "epoch", "best"])
+BudgetUnit = StrEnum("BudgetUnit", ["updates", "macs"])
 Sink = StrEnum("Sink", ["none", "wandb", "tensorboard"])
 WandbMode = StrEnum("WandbMode", ["offline", "online", "disabled"])
 
@@ -102,12 +105,15 @@ class AlbertActModelConfig(AlbertModelConfig):
     name: str = "albert_act"  # the family
     act_epsilon: float = 0.01  # a token halts when its summed probability exceeds 1 - act_epsilon
     act_penalty: float = 1e-3  # tau, weight of the ponder cost N + R in the loss
+    readout_weight: float = 0.0  # of the loss that reads the head after every iteration; 0: only the last one is read
     penalty_reduction: PenaltyReduction = PenaltyReduction.sum_tokens  # over tokens; always a mean over sequences
     cap_remainder: CapRemainder = CapRemainder.reference  # what a token that reaches L without halting pays and weighs
     state_rule: StateRule = StateRule.single  # how the iterations' states are mixed
     halting_input: HaltingInput = HaltingInput.block_output  # what the halting unit reads
     halting_scope: HaltingScope = HaltingScope.token  # one decision a token, or one a sequence
     halt_bias_init: float = 0.0  # initial halting bias; negative starts deep, positive starts shallow
+    recall: bool = False  # the block reads the embedded input again in every iteration
+    fixed_depth: int | None = None  # updates of every token, and nobody halts: the rival of equal work
     execution: Execution = Execution.auto  # update all tokens until the last has halted, or running ones only
 
 
@@ -115,7 +121,8 @@ class AlbertActModelConfig(AlbertModelConfig):
 class PonderSettings:
     """The halting distribution of PonderNet (Banino et al. 2021), whatever computes the steps."""
 
-    target_halt_probability: float = 0.1  # of the geometric prior, whose mean is about its inverse
+    prior: Prior = Prior.geometric  # what the distribution is drawn to; uniform keeps all steps in training (Ouro)
+    target_halt_probability: float | None = None  # of the geometric prior, with a mean of about its inverse; None: 0.1
     kl_penalty_factor: float = 0.01  # beta, weight of the divergence from the prior
     kl_direction: KLDirection = KLDirection.posterior_prior  # KL(p || prior), PonderNet's; the other is PALBERT's
     truncation: Truncation = Truncation.leftover  # what becomes of the mass beyond the last step
@@ -358,8 +365,15 @@ class ChoiceConfig(TableConfig):
 
 
 @dataclass
-class ParityConfig(ExamplesConfig):
-    """Is the number of ones odd? The task of ACT (Graves 2016) and PonderNet, drawn afresh in every epoch."""
+class GeneratedConfig(ExamplesConfig):
+    """Examples that are drawn afresh in every epoch, and of which it is known how much computing a unit needs."""
+
+    train_examples: int = 100000  # an epoch
+
+
+@dataclass
+class ParityConfig(GeneratedConfig):
+    """Is the number of ones odd? The task of ACT (Graves 2016) and PonderNet."""
 
     representation: Representation = Representation.vectors  # for a recurrent cell, or as tokens
     size: int = 64  # values, each 0, 1 or -1
@@ -368,7 +382,42 @@ class ParityConfig(ExamplesConfig):
     easy_ones: int | None = None  # with easy_epochs: easy examples first make hard ones learnable sooner
     extrapolation_ones: list[int] | None = None  # also evaluated: a range that training does not see
     counted: Counted = Counted.nonzero  # whether -1 counts as a one
-    train_examples: int = 100000  # an epoch
+
+
+@dataclass
+class FieldConfig(GeneratedConfig):
+    """Generated examples that lie at a random place of a larger field, so that larger ones can be read as well."""
+
+    field: int = 16  # positions along each side; the model needs as many
+
+
+@dataclass
+class MazeConfig(FieldConfig):
+    """Can a cell be reached from the start? A cell's difficulty is its distance."""
+
+    size: int = 8  # cells along each side
+    walls: float = 0.4  # share of cells that are walls
+    beyond_sizes: list[int] = field(default_factory=lambda: [12])  # also evaluated: sizes that training does not see
+
+
+@dataclass
+class HopsConfig(GeneratedConfig):
+    """Which colour do pointers lead to? A node's difficulty is how many pointers must be followed."""
+
+    unit: LabelledUnit = LabelledUnit.token  # every node has a label, or the sequence has that of one marked node
+    nodes: int = 16  # of an example
+    colours: int = 4  # of the nodes that do not point to another
+    train_hops: list[int] = field(default_factory=lambda: [0, 5])  # lowest and highest difficulty of labelled nodes
+    beyond_hops: list[int] | None = field(default_factory=lambda: [6, 7])  # also evaluated: not seen in training
+
+
+@dataclass
+class AdditionConfig(FieldConfig):
+    """The sum of two numbers, a column a token; a column's difficulty is how far away its carry is decided."""
+
+    digits: int = 12  # of each number
+    nines: float = 0.5  # share of columns whose digits sum to 9, which hand a carry on
+    beyond_digits: list[int] = field(default_factory=lambda: [20])  # also evaluated: longer numbers
 
 
 @dataclass
@@ -473,6 +522,15 @@ class FeaturesConfig:
 
 
 @dataclass
+class HaltingConfig:
+    """A second stage of training: a trained model stays as it is, and its halting head alone learns when to stop."""
+
+    alone: bool = False  # train nothing but the halting head of the model that model.pretrained names
+    slope: float = 20.0  # how sharply the target turns from halting to going on
+    threshold: float = 0.1  # of the loss: what the best further step must save to be worth it
+
+
+@dataclass
 class ContextConfig:
     """What attention sees in evaluation, where that differs from training."""
 
@@ -510,6 +568,20 @@ class SearchConfig:
 
 
 @dataclass
+class BudgetConfig:
+    """Depth as something one sets: a mean that training holds, instead of a penalty whose outcome nobody knows."""
+
+    target: float | None = None  # mean depth of a unit, in `unit`; None: no budget
+    unit: BudgetUnit = BudgetUnit.updates  # updates of a token or sequence; macs: share of full depth's work
+    grow: float = 0.0  # share of all updates, at first, in which nobody halts and depth grows from `grow_from` to full
+    grow_from: int = 2  # updates of everybody in the first of them
+    hold: float = 0.15  # share of all updates at full depth after that
+    ramp: float = 0.25  # share of all updates on the way from full depth to `target`
+    gain: float = 1.0  # how hard the controller pulls
+    targets: list[float] = field(default_factory=list)  # mode=evaluate: fit the checkpoint to each of these, in `unit`
+
+
+@dataclass
 class ExperimentConfig:
     """One experiment: the root of every configuration."""
 
@@ -523,6 +595,8 @@ class ExperimentConfig:
     trainer: TrainerConfig = MISSING  # group trainer/
     logger: LoggerConfig = MISSING  # group logger/
     features: FeaturesConfig = field(default_factory=FeaturesConfig)  # with model=adalayers_*: what is not run again
+    budget: BudgetConfig = field(default_factory=BudgetConfig)  # group budget/: a mean depth to hold
+    halting: HaltingConfig = field(default_factory=HaltingConfig)  # with model=ponder_*: its head in a second stage
     search: SearchConfig = field(default_factory=SearchConfig)  # of a PAR-XL architecture
     context: ContextConfig = field(default_factory=ContextConfig)  # of attention in the evaluation of a language model
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)  # speed only
@@ -531,6 +605,7 @@ class ExperimentConfig:
     optimise: str = "eval/loss"  # metric a sweep optimises; what the run returns
     checkpoint: str | None = None  # mode=evaluate: a run directory, one of its checkpoints, `latest`, or a hub id
     run: str | None = None  # mode=report: a run directory, or `latest`
+    rival_of: str | None = None  # train the network of one depth and as much work as that run: a directory, or `latest`
     resume: str | None = None  # continue a run: its directory, or `latest`
     output_dir: str = "outputs"  # relative to where the command runs
 
@@ -548,14 +623,32 @@ MODEL_SCHEMAS: dict[str, type[ModelConfig]] = {
     )
 }
 DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
+    "addition_task": AdditionConfig,
     "corpus": CorpusConfig,
+    "hops_task": HopsConfig,
     "labelled": LabelledConfig,
+    "maze_task": MazeConfig,
     "multiple_choice": ChoiceConfig,
     "parity_task": ParityConfig,
     "question_answering": QuestionConfig,
     "stream": StreamConfig,
     "tagging": TaggingConfig,
 }
+
+
+def labels_tokens(dataset: DatasetConfig) -> bool:
+    """Whether every token, or every word, of a sequence has a label, and not the sequence."""
+    if isinstance(dataset, HopsConfig):
+        return dataset.unit is LabelledUnit.token
+    return isinstance(dataset, TaggingConfig | MazeConfig | AdditionConfig)
+
+
+def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
+    """The setting that says how many positions a model must know, and its value."""
+    if isinstance(dataset, FieldConfig):
+        return "dataset.field", dataset.field
+    return "dataset.sequence_length", dataset.sequence_length
+
 
 # Trainer settings that transformers does not have; adadepth.training translates them.
 OWN_TRAINER_FIELDS = frozenset({
@@ -595,8 +688,8 @@ def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
 
 
 _RESULT_KEYS = (
-    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "search", "context",
-    "trainer",
+    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", "features", "budget", "halting",
+    "search", "context", "trainer",
 )  # fmt: skip
 
 

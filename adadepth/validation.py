@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from adadepth.analysis.quality import metric_key
+from adadepth.checks.budget import check_budget
 from adadepth.checks.data import (
     check_corpus,
     check_labelled,
@@ -18,6 +19,7 @@ from adadepth.checks.data import (
     check_text,
     check_tokenizer,
 )
+from adadepth.checks.generated import check_generated
 from adadepth.checks.models import check_adalayers, check_model, check_par_xl, check_search
 from adadepth.checks.questions import check_choices, check_questions
 from adadepth.checks.ranges import check_ranges
@@ -26,8 +28,11 @@ from adadepth.config import (
     AdaLayersModelConfig,
     AlbertActModelConfig,
     CorpusConfig,
+    DatasetConfig,
     ExperimentConfig,
+    GeneratedConfig,
     Mode,
+    ModelConfig,
     ParityConfig,
     ParXLModelConfig,
     PonderRnnModelConfig,
@@ -35,14 +40,14 @@ from adadepth.config import (
     Sink,
     StreamConfig,
     TableConfig,
-    TaggingConfig,
     Task,
     TextConfig,
+    labels_tokens,
     to_config,
 )
 from adadepth.errors import ConfigError, nearest
 
-METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/")
+METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
@@ -73,9 +78,9 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_text, check_corpus,
-        check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions, check_choices,
-        check_parity, check_trainer, _mode, _names, _extras,
+        check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_budget, check_text,
+        check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions,
+        check_choices, check_parity, check_generated, check_trainer, _mode, _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -110,16 +115,26 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
     elif isinstance(model, ParXLModelConfig):
         yield f"model={model.name}: task=finetune has no classifier of this family"
-    if isinstance(dataset, TaggingConfig) and not isinstance(model, AdaLayersModelConfig):
-        yield f"model={model.name}: dataset={dataset.name} tags words, for adalayers, e.g. model=adalayers_minilm"
+    if labels_tokens(dataset):
+        yield from _tagging(model, dataset)
     vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
     if isinstance(model, PonderRnnModelConfig) != vectors and not isinstance(dataset, TextConfig):
         wanted = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens, e.g. ponder_albert"
         yield f"model={model.name}: dataset={dataset.name} needs {wanted}"
 
 
+def _tagging(model: ModelConfig, dataset: DatasetConfig) -> Iterator[str]:
+    """Which models have a classifier of tokens, and can read the symbols of generated data."""
+    if isinstance(model, AlbertActModelConfig):
+        return
+    if isinstance(dataset, GeneratedConfig):
+        yield f"model={model.name}: dataset={dataset.name} labels symbols of its own, for albert_act"
+    elif not isinstance(model, AdaLayersModelConfig):
+        yield f"model={model.name}: dataset={dataset.name} tags words, for albert_act or adalayers"
+
+
 def _mode(config: ExperimentConfig) -> Iterator[str]:
-    needs = {"resume": Mode.train, "checkpoint": Mode.evaluate, "run": Mode.report}
+    needs = {"resume": Mode.train, "rival_of": Mode.train, "checkpoint": Mode.evaluate, "run": Mode.report}
     for key, mode in needs.items():
         value = getattr(config, key)
         if value is not None and config.mode is not mode:
@@ -131,6 +146,10 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield "run: mode=report needs it (a run directory, or `latest`)"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
         yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    if config.rival_of is not None and not isinstance(config.model, AlbertActModelConfig):
+        yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with albert_act"
+    if config.rival_of is not None and config.seeds > 1:
+        yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
 
@@ -156,13 +175,23 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
 
 def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     """Names of what an evaluation measures on its first set, the one that selects."""
+    names = _metrics_of_joint_training(config)
+    if not config.halting.alone:
+        return names
+    others = {"task_loss", *_LOSS_PARTS.get(config.model.name, ())}
+    return ("halting_loss", *(name for name in names if name not in others))
+
+
+def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
     dataset = config.dataset
+    readouts = ("readouts_loss",) if getattr(config.model, "readout_weight", 0) > 0 else ()
     if isinstance(dataset, StreamConfig):
         return LANGUAGE_METRICS
     if isinstance(dataset, CorpusConfig):
-        return PRETRAINING_METRICS
-    losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()))
-    metrics = dataset.metrics if isinstance(dataset, TableConfig) else ["accuracy"]
+        return (*PRETRAINING_METRICS, *readouts)
+    losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()), *readouts)
+    drawn = ["token_accuracy" if labels_tokens(dataset) else "accuracy"]
+    metrics = dataset.metrics if isinstance(dataset, TableConfig) else drawn
     return (*losses, "score", *map(metric_key, metrics))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.analysis.architectures import LETTERS, OPERATIONS, QUALITIES, is_fixed
+from adadepth.analysis.budgets import budget_label, drawn_quality, rival_columns
 from adadepth.analysis.comparison import compared_rows, conditions_text, measured_qualities, set_title
 from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title, warnings
 from adadepth.analysis.seeds import headline_metrics
@@ -14,6 +15,7 @@ from adadepth.analysis.seeds import headline_metrics
 _LEVELS = " .:-=+*#%@"
 _BAR = 40
 _COLUMNS = (("class", 24), ("n", 10), ("mean", 7), ("sd", 6), ("p10", 4), ("p90", 4), ("cap %", 6), ("loss", 7))
+_ACCURACY = ("acc %", 7)  # where anything is predicted
 
 
 def halting_table(summary: Mapping[str, Any], step: int | None = None) -> str:
@@ -28,21 +30,26 @@ def halting_table(summary: Mapping[str, Any], step: int | None = None) -> str:
     """
     depth_limit = summary["max_depth"]
     title = f"shares of depths 1..{depth_limit}"
-    head = "".join(_cell(name, width, first=not index) for index, (name, width) in enumerate(_COLUMNS)) + f"  {title}"
+    has_accuracy = any("accuracy" in described for described in summary["classes"].values())
+    columns = (*_COLUMNS, _ACCURACY) if has_accuracy else _COLUMNS
+    head = "".join(_cell(name, width, first=not index) for index, (name, width) in enumerate(columns)) + f"  {title}"
     lines = [*_header(summary, step), "", head, "-" * len(head)]
     for name, described in summary["classes"].items():
-        cap = described.get("at_cap")
+        cap, accuracy = described.get("at_cap"), described.get("accuracy")
         values = (
             name, f"{described['n']:,}", _number(described, "mean"), _number(described, "std"),
             str(described.get("p10", "-")), str(described.get("p90", "-")),
             "-" if cap is None else f"{100 * cap:.1f}", _number(described, "loss"),
+            *(["-" if accuracy is None else f"{100 * accuracy:.1f}"] if has_accuracy else []),
         )  # fmt: skip
-        cells = zip(values, _COLUMNS, strict=True)
+        cells = zip(values, columns, strict=True)
         line = "".join(_cell(value, width, first=not index) for index, (value, (_, width)) in enumerate(cells))
         lines.append(f"{line}  |{_sparkline(described.get('histogram', [])[1:])}|" if cap is not None else line)
     loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
     lines.append(f"shares from none to the class's highest: '{_LEVELS}'; {loss}, over units that have one")
     lines += [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
+    if warning := summary.get("adaptation", {}).get("warning"):
+        lines.append(f"warning: {warning}")
     return "\n".join(lines)
 
 
@@ -59,9 +66,12 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
     second = _ratios(cost)
     if "executed_over_dense" in cost:
         second.append(f"executed over dense {cost['executed_over_dense']:.3f}")
-    if found := summary["spearman"].get("all"):
-        interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
-        second.append(f"Spearman(depth, loss) {found['value']:+.3f} {interval}, n {found['n']:,}")
+    correlations = (("loss", summary["spearman"].get("all")),
+                    ("difficulty", summary.get("difficulty", {}).get("spearman")))  # fmt: skip
+    for other, found in correlations:
+        if found:
+            interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
+            second.append(f"Spearman(depth, {other}) {found['value']:+.3f} {interval}, n {found['n']:,}")
     return ["; ".join(part) for part in (first, second) if part]
 
 
@@ -71,6 +81,54 @@ def _ratios(cost: Mapping[str, Any]) -> list[str]:
         executed, adaptive = cost["executed_over_full"], cost["adaptive_over_full"]
         found.append(f"work executed {executed:.3f}, needed by the depths {adaptive:.3f} of full depth")
     return found
+
+
+def budgets_table(found: Mapping[str, Any]) -> str:
+    """Draw one checkpoint at several depths as text.
+
+    Args:
+        found: What budgets.json holds.
+    """
+    quality = drawn_quality(found)
+    names = [name for name in found["rows"][0]["metrics"] if name != "tokens_per_second"]
+    names = [quality, *(name for name in names if name != quality)] if quality else names
+    widths = [max(len(name), 9) for name in names]
+    head = f"{'target':20}{'depth':>7}{'sd':>7}{'work':>8}  " + "  ".join(
+        f"{name:>{width}}" for name, width in zip(names, widths, strict=True)
+    )
+    lines = [
+        f"one checkpoint at several depths ({found['unit']}), by {found['knob']}: fitted on {found['fitted_on']:,} "
+        f"examples of {found['set']}, measured on {found['measured_on']:,} others; work as a share of full depth",
+        "", head, "-" * len(head),
+    ]  # fmt: skip
+    for row in found["rows"]:
+        values = [row["metrics"].get(name) for name in names]
+        cells = "  ".join(
+            f"{'-' if value is None else f'{value:.4f}':>{width}}" for value, width in zip(values, widths, strict=True)
+        )
+        work = row.get("adaptive_over_full")
+        shown = "-" if work is None else f"{work:.3f}"
+        lines.append(f"{budget_label(row):20}{row['mean']:>7.2f}{row['std']:>7.2f}{shown:>8}  {cells}")
+    return "\n".join(lines)
+
+
+def rivals_table(found: Mapping[str, Any]) -> str:
+    """Draw an adaptive run beside its rivals of equal work as text.
+
+    Args:
+        found: What rivals.json holds.
+    """
+    columns, rows = rival_columns(found)
+    widths = [20, *(max(len(name), 9) for name in columns[1:])]
+    shown = [columns, *([row[0], *("-" if value is None else f"{value:.4f}" for value in row[1:])] for row in rows)]
+    lines = [
+        "  ".join(
+            f"{cell:{'<' if not index else '>'}{width}}"
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in shown
+    ]
+    return "\n".join(["rivals of equal work (work as a multiple of the adaptive run's):", "", *lines])
 
 
 def layers_table(summary: Mapping[str, Any], step: int | None = None) -> str:
@@ -230,22 +288,41 @@ def study_table(study: Mapping[str, Any]) -> str:
     """
     timed = batches(study)
     width = max(len(row["rule"]) for row in study["rows"]) + 2
-    names = ["score", "+-", "permuted", "updates", "layers x", "MACs x", *(f"time x {batch}" for batch in timed)]
+    ran = any("online" in row for row in study["rows"])
+    online = ["online", "updates"] if ran else []
+    names = [
+        "score",
+        "+-",
+        "permuted",
+        *online,
+        "updates",
+        "layers x",
+        "MACs x",
+        *(f"time x {batch}" for batch in timed),
+    ]
     head = "rule".ljust(width) + "".join(name.rjust(10) for name in names) + "  Pareto set"
     lines = [f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps", head, "-" * len(head)]
     for row in study["rows"]:
         control = row.get("permuted", {}).get("quality", {})
         cells = [
             _figure(row["quality"].get("score"), "f"), _figure(row.get("quality_std", {}).get("score"), "f"),
-            _figure(control.get("score"), "f"), f"{row['mean_updates']:.2f}", f"{row['layer_ratio']:.2f}",
+            _figure(control.get("score"), "f"), *(_online(row) if ran else ()), f"{row['mean_updates']:.2f}",
+            f"{row['layer_ratio']:.2f}",
             f"{row['macs_ratio']:.2f}", *(_ratio(row, batch) for batch in timed),
         ]  # fmt: skip
         lines.append(row["rule"].ljust(width) + "".join(cell.rjust(10) for cell in cells) + f"  {in_pareto_sets(row)}")
     lines.append("x: full depth over the rule, time by batch size; -: not measured or without meaning")
     lines.append("+-: sd over draws; permuted: score of the same exits dealt to the examples at random")
+    if ran:
+        lines.append("online: score and updates when the rule really ran, so that exits change what others see")
     lines.append(_conditions(study))
     lines += [f"warning: {line}" for line in warnings(study)]
     return "\n".join(lines)
+
+
+def _online(row: Mapping[str, Any]) -> tuple[str, str]:
+    found = row.get("online", {})
+    return _figure(found.get("quality", {}).get("score"), "f"), _figure(found.get("mean_updates"), ".2f")
 
 
 def _ratio(row: Mapping[str, Any], batch: str) -> str:

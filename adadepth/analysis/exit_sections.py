@@ -124,6 +124,7 @@ def study_sets(exit_rules: Mapping[str, Any]) -> list[dict[str, Any]]:
             **study,
             "name": name,
             "rows": [{**row, "pareto_text": in_pareto_sets(row)} for row in study["rows"]],
+            "ran": any("online" in row for row in study["rows"]),
             "batches": batches(study),
             "columns": quality_columns(study),
             "charts": study_charts(study, study_axes(study)[: None if not position else 1]),

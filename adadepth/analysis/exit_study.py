@@ -166,6 +166,29 @@ def add_timings(
     return mark_pareto({**found, "timing": dict(conditions), "rows": rows})
 
 
+def add_online(found: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Lay what happened when rules really ran over a study, as `online` of each row.
+
+    Replayed, a unit reads the states of units that never stop; where a unit's exit changes what others see, as a
+    token's does, running the rule gives another figure.
+
+    Args:
+        found: From `study`.
+        figures: By rule, from `online_figures`.
+    """
+    rows = [row | ({"online": dict(figures[row["rule"]])} if row["rule"] in figures else {}) for row in found["rows"]]
+    return {**found, "rows": rows}
+
+
+def online_figures(records: StepRecords, problem: Problem, metrics: Sequence[str]) -> dict[str, Any]:
+    """Quality and mean updates of units that exited while the model ran."""
+    assert records.labels is not None
+    return {
+        "quality": quality_of(records.logits, records.labels, problem, metrics),
+        "mean_updates": float(records.depth.double().mean()),
+    }
+
+
 def batches(found: Mapping[str, Any]) -> list[str]:
     """The batch sizes that were timed, increasing."""
     return sorted({batch for row in found["rows"] for batch in row.get("seconds", {})}, key=int)

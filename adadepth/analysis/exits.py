@@ -72,7 +72,9 @@ def step_summary(
 
 def sequence_classes(records: StepRecords, labels: Sequence[str]) -> SequenceClasses:
     """The classes of an evaluated set: its labels, quartiles of its lengths, up to eight parts of its difficulty."""
-    return classes_of(labels, records.lengths, records.difficulty)
+    difficulty = records.difficulty
+    known = None if difficulty is None else difficulty[difficulty >= 0]  # a negative one says that there is none
+    return classes_of(labels, records.lengths, known)
 
 
 # ---- the parts of the summary
@@ -223,9 +225,10 @@ def _correlations(
         others["loss"] = example_losses(records.logits, records.labels, problem)
     described = {}
     for (depth, depths_found), (other, values) in product(depths.items(), others.items()):
+        here = values >= 0 if other == "difficulty" else torch.ones_like(values, dtype=torch.bool)
         if not values.isfinite().all():
             missing[f"spearman/{depth}_{other}"] = f"{other} is not finite"
-        elif (correlation := spearman(depths_found.numpy(), values.numpy())) is not None:
+        elif (correlation := spearman(depths_found[here].numpy(), values[here].numpy())) is not None:
             described[f"{depth}_{other}"] = correlation._asdict()
         else:
             too_few = f"{len(records)} examples, 3 are needed"

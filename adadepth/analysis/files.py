@@ -19,28 +19,52 @@ from adadepth.atomic import write_atomic
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
-ARCHITECTURES = "architectures.json"
+BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
+ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 _CLASS_COLUMNS = (
     "n", "mean", "std", "p10", "median", "p90", "at_cap", "entropy", "remainder", "ponder_cost", "loss", "loss_n",
+    "accuracy", "accuracy_n",
 )  # fmt: skip
 
 
 def write_halting_files(
-    directory: Path, summary: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]], step: int
+    directory: Path,
+    summary: Mapping[str, Any],
+    sentences: Sequence[Mapping[str, Any]],
+    step: int,
+    name: str | None = None,
+    further_sets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Write halting.json and, where units have depths, depth_by_class.csv and sentences.jsonl.
 
-    Of an evaluation after `step` optimiser steps. One architecture is the same for everything that is evaluated.
+    Args:
+        directory: Of the run.
+        summary: From `HaltingStatistics.summary`, of the set that selects the model. One architecture is the same for
+            everything that is evaluated.
+        sentences: From `SentenceSampler.sentences`, likewise.
+        step: Optimiser steps done.
+        name: Of that set.
+        further_sets: Summaries of other sets, by name; of them what is told of difficulty is kept.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _write_json(directory / HALTING, {"step": step, **summary})
+    told = {set_name: {"difficulty": other["difficulty"]} for set_name, other in (further_sets or {}).items()
+            if "difficulty" in other}  # fmt: skip
+    named = {} if name is None else {"set": name}
+    _write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
     if summary["unit"] == "architecture":
         return
     write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
     lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
     write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
+
+
+def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]], max_depth: int, step: int) -> None:
+    """Write grids.json: the example grids of every evaluated set by name, after `step` optimiser steps."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"step": step, "max_depth": max_depth, "sets": grids}, allow_nan=False)
+    write_atomic(directory / GRIDS, text + "\n")
 
 
 def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
@@ -76,6 +100,32 @@ def write_architectures(directory: Path, comparison: Mapping[str, Any]) -> None:
     _write_json(directory / ARCHITECTURES, comparison)
 
 
+def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `budget_row`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / BUDGETS, found)
+    write_atomic(directory / BUDGETS_TABLE, _as_csv(*budget_columns(found)))
+
+
+def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
+    _write_json(directory / RIVALS, found)
+
+
+def budget_columns(found: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of a checkpoint at several depths; None where a figure is missing."""
+    metrics = list(found["rows"][0]["metrics"])
+    columns = ["target", "level", "fitted", "mean", "std", "executed_over_full", "adaptive_over_full", *metrics]
+    rows = [
+        [
+            row["target"], *((row["fit"] or {}).get(key) for key in ("level", "depth")),
+            *(row.get(key) for key in columns[3:7]), *(row["metrics"].get(name) for name in metrics),
+        ]
+        for row in found["rows"]
+    ]  # fmt: skip
+    return columns, rows
+
+
 def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
     """Write seeds.json, from `summarise_seeds`."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -93,14 +143,16 @@ def pareto_table(studies: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], l
     timed = sorted({batch for _, row in rows for batch in row.get("seconds", {})}, key=int)
     axes = ["mean_updates", "macs", *(f"seconds/{batch}" for batch in timed)]
     columns = [
-        "set", "rule", "kind", "draws", *metrics, "score_std", "permuted_score", "mean_updates", "layer_ratio", "macs",
-        "macs_ratio", *(f"seconds/{batch}" for batch in timed), *(f"time_ratio/{batch}" for batch in timed),
+        "set", "rule", "kind", "draws", *metrics, "score_std", "permuted_score", "online_score", "online_updates",
+        "mean_updates", "layer_ratio", "macs", "macs_ratio", *(f"seconds/{batch}" for batch in timed),
+        *(f"time_ratio/{batch}" for batch in timed),
         *(f"pareto/{axis}" for axis in axes),
     ]  # fmt: skip
     table = [
         [
             name, row["rule"], row["kind"], row["draws"], *(row["quality"].get(metric) for metric in metrics),
             row.get("quality_std", {}).get("score"), row.get("permuted", {}).get("quality", {}).get("score"),
+            row.get("online", {}).get("quality", {}).get("score"), row.get("online", {}).get("mean_updates"),
             row["mean_updates"], row["layer_ratio"], row["macs"], row["macs_ratio"],
             *(row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed),
             *(int(axis in row["pareto"]) for axis in axes),
@@ -130,7 +182,8 @@ def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
-    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `seeds`) it tells damage only.
+    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
+    `seeds`) it tells damage only.
     """
 
     directory: Path
@@ -142,6 +195,9 @@ class RunFiles:
     exits: dict[str, Any]
     exit_rules: dict[str, Any]
     architectures: dict[str, Any]
+    budgets: dict[str, Any]
+    rivals: dict[str, Any]
+    grids: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
 
@@ -188,6 +244,9 @@ def read_run(directory: Path) -> RunFiles:
         exits=optional(EXITS),
         exit_rules=optional(EXIT_RULES),
         architectures=optional(ARCHITECTURES),
+        budgets=optional(BUDGETS),
+        rivals=optional(RIVALS),
+        grids=optional(GRIDS),
         seeds=optional(SEEDS),
         missing=missing,
     )

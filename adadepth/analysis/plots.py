@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,15 +13,28 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from adadepth.analysis.architecture_plots import draw_comparison, draw_frame, draw_gates, search_history
+from adadepth.analysis.budgets import drawn_quality, quality_points
 from adadepth.analysis.charts import thin
 from adadepth.analysis.class_plots import depth_axis, draw_depth_by_class
 from adadepth.analysis.colors import GRID, INK, LINES, MUTED, ramp
+from adadepth.analysis.difficulty_sections import difficulty_curves
 from adadepth.analysis.exit_plots import draw_exit_rules, draw_steps
 from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, read_run, run_unit, series
+from adadepth.analysis.grid_plots import draw_grids
+from adadepth.analysis.grid_sections import grids_of
 from adadepth.analysis.layer_sections import BLOCKS
 from adadepth.analysis.layers import layer_history
 from adadepth.analysis.ragged_plot import draw_speedup_points
-from adadepth.analysis.sections import cosine_curves, curve, curve_classes, loss_by_depth_title, loss_title, loss_unit
+from adadepth.analysis.sections import (
+    BUDGET_AXES,
+    budget_curves,
+    cosine_curves,
+    curve,
+    curve_classes,
+    loss_by_depth_title,
+    loss_title,
+    loss_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +58,7 @@ def draw_figures(run_directory: Path) -> list[Path]:
 
     Returns:
         The files drawn: of depth_by_class, depth_over_training, halting, cosine, losses, exits and exit_rules (.png);
+        where the data know a difficulty, difficulty; of each evaluated set of grids, grids_NAME;
         where a whole task has one depth, of layers and losses; of an architecture, gates, architectures and losses, and
         gates.gif, the search as a film.
     """
@@ -195,6 +210,49 @@ def _losses(figure: Figure, files: RunFiles) -> bool:
     return True
 
 
+def _budget(figure: Figure, files: RunFiles) -> bool:
+    """How the budget of a training was held."""
+    curves = budget_curves(files.metrics)
+    if not curves:
+        return False
+    figure.set_size_inches(6 * len(curves), 3.8)
+    panels = figure.subplots(1, len(curves), squeeze=False).flatten()
+    for axes, (title, lines) in zip(panels, curves.items(), strict=True):
+        _lines(axes, lines)
+        axes.set(title=title, xlabel="optimiser step", ylabel=BUDGET_AXES[title])
+    return True
+
+
+def _targets(figure: Figure, files: RunFiles) -> bool:
+    """Quality against depth of one checkpoint whose depth was set to several targets."""
+    points = quality_points(files.budgets) if files.budgets else []
+    if not points:
+        return False
+    name = str(drawn_quality(files.budgets))
+    figure.set_size_inches(6, 3.8)
+    axes = figure.subplots()
+    _lines(axes, [("", points)])
+    axes.set(title=f"{loss_title(name)} against depth", xlabel=f"mean depth ({files.budgets['unit']})")
+    axes.set_ylabel(name.replace("_", " "))
+    return True
+
+
+def _difficulty(figure: Figure, files: RunFiles) -> bool:
+    """Mean depth and accuracy by difficulty, a curve for every evaluated set."""
+    means, accuracies = (difficulty_curves(files.halting, key) for key in ("mean", "accuracy"))
+    if not means:
+        return False
+    figure.set_size_inches(12 if accuracies else 6, 3.9)
+    panels = figure.subplots(1, 2 if accuracies else 1, squeeze=False).flatten()
+    _lines(panels[0], means)
+    panels[0].set(title="Mean depth by difficulty", xlabel="difficulty", ylabel="mean depth (updates)")
+    depth_axis(panels[0], files.halting["max_depth"], "y")
+    if accuracies:
+        _lines(panels[1], [(name, [(x, 100 * y) for x, y in points]) for name, points in accuracies])
+        panels[1].set(title="Accuracy by difficulty", xlabel="difficulty", ylabel="accuracy (%)", ylim=(0, 103))
+    return True
+
+
 def _layers(figure: Figure, files: RunFiles) -> bool:
     """The weight of each state after the last evaluation, and at every evaluation."""
     layers = files.halting.get("layers")
@@ -229,16 +287,21 @@ _DRAWINGS: dict[str, Callable[[Figure, RunFiles], bool]] = {
     "halting": _halting,
     "cosine": _cosine,
     "losses": _losses,
+    "budget": _budget,
+    "budgets": _targets,
     "exits": draw_steps,
     "exit_rules": draw_exit_rules,
+    "difficulty": _difficulty,
 }
-_TASK_DRAWINGS = {"layers": _layers, "losses": _losses}  # one depth for the whole task: nothing halts
-_ARCHITECTURE_DRAWINGS = {"gates": _gates, "architectures": draw_comparison, "losses": _losses}
+# One depth for the whole task: nothing halts.
+_TASK_DRAWINGS = {"layers": _layers, "losses": _losses, "budget": _budget, "budgets": _targets}
+_ARCHITECTURE_DRAWINGS = {"gates": _gates, "architectures": draw_comparison, "losses": _losses, "budget": _budget}
 
 
 def _drawings(files: RunFiles) -> Mapping[str, Callable[[Figure, RunFiles], bool]]:
     """By name what can be drawn of such a run."""
-    return {"task": _TASK_DRAWINGS, "architecture": _ARCHITECTURE_DRAWINGS}.get(run_unit(files), _DRAWINGS)
+    drawings = {"task": _TASK_DRAWINGS, "architecture": _ARCHITECTURE_DRAWINGS}.get(run_unit(files), _DRAWINGS)
+    return {**drawings, **{f"grids_{name}": partial(draw_grids, name=name) for name in grids_of(files)}}
 
 
 def _lines(axes: Axes, curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:

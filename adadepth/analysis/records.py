@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adadepth.analysis.token_units import token_columns
 from adadepth.halting.trace import DepthTrace
 
 
@@ -69,27 +70,33 @@ class StepRecorder:
             batch: `index` (B,), `attention_mask` (B, T) or `inputs` (B, T), and if there are any `labels` and
                 `difficulty` (B,).
             outputs: `logits` (B, C) and `trace`; if the model has them `step_logits`, `halting_logits`, `exit_steps`.
+                With `logits` (B, T, C) every labelled token is an example; see `token_columns`.
         """
-        real = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["inputs"])
-        kept = {
-            "index": batch["index"],
-            "lengths": real.sum(dim=-1).long(),
-            "logits": outputs.logits.float(),
-            "depth": _mean_updates(outputs.trace),
-            "max_steps": torch.tensor([outputs.trace.max_depth]),
-        }
-        kept |= {name: batch[name] for name in ("labels", "difficulty") if batch.get(name) is not None}
-        for name in ("step_logits", "halting_logits"):
-            if (values := getattr(outputs, name, None)) is not None:
-                kept[name] = values.float()
-        if (steps := getattr(outputs, "exit_steps", None)) is not None:
-            kept["exit_steps"] = steps
+        kept = token_columns(batch, outputs) if outputs.logits.dim() == 3 else _sequence_columns(batch, outputs)
+        kept["max_steps"] = torch.tensor([outputs.trace.max_depth])
         self._batches.append({name: values.detach().cpu() for name, values in kept.items()})
 
     def parts(self) -> dict[str, Tensor]:
         """Everything collected so far by name, for `merge`; empty if this process had no batch."""
         names = self._batches[0] if self._batches else ()
         return {name: torch.cat([batch[name] for batch in self._batches]) for name in names}
+
+
+def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
+    """What is kept of every sequence of a batch."""
+    real = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["inputs"])
+    steps = getattr(outputs, "exit_steps", None)
+    kept = {
+        "index": batch["index"],
+        "lengths": real.sum(dim=-1).long(),
+        "logits": outputs.logits.float(),
+        "depth": _mean_updates(outputs.trace) if steps is None else steps.float(),
+    }
+    kept |= {name: batch[name] for name in ("labels", "difficulty") if batch.get(name) is not None}
+    for name in ("step_logits", "halting_logits"):
+        if (values := getattr(outputs, name, None)) is not None:
+            kept[name] = values.float()
+    return kept if steps is None else kept | {"exit_steps": steps}
 
 
 def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:

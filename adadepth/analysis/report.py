@@ -11,20 +11,32 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from adadepth.analysis import architecture_sections, exit_sections, layer_sections, sections
+from adadepth.analysis import (
+    architecture_sections,
+    difficulty_sections,
+    exit_sections,
+    grid_sections,
+    layer_sections,
+    sections,
+)
 from adadepth.analysis.architectures import is_fixed
+from adadepth.analysis.budgets import budget_label, rival_columns
 from adadepth.analysis.colors import depth_color, text_on
 from adadepth.analysis.files import (
     ARCHITECTURES,
+    BUDGETS,
     CONFIG,
     EXIT_RULES,
     EXITS,
+    GRIDS,
     HALTING,
     METRICS,
+    RIVALS,
     RUN,
     SEEDS,
     SENTENCES,
     RunFiles,
+    budget_columns,
     read_run,
     run_unit,
 )
@@ -66,8 +78,14 @@ def write_report(run_directory: Path) -> Path:
         halting_charts=sections.halting_charts(files.halting),
         cosine_charts=sections.cosine_charts(files.halting),
         loss_charts=sections.loss_charts(files.metrics),
+        budget_charts=sections.budget_chart(files.metrics),
+        budgets=files.budgets,
+        budget_targets=budget_targets(files),
+        rivals=rival_columns(files.rivals) if files.rivals else None,
         sentences=sentences(files),
         depth_styles=depth_styles(max_depth(files)),
+        difficulty=difficulty_sections.difficulty_section(files.halting),
+        grid_sets=grid_sections.grid_sets(files),
         exit_sets=exit_sections.exit_sets(files.exits),
         study_sets=exit_sections.study_sets(files.exit_rules),
         layers=layer_sections.layer_section(files),
@@ -109,10 +127,12 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
             (
                 "act_epsilon",
                 "act_penalty",
+                "readout_weight",
                 "penalty_reduction",
                 "cap_remainder",
                 "state_rule",
                 "halt_bias_init",
+                "prior",
                 "target_halt_probability",
                 "kl_penalty_factor",
                 "kl_direction",
@@ -214,7 +234,8 @@ def config_text(files: RunFiles) -> str:
 def sources(files: RunFiles) -> list[str]:
     """Names of the files that the page is drawn from."""
     optional = {
-        EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, SEEDS: files.seeds,
+        EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
+        RIVALS: files.rivals, GRIDS: files.grids, SEEDS: files.seeds,
     }  # fmt: skip
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *(name for name, found in optional.items() if found)]
@@ -229,6 +250,19 @@ def max_depth(files: RunFiles) -> int:
     return int(files.halting.get("max_depth", deepest))
 
 
+def budget_targets(files: RunFiles) -> dict[str, Any] | None:
+    """The checkpoint at several depths: its chart, and the rows of the table."""
+    if not files.budgets:
+        return None
+    columns, rows = budget_columns(files.budgets)
+    labels = [budget_label(row) for row in files.budgets["rows"]]
+    return {
+        "charts": sections.targets_chart(files.budgets),
+        "columns": columns[1:],
+        "rows": [(label, row[1:]) for label, row in zip(labels, rows, strict=True)],
+    }
+
+
 # ---- sentences
 
 
@@ -241,6 +275,7 @@ def sentences(files: RunFiles) -> list[dict[str, Any]]:
             "mean": sum(sentence["updates"]) / len(sentence["updates"]),
             "tokens": [_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
             "masked": any(sentence.get("mask_kind") or []),
+            "tagged": any(sentence.get("original") or []) and not any(sentence.get("mask_kind") or []),
             "left_out": max(len(sentence["tokens"]) - _MAX_TOKENS, 0),
         }
         for sentence in files.sentences[:_MAX_SENTENCES]

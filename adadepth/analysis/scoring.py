@@ -5,6 +5,7 @@ Shape legend: M examples, C classes (1 for a regression).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -22,6 +23,17 @@ def example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
     if problem == "regression":
         return (logits.squeeze(-1) - labels.float()).square()
     return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every token in nats, NaN where its label is negative: (B, T, C) and (B, T) to (B, T) float32."""
+    losses = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.clamp(min=0).flatten(), reduction="none")
+    return losses.view(labels.shape).masked_fill(labels < 0, math.nan)
+
+
+def rightness(logits: Tensor, labels: Tensor) -> Tensor:
+    """1 where the class of the highest logit is the label, 0 where not, NaN where the label is negative; float32."""
+    return (logits.argmax(dim=-1) == labels).float().masked_fill(labels < 0, math.nan)
 
 
 def quality_of(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from adadepth.analysis import charts
+from adadepth.analysis.budgets import drawn_quality, quality_points
 from adadepth.analysis.colors import ramp
 from adadepth.analysis.files import RunFiles, depth_histograms, loss_curves, series
 from adadepth.analysis.sequence_classes import definition
@@ -169,6 +170,44 @@ def loss_title(name: str) -> str:
 def loss_unit(name: str) -> str:
     """What a loss is measured in: cross-entropies in nats, the others as they enter the total."""
     return "nats" if name in ("lm_loss", "mlm_loss", "sop_loss") else "weighted loss"
+
+
+def budget_chart(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
+    """How a budget was held in training: its target with the measured depth, and the multiplier."""
+    curves = budget_curves(metrics)
+    drawn = []
+    for title, lines in curves.items():
+        points = [point for _, line in lines for point in line]
+        frame = charts.Frame(
+            steps_range([step for step, _ in points]), charts.padded([value for _, value in points]),
+            "optimiser step", BUDGET_AXES[title],
+        )  # fmt: skip
+        drawn.append((title, charts.line_chart(frame, lines, f"{title} over training")))
+    return drawn
+
+
+BUDGET_AXES = {"Budget and depth": "mean depth, in the budget's unit", "Price of an update": "multiplier"}
+
+
+def budget_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
+    """By title the curves of a run with a budget; empty without one."""
+    names = {"Budget and depth": ("target", "measured"), "Price of an update": ("multiplier",)}
+    curves = {title: [(name, series(metrics, f"budget/{name}")) for name in parts] for title, parts in names.items()}
+    return {title: lines for title, lines in curves.items() if any(points for _, points in lines)}
+
+
+def targets_chart(found: Mapping[str, Any]) -> list[tuple[str, Markup]]:
+    """Quality against depth of one checkpoint whose depth was set to several targets."""
+    points = quality_points(found) if found else []
+    if not points:
+        return []
+    name = drawn_quality(found)
+    frame = charts.Frame(
+        charts.padded([x for x, _ in points], floor=0.0), charts.padded([y for _, y in points]),
+        f"mean depth ({found['unit']})", str(name).replace("_", " "),
+    )  # fmt: skip
+    title = f"{loss_title(str(name))} against depth"
+    return [(title, charts.line_chart(frame, [("", points)], title))]
 
 
 def steps_range(steps: Sequence[int]) -> tuple[float, float]:

@@ -20,12 +20,16 @@ class SentenceSampler:
 
     Args:
         decode: Token id to text.
+        decode_label: Likewise for labels and predictions; None: they are tokens as well.
         per_rule: How many examples each rule keeps: `first` of the set, `deepest` and `shallowest` by mean updates
             over real tokens. Ties go to the earlier example.
     """
 
-    def __init__(self, decode: Callable[[int], str], per_rule: int = 3) -> None:
+    def __init__(
+        self, decode: Callable[[int], str], per_rule: int = 3, decode_label: Callable[[int], str] | None = None
+    ) -> None:
         self.decode = decode
+        self.decode_label = decode_label or decode
         self.per_rule = per_rule
         self._seen = 0
         self._kept: dict[str, list[tuple[float, int, list[list[float]]]]] = {
@@ -43,7 +47,7 @@ class SentenceSampler:
                 `index` (B,), the numbers of its examples, without which they follow on from the last batch's.
             trace: Token- or sequence-level depths.
             losses: Loss of each token in nats, NaN where none, (B, T).
-            predictions: Predicted ids; read where `losses` is a number, (B, T).
+            predictions: Predicted ids, or numbers of labels; read where `losses` is a number, (B, T).
         """
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
         updates = _per_token(trace.updates, real)
@@ -80,8 +84,8 @@ class SentenceSampler:
 
         Each has `rule`, `index` (its number in the evaluated set), `mean_depth`, and lists with an entry per
         token: `tokens` (text as fed), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
-        `original` (text before masking), `predicted` (text) and `loss` (nats); the last three null where nothing was
-        predicted, `remainders` where the trace has none.
+        `original` (text before masking, or label), `predicted` (likewise) and `loss` (nats); the last three null where
+        nothing was predicted, `remainders` where the trace has none.
         """
         return [self._render(rule, index, fields) for rule, kept in self._kept.items() for _, index, fields in kept]
 
@@ -92,7 +96,8 @@ class SentenceSampler:
         predicted = [math.isfinite(loss) for loss in losses]
 
         def texts(values: list[float]) -> list[str | None]:
-            return [self.decode(int(value)) if here else None for value, here in zip(values, predicted, strict=True)]
+            decode = self.decode_label
+            return [decode(int(value)) if here else None for value, here in zip(values, predicted, strict=True)]
 
         return {
             "rule": rule,

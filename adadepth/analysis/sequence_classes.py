@@ -1,4 +1,6 @@
-"""The classes of whole sequences whose depths are compared: by label, by correctness, by length and by difficulty.
+"""The classes of labelled units whose depths are compared: by label, by correctness, by length and by difficulty.
+
+The units are whole sequences, or the tokens of sequences that are tagged.
 
 The names are fixed when an evaluation begins, from values of the whole set, so every batch and process has the same.
 """
@@ -21,6 +23,7 @@ _DEFINITIONS = {
     "label": "of this class, by its label",
     "length": "real tokens, special ones included",
     "difficulty": "as the data set defines it",
+    "unlabelled": "tokens that nothing is predicted of",
     "question": "tokens of the question",
     "context": "tokens of the text that comes with a question or before an ending",
     "answer": "context tokens of the labelled answer",
@@ -56,24 +59,29 @@ def bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class SequenceClasses:
-    """Sorts sequences into (overlapping) classes with fixed names.
+    """Sorts sequences, or their tokens, into (overlapping) classes with fixed names.
 
     Attributes:
         labels: Class names of a classification in order; empty for a regression, which has no `correct` either.
         length_edges: From `bucket_edges`.
         difficulty_edges: Likewise; empty where the data set knows no difficulty.
+        difficulties: How many difficulties there are, from 0 to the largest; 0 where the data set knows none.
+        has_unlabelled: Whether there are tokens without a label among those with one.
     """
 
     labels: tuple[str, ...]
     length_edges: tuple[int, ...] = ()
     difficulty_edges: tuple[int, ...] = ()
+    difficulties: int = 0
+    has_unlabelled: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """In the order of tables."""
         by_label = ("correct", "wrong", *(f"label: {label}" for label in self.labels)) if self.labels else ()
+        unlabelled = ("unlabelled",) if self.has_unlabelled else ()
         lengths = _bucket_names("length", self.length_edges)
-        return ("all", *by_label, *lengths, *_bucket_names("difficulty", self.difficulty_edges))
+        return ("all", *by_label, *unlabelled, *lengths, *_bucket_names("difficulty", self.difficulty_edges))
 
     def masks(
         self,
@@ -83,14 +91,16 @@ class SequenceClasses:
         difficulty: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Which sequences of a batch are in which class.
+        """Which units of a batch are in which class.
 
         Args:
-            logits: (B, C).
-            labels: (B,); None puts no sequence into a class that needs one.
+            logits: (B, C), or (B, T, C) where tokens are labelled.
+            labels: (B,), or (B, T) with a negative one where there is none; None puts no unit into a class that needs
+                one.
             lengths: (B,) real tokens.
-            difficulty: (B,), likewise.
-            valid: The mask of a trace, (B,) or (B, T). With (B, T) a sequence's class is that of its real tokens.
+            difficulty: (B,) or (B, T), likewise.
+            valid: The mask of a trace, (B,) or (B, T). With (B, T) what is said of a sequence is said of its real
+                tokens.
 
         Returns:
             Name to boolean mask, (B,) or the shape of `valid`, with the names of `names`.
@@ -98,33 +108,41 @@ class SequenceClasses:
         everyone = torch.ones_like(lengths, dtype=torch.bool)
         found = {"all": everyone}
         if self.labels:
-            unknown = torch.full_like(lengths, -1)
-            found |= self._by_label(logits.argmax(dim=-1), unknown if labels is None else labels)
+            predictions = logits.argmax(dim=-1)
+            found |= self._by_label(predictions, torch.full_like(predictions, -1) if labels is None else labels)
         found |= _by_bucket("length", lengths, self.length_edges)
         if difficulty is not None:
             found |= _by_bucket("difficulty", difficulty, self.difficulty_edges)
         found = {name: found.get(name, ~everyone) for name in self.names}
-        if valid is None:
-            return found
-        shape = (-1, *(1,) * (valid.dim() - 1))
-        return {name: mask.view(shape) & valid for name, mask in found.items()}
+        return found if valid is None else {name: like_units(mask, valid) & valid for name, mask in found.items()}
 
     def _by_label(self, predictions: Tensor, labels: Tensor) -> dict[str, Tensor]:
         labelled, right = labels >= 0, predictions == labels
         by_label = {f"label: {name}": labels == number for number, name in enumerate(self.labels)}
-        return {"correct": labelled & right, "wrong": labelled & ~right, **by_label}
+        return {"correct": labelled & right, "wrong": labelled & ~right, **by_label, "unlabelled": ~labelled}
 
 
-def classes_of(labels: Sequence[str], lengths: Tensor, difficulty: Tensor | None) -> SequenceClasses:
+def classes_of(
+    labels: Sequence[str], lengths: Tensor, difficulty: Tensor | None, has_unlabelled: bool = False
+) -> SequenceClasses:
     """The classes of a whole set: its labels, quartiles of its lengths, up to eight parts of its difficulty.
 
     Args:
         labels: Class names in order; empty for a regression.
         lengths: Real tokens of every sequence, (M,) int64.
-        difficulty: (M,) int64, where the data set knows it.
+        difficulty: Of every unit that has one, (U,) int64, where the data set knows it.
+        has_unlabelled: See `SequenceClasses`.
     """
-    difficulty_edges = () if difficulty is None else bucket_edges(difficulty, DIFFICULTY_BUCKETS)
-    return SequenceClasses(tuple(labels), bucket_edges(lengths, LENGTH_BUCKETS), difficulty_edges)
+    length_edges = bucket_edges(lengths, LENGTH_BUCKETS)
+    if difficulty is None or not len(difficulty):
+        return SequenceClasses(tuple(labels), length_edges, has_unlabelled=has_unlabelled)
+    edges = bucket_edges(difficulty, DIFFICULTY_BUCKETS)
+    return SequenceClasses(tuple(labels), length_edges, edges, int(difficulty.max()) + 1, has_unlabelled)
+
+
+def like_units(values: Tensor, units: Tensor) -> Tensor:
+    """Values of sequences, (B,), or of units already, such that they broadcast to units (B,) or (B, T)."""
+    return values.reshape(*values.shape, *(1,) * (units.dim() - values.dim()))
 
 
 def _bucket_names(kind: str, edges: Sequence[int]) -> list[str]:
@@ -138,4 +156,5 @@ def _by_bucket(kind: str, values: Tensor, edges: Sequence[int]) -> dict[str, Ten
     if not edges:
         return {}
     bucket = torch.bucketize(values, torch.tensor(edges, device=values.device))
-    return {name: bucket == number for number, name in enumerate(_bucket_names(kind, edges))}
+    # A negative value says that there is none.
+    return {name: (bucket == number) & (values >= 0) for number, name in enumerate(_bucket_names(kind, edges))}

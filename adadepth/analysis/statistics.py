@@ -3,7 +3,8 @@
 Every accumulator is a sum, so splitting the set over batches or processes and adding gives the same result. The
 figures are defined in docs/statistics.md.
 
-Shape legend: C classes, G groups with cosines, M units of a batch (tokens or sequences, flattened), L maximum depth.
+Shape legend: C classes, G groups with cosines, M units of a batch (tokens or sequences, flattened), L maximum depth,
+D difficulties.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ class HaltingStatistics:
         max_depth: L, of every trace.
         classes: Names of the classes; `all` must be one of them.
         device: Where the sums are kept, the traces' own device. It needs float64.
+        difficulties: D; units have difficulties 0 to D - 1. 0: none is known.
     """
 
-    def __init__(self, max_depth: int, classes: Sequence[str], device: torch.device | str) -> None:
+    def __init__(
+        self, max_depth: int, classes: Sequence[str], device: torch.device | str, difficulties: int = 0
+    ) -> None:
         assert "all" in classes, "the class of all units is the reference of every other figure"
         self.max_depth = max_depth
         self.classes = tuple(classes)
@@ -60,6 +64,8 @@ class HaltingStatistics:
             "remainder_n": counts(count),
             "loss": sums(count),
             "loss_n": counts(count),
+            "right": sums(count),
+            "right_n": counts(count),
             "loss_by_depth": sums(depths),
             "depth_by_loss": counts(len(self.correlated), depths, LOSS_BINS),
             "probability": sums(max_depth),
@@ -73,6 +79,12 @@ class HaltingStatistics:
             "work": sums(len(Work._fields)),
             "work_n": counts(1),
         }
+        if difficulties:
+            self._sums |= {
+                "depth_by_difficulty": counts(depths, difficulties),
+                "right_by_difficulty": sums(difficulties),
+                "right_by_difficulty_n": counts(difficulties),
+            }
 
     @torch.no_grad()
     def update(
@@ -82,6 +94,9 @@ class HaltingStatistics:
         token_losses: Tensor | None = None,
         hidden_states: Sequence[Tensor] | None = None,
         work: Work | None = None,
+        *,
+        right: Tensor | None = None,
+        difficulty: Tensor | None = None,
     ) -> None:
         """Add a batch. Nothing here waits for the device.
 
@@ -92,6 +107,9 @@ class HaltingStatistics:
             hidden_states: The states x_0 to x_n of the n iterations that ran, each (*updates.shape, H); a model that
                 halts whole sequences passes one vector a sequence.
             work: What the batch cost.
+            right: 1 where a unit's prediction is right, 0 where it is wrong, NaN where nothing is predicted, float, the
+                shape of `trace.updates`.
+            difficulty: Of each unit, int64, the same shape; negative where it has none. Read with `difficulties` only.
         """
         self.unit = trace.unit
         valid = trace.valid.flatten()
@@ -107,6 +125,12 @@ class HaltingStatistics:
             self._add("probability", _where(running, probabilities).T, running.T)
         if token_losses is not None:
             self._add_losses(token_losses.flatten(), depth, members)
+        if right is not None:
+            predicted = members & ~right.flatten().isnan()
+            self._add("right", _where(predicted, right.flatten()), predicted)
+        if difficulty is not None and "depth_by_difficulty" in self._sums:
+            everyone = members[self.classes.index("all")]
+            self._add_difficulties(difficulty.flatten(), depth, everyone, None if right is None else right.flatten())
         if hidden_states is not None:
             assert hidden_states[0].shape[:-1] == trace.updates.shape, "one state a unit"
             self._add_cosines(hidden_states, depth, members)
@@ -130,6 +154,16 @@ class HaltingStatistics:
         cell = depth * LOSS_BINS + _loss_bin(losses)
         for table, name in zip(self._sums["depth_by_loss"], self.correlated, strict=True):
             table.view(-1).scatter_add_(0, cell, members[self.classes.index(name)].long())
+
+    def _add_difficulties(self, difficulty: Tensor, depth: Tensor, counted: Tensor, right: Tensor | None) -> None:
+        counted = counted & (difficulty >= 0)
+        table = self._sums["depth_by_difficulty"]
+        column = difficulty.clamp(0, table.shape[1] - 1)
+        table.view(-1).scatter_add_(0, depth * table.shape[1] + column, counted.long())
+        if right is not None:
+            counted = counted & ~right.isnan()
+            self._sums["right_by_difficulty"].scatter_add_(0, column, _where(counted, right).double())
+            self._sums["right_by_difficulty_n"].scatter_add_(0, column, counted.long())
 
     def _add_cosines(self, states: Sequence[Tensor], depth: Tensor, members: Tensor) -> None:
         """Similarity of x_k and x_(k+1): over units that run at step k + 1, and over all of them."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adadepth.analysis.adaptation import describe_adaptation
 from adadepth.analysis.correlation import spearman_from_table
 from adadepth.analysis.layers import WEIGHT, WEIGHTS, describe_layers
 from adadepth.halting.trace import Work
@@ -27,6 +28,7 @@ def summarise(
     Returns:
         `unit`, `max_depth` and `n`; `classes`: figures of each class by name; `steps`: for every depth k = 1..L its
         share, survival, halting probability and loss; `cosine`: for every group a row a step; `spearman`; `cost`;
+        `difficulty`, if the data set knows one: see `_describe_difficulties`;
         `layers`, if the traces have weights of layers: see `describe_layers`; and `missing`: why a figure is absent,
         by its name.
     """
@@ -41,10 +43,12 @@ def summarise(
         "max_depth": sums["depth"].shape[1] - 1,
         "n": described["all"]["n"],
         "classes": described,
+        "adaptation": describe_adaptation(described, unit),
         "steps": _describe_steps(sums, sums["depth"][everyone], missing),
         "cosine": _describe_cosines(sums, cosine_groups, missing),
         "spearman": _describe_correlations(sums["depth_by_loss"], correlated, missing),
         "cost": _describe_cost(sums, described["all"], missing),
+        **_describe_difficulties(sums, missing),
         **_describe_layers(sums, missing),
     }
     if unit == "task":  # one depth for all: nothing halts, so what is told of halting is not missing
@@ -55,7 +59,7 @@ def summarise(
 _OF_HALTING = (
     "halting/all/remainder", "halting/all/loss", "halting/probability", "halting/cosine", "halting/spearman_depth_loss",
 )  # fmt: skip
-_CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n")
+_CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n", "right", "right_n")
 
 
 def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str, Any]:
@@ -65,15 +69,9 @@ def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str,
     if n == 0:
         missing[name] = "no unit of this class in the evaluated set"
         return {"n": 0}
-    shares, depths = histogram / n, np.arange(len(histogram))
-    mean = float((shares * depths).sum())
+    shares = histogram / n
     described: dict[str, Any] = {
-        "n": n,
-        "mean": mean,
-        "std": math.sqrt((shares * (depths - mean) ** 2).sum()),
-        "p10": _quantile(histogram, 0.1),
-        "median": _quantile(histogram, 0.5),
-        "p90": _quantile(histogram, 0.9),
+        **_describe_histogram(histogram),
         "at_cap": float(shares[-1]),
         "entropy": float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()),
         "histogram": histogram.tolist(),
@@ -81,11 +79,33 @@ def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str,
     # A trace has remainders for all units or for none: once said for all of them, it is said.
     remark = missing if name == "halting/all" or sums["remainder_n"] else None
     if _put_mean(described, "remainder", sums["remainder"], sums["remainder_n"], name, remark):
-        described["ponder_cost"] = mean + described["remainder"]
+        described["ponder_cost"] = described["mean"] + described["remainder"]
     described["loss_n"] = int(sums["loss_n"])
     # A class in which nothing is predicted has no loss: `loss_n` says so. Only for all units is that worth a remark.
     _put_mean(described, "loss", sums["loss"], sums["loss_n"], name, missing if name == "halting/all" else None)
+    _put_accuracy(described, sums["right"], sums["right_n"])
     return described
+
+
+def _describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
+    """Number, mean, spread and quantiles of the depths 0..L that a histogram counts, at least one."""
+    n = int(histogram.sum())
+    shares, depths = histogram / n, np.arange(len(histogram))
+    mean = float((shares * depths).sum())
+    return {
+        "n": n,
+        "mean": mean,
+        "std": math.sqrt((shares * (depths - mean) ** 2).sum()),
+        "p10": _quantile(histogram, 0.1),
+        "median": _quantile(histogram, 0.5),
+        "p90": _quantile(histogram, 0.9),
+    }
+
+
+def _put_accuracy(target: dict[str, Any], right: Any, count: Any) -> None:
+    """Set the share of right predictions and their number, where anything is predicted."""
+    if count:
+        target |= {"accuracy": float(right) / int(count), "accuracy_n": int(count)}
 
 
 def _quantile(histogram: NDArray[np.int64], level: float) -> int:
@@ -157,6 +177,33 @@ def _describe_correlations(
     return described
 
 
+def _describe_difficulties(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
+    """Depth and accuracy by difficulty, and the rank correlation of depth with difficulty.
+
+    Returns:
+        `difficulty`: `rows`, one for every difficulty that occurs, with its figures of depth, `accuracy` and
+        `accuracy_n` (where anything is predicted), and `spearman`, if it exists. Empty where no difficulty is known.
+    """
+    if "depth_by_difficulty" not in sums:
+        return {}
+    table = sums["depth_by_difficulty"]
+    columns = zip(table.T, sums["right_by_difficulty"], sums["right_by_difficulty_n"], strict=True)
+    rows = []
+    for difficulty, (histogram, total, count) in enumerate(columns):
+        if histogram.any():
+            row = {"difficulty": difficulty, **_describe_histogram(histogram)}
+            _put_accuracy(row, total, count)
+            rows.append(row)
+    found: dict[str, Any] = {"rows": rows}
+    if (correlation := spearman_from_table(table)) is not None:
+        found["spearman"] = correlation._asdict()
+    else:
+        n = int(table.sum())
+        reason = "depth or difficulty is constant" if n >= 3 else f"{n} units with a difficulty, 3 are needed"
+        missing["halting/spearman_depth_difficulty"] = reason
+    return {"difficulty": found}
+
+
 def _describe_cost(sums: Sums, everyone: Mapping[str, Any], missing: dict[str, str]) -> dict[str, Any]:
     """Multiply-accumulates, their ratios, and the ratio of layers."""
     cost: dict[str, Any] = {}
@@ -190,7 +237,7 @@ def _describe_layers(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
     return {"layers": describe_layers(weights.tolist())}
 
 
-_CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss")
+_CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss", "accuracy")
 _LAYER_SCALARS = ("entropy", "effective_layers", "expected_depth", "deepest", "active")
 
 
@@ -199,13 +246,16 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
 
     Names: `halting/<class>/mean` and so on, `halting/remainder`, `halting/ponder_cost`, `halting/entropy`,
     `halting/probability/<k>`, `halting/cosine/<k>` (of class all, running units),
-    `halting/spearman_depth_loss`, `cost/executed_macs` and so on; of models that mix layers `halting/layers/weights` (a
-    list), `halting/layers/weight/<n>`, `halting/layers/entropy` and so on, `cost/added_parameters`.
+    `halting/spearman_depth_loss`, `cost/executed_macs` and so on; where a difficulty k of units is known
+    `halting/difficulty/<k>/mean`, `halting/difficulty/<k>/accuracy` and `halting/spearman_depth_difficulty`; of models
+    that mix layers `halting/layers/weights` (a list), `halting/layers/weight/<n>`, `halting/layers/entropy` and so on,
+    `cost/added_parameters`.
     """
     flat: dict[str, float | list[Any]] = {}
     for name, described in summary["classes"].items():
         flat |= {f"halting/{name}/{key}": described[key] for key in _CLASS_SCALARS if key in described}
     everyone = summary["classes"]["all"]
+    flat |= {f"halting/{key}": value for key, value in summary.get("adaptation", {}).items() if key != "warning"}
     flat |= {f"halting/{key}": everyone[key] for key in ("remainder", "ponder_cost", "entropy") if key in everyone}
     flat |= {
         f"halting/probability/{row['depth']}": row["probability"] for row in _with(summary["steps"], "probability")
@@ -214,9 +264,21 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     flat |= {f"halting/cosine/{row['step']}": row["running"] for row in _with(cosines, "running")}
     if correlation := summary["spearman"].get("all"):
         flat["halting/spearman_depth_loss"] = correlation["value"]
+    if "difficulty" in summary:
+        flat |= _flatten_difficulties(summary["difficulty"])
     if "layers" in summary:
         flat |= _flatten_layers(summary["layers"])
     return flat | {f"cost/{key}": value for key, value in summary["cost"].items()}
+
+
+def _flatten_difficulties(found: Mapping[str, Any]) -> dict[str, float]:
+    flat = {
+        f"halting/difficulty/{row['difficulty']}/{key}": row[key]
+        for row in found["rows"]
+        for key in ("mean", "accuracy")
+        if key in row
+    }
+    return flat | ({"halting/spearman_depth_difficulty": found["spearman"]["value"]} if "spearman" in found else {})
 
 
 def _flatten_layers(layers: Mapping[str, Any]) -> dict[str, float | list[Any]]:

@@ -13,16 +13,20 @@ from adadepth.config import (
     ExperimentConfig,
     FeaturesConfig,
     GatePath,
+    HaltingConfig,
     HaltingHead,
     Head,
     Mode,
     ParXLModelConfig,
     PonderAlbertModelConfig,
+    PonderSettings,
+    Prior,
     SearchConfig,
     SearchMethod,
     Stage,
     StateRule,
     Task,
+    positions_read,
 )
 
 _SIZES = (
@@ -32,8 +36,11 @@ _SIZES = (
 
 
 def check_model(config: ExperimentConfig) -> Iterator[str]:
-    """Sizes of the ALBERT families."""
+    """What the prior and the second stage read, and sizes of the ALBERT families."""
+    yield from _check_halting(config)
     model = config.model
+    if isinstance(model, PonderSettings) and model.prior is Prior.uniform:
+        yield from _check_uniform_prior(model)
     if isinstance(model, PonderAlbertModelConfig):
         head, layers = model.halting_head, model.halting_head_layers
         if layers > 1 and head is not HaltingHead.linear_cat:
@@ -49,10 +56,17 @@ def check_model(config: ExperimentConfig) -> Iterator[str]:
     heads, hidden, positions = model.num_attention_heads, model.hidden_size, model.max_position_embeddings
     if heads is not None and hidden is not None and heads >= 1 and hidden % heads:
         yield f"model.num_attention_heads={heads}: must divide model.hidden_size={hidden}"
-    if positions is not None and config.dataset.sequence_length > positions:
+    key, needed = positions_read(config.dataset)
+    if positions is not None and needed > positions:
+        yield f"{key}={needed}: the model has only model.max_position_embeddings={positions} positions"
+
+
+def _check_uniform_prior(model: PonderSettings) -> Iterator[str]:
+    probability = model.target_halt_probability
+    if probability is not None:
         yield (
-            f"dataset.sequence_length={config.dataset.sequence_length}: the model has only "
-            f"model.max_position_embeddings={positions} positions"
+            f"model.target_halt_probability={probability}: read only with model.prior=geometric; with "
+            "model.prior=uniform set it to null"
         )
 
 
@@ -64,6 +78,21 @@ def _check_ragged(config: ExperimentConfig, model: AlbertActModelConfig) -> Iter
         yield f"{setting}: needs model.attn_implementation eager, sdpa or flash_attention_2, not flex_attention"
     if config.runtime.compile:
         yield f"{setting}: not with runtime.compile=true, whose graph has one shape; set model.execution=auto"
+
+
+def _check_halting(config: ExperimentConfig) -> Iterator[str]:
+    """The second stage trains the halting head of a model that has been trained."""
+    halting, model = config.halting, config.model
+    if not halting.alone:
+        if halting != HaltingConfig():
+            yield "halting: read only with halting.alone=true"
+        return
+    if config.mode is not Mode.train:
+        yield f"halting.alone=true: read only with mode=train, but mode={config.mode}"
+    if not isinstance(model, PonderSettings):
+        yield f"halting.alone=true: needs a model with halting logits, ponder_albert or ponder_rnn, not {model.name}"
+    elif model.pretrained is None:
+        yield "model.pretrained: halting.alone=true needs it, the folder of a trained model, e.g. RUN/model"
 
 
 def check_adalayers(config: ExperimentConfig) -> Iterator[str]:

@@ -12,14 +12,26 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import ChoiceConfig, LabelledConfig, ParityConfig, QuestionConfig, TaggingConfig
+from adadepth.config import (
+    AdditionConfig,
+    ChoiceConfig,
+    HopsConfig,
+    LabelledConfig,
+    MazeConfig,
+    ParityConfig,
+    QuestionConfig,
+    TaggingConfig,
+)
+from adadepth.data.addition import load_addition
 from adadepth.data.bigram_shift import load_bigram_shift
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
 from adadepth.data.held_out import split_examples, table_splits
+from adadepth.data.hops import load_hops
 from adadepth.data.labelled_data import LabelledData, describe_labels
 from adadepth.data.labelled_store import LabelledStore, open_store, write_store
 from adadepth.data.labels import class_names, class_reader, read_value
 from adadepth.data.layout import DoubleCls, Layout
+from adadepth.data.maze import load_maze
 from adadepth.data.multiple_choice import load_choices
 from adadepth.data.parity import load_parity
 from adadepth.data.question_answering import load_questions
@@ -48,9 +60,9 @@ def load_labelled_data(
     Safe to call from several processes at once; one of them does the work.
 
     Args:
-        dataset: A `LabelledConfig`, `TaggingConfig`, `QuestionConfig`, `ChoiceConfig` or `ParityConfig`.
+        dataset: A `LabelledConfig`, `TaggingConfig`, `QuestionConfig`, `ChoiceConfig` or `GeneratedConfig`.
         tokenizer: Existing, or trained on the training texts; not read where the data set has symbols of its own.
-        seed: Of what is drawn: shifted words, parity examples.
+        seed: Of what is drawn: shifted words, generated examples.
         cls_tokens: How many [CLS] a sequence begins with; they count against ``dataset.sequence_length``. 0: the model
             needs none, so any tokenizer with a padding token will do, and its own special tokens are used.
         double_cls_pairs: ``both``: the second text of a pair gets the further [CLS] too.
@@ -60,6 +72,12 @@ def load_labelled_data(
     """
     if isinstance(dataset, ParityConfig):
         return load_parity(dataset, seed, cls_tokens)
+    if isinstance(dataset, MazeConfig):
+        return load_maze(dataset, seed)
+    if isinstance(dataset, HopsConfig):
+        return load_hops(dataset, seed, cls_tokens)
+    if isinstance(dataset, AdditionConfig):
+        return load_addition(dataset, seed)
     if isinstance(dataset, TaggingConfig):
         return load_tagging(dataset, tokenizer, cls_tokens)
     if isinstance(dataset, QuestionConfig):

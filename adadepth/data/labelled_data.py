@@ -27,13 +27,17 @@ class LabelledData:
         collate: Makes a batch of examples: ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
             ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32; ``index`` (B,) int64, ``labels`` (B,)
             int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it. Of tagging, ``labels``
-            are (B, S) int64, the tag at the first piece of each word and -100 elsewhere. What question answering and
-            multiple choice have instead: `QuestionCollator`, `ChoiceCollator`.
+            are (B, S) int64, the tag at the first piece of each word and -100 elsewhere, and ``difficulty``, if there
+            is one, (B, S) too, -1 where there is none. ``position_ids`` (B, S) int64 where they do not just count up.
+            What question answering and multiple choice have instead: `QuestionCollator`, `ChoiceCollator`.
         summary: What was read, for logs and reports.
         problem: What is predicted.
         labels: Names of classes, tags or choices in order; empty for a regression and for question answering.
         metrics: Names of the task's metrics.
-        has_difficulty: Whether examples say how hard they are.
+        has_difficulty: Whether examples, or their tokens, say how hard they are.
+        has_special_tokens: Whether [CLS] and [SEP] are around the texts.
+        is_grid: Whether tokens are cells of a grid, with their row in ``position_ids`` and their column in
+            ``token_type_ids``.
     """
 
     train: Examples
@@ -46,6 +50,8 @@ class LabelledData:
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     has_difficulty: bool = False
+    has_special_tokens: bool = True
+    is_grid: bool = False
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:

@@ -10,65 +10,51 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerFast
 
+from adadepth.data.generated import DrawnExamples, check_room, range_of, symbol_tokenizer
 from adadepth.data.labelled_data import LabelledData
 from adadepth.data.layout import Layout
-from adadepth.data.randomness import EVALUATION_SEED, Purpose, epoch_and_index, random_generator
+from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.data.sequence_collate import SequenceCollator, collate_vectors
 from adadepth.data.tokenizer import SPECIAL_TOKENS
-from adadepth.errors import ConfigError
 
 if TYPE_CHECKING:
     from adadepth.config import ParityConfig
 
 LABELS = ("even", "odd")
 SYMBOLS = ("-1", "0", "1")  # the value v is symbol v + 1
-_BLOCK = 1024  # examples drawn at once
 
 
-class ParityExamples(Dataset[dict[str, Any]]):
-    """``length`` examples: each a pure function of (seed, epoch, index).
+class ParityExamples(DrawnExamples):
+    """Sequences of values with ``label`` (1 odd) and ``difficulty`` (the number of counted ones).
 
-    An example has ``label`` (1 odd), ``difficulty`` (the number of counted ones), ``index``, and ``inputs`` (size,)
-    float32 or, with a layout, a sequence of tokens. Blocks of examples are drawn at once, which is far quicker, and
-    those of one epoch are kept: ``size`` bytes an example.
+    ``inputs`` are (size,) float32 or, with a layout, a sequence of tokens. ``size`` bytes an example are kept.
     """
+
+    purpose = Purpose.PARITY
 
     def __init__(
         self, dataset: ParityConfig, ones: tuple[int, int], length: int, seed: int, layout: Layout | None
     ) -> None:
+        super().__init__(length, seed)
         self.size = dataset.size
         self.easy_epochs, self.easy_ones = dataset.easy_epochs, dataset.easy_ones
         self.counts_negative = dataset.counted == "nonzero"
         self.ones = ones
-        self.length = length
-        self.seed = seed
         self.layout = layout
-        self._epoch: int | None = None
-        self._blocks: dict[int, np.ndarray] = {}
 
-    def __len__(self) -> int:
-        return self.length
+    def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw the values, (rows, size) int8."""
+        return {"values": draw_values(rows, self.size, self._ones_of(epoch), generator)}
 
-    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
-        epoch, index = epoch_and_index(item)
-        values = self._block(epoch, index // _BLOCK)[index % _BLOCK]
+    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Count the ones."""
+        values = drawn["values"]
         counted = int(np.count_nonzero(values) if self.counts_negative else (values > 0).sum())
-        found = {"index": index, "label": counted % 2, "difficulty": counted}
+        found = {"label": counted % 2, "difficulty": counted}
         if self.layout is None:
             return {"inputs": values.astype(np.float32), **found}
         return {**self.layout.build([values + (1 + len(SPECIAL_TOKENS))]), **found}
-
-    def _block(self, epoch: int, number: int) -> np.ndarray:
-        if epoch != self._epoch:
-            self._epoch, self._blocks = epoch, {}
-        if number not in self._blocks:
-            generator = random_generator(self.seed, Purpose.PARITY, epoch, number)
-            self._blocks[number] = draw_values(_BLOCK, self.size, self._ones_of(epoch), generator)
-        return self._blocks[number]
 
     def _ones_of(self, epoch: int) -> tuple[int, int]:
         """The range of an epoch; evaluation is epoch -1 and always the whole range."""
@@ -86,22 +72,6 @@ def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.rando
     return values
 
 
-def parity_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer of ALBERT's special tokens and the three symbols; text is symbols with spaces between."""
-    words = [*SPECIAL_TOKENS.values(), *SYMBOLS]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
-    )  # fmt: skip
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        bos_token=SPECIAL_TOKENS["cls_token"], eos_token=SPECIAL_TOKENS["sep_token"], **SPECIAL_TOKENS,
-    )  # fmt: skip
-
-
 def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
     """Return parity as vectors, or as tokens with the given number of [CLS].
 
@@ -111,22 +81,17 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
     Raises:
         ConfigError: ``dataset.sequence_length`` does not hold all tokens.
     """
-    words = parity_tokenizer() if dataset.representation == "tokens" else None
+    words = symbol_tokenizer(SYMBOLS) if dataset.representation == "tokens" else None
     layout = None
     if words is not None:
         layout = Layout.of(words, dataset.sequence_length, cls_tokens)
-        if layout.room(1) < dataset.size:
-            needed = dataset.size + dataset.sequence_length - layout.room(1)
-            raise ConfigError(
-                f"dataset.sequence_length={dataset.sequence_length}: {dataset.size} values and the special tokens "
-                f"need {needed}"
-            )
+        check_room(layout, dataset.size, "values")
     draw = partial(ParityExamples, dataset, layout=layout)
-    train = draw(ones=_range(dataset.train_ones), length=dataset.train_examples, seed=seed)
+    train = draw(ones=range_of(dataset.train_ones), length=dataset.train_examples, seed=seed)
     size = dataset.max_evaluation_examples or dataset.train_examples
     ranges = {"interpolation": dataset.train_ones, "extrapolation": dataset.extrapolation_ones}
     evaluation = {
-        name: draw(ones=_range(ones), length=size, seed=EVALUATION_SEED)
+        name: draw(ones=range_of(ones), length=size, seed=EVALUATION_SEED)
         for name, ones in ranges.items()
         if ones is not None
     }
@@ -145,8 +110,3 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
     return LabelledData(
         train, dict(evaluation), {}, words, collate, summary, "classification", LABELS, ("accuracy",), True
     )
-
-
-def _range(ones: Any) -> tuple[int, int]:
-    low, high = ones
-    return int(low), int(high)

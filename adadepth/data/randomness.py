@@ -18,6 +18,9 @@ class Purpose(IntEnum):
     SHIFT = 4
     PARITY = 5
     HELD_OUT = 6
+    MAZE = 7
+    HOPS = 8
+    ADDITION = 9
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:

@@ -11,6 +11,14 @@ from torch import Tensor
 from adadepth.data.collate import Examples, padded, padded_width, sequence_columns
 from adadepth.data.masking import IGNORE
 
+NO_DIFFICULTY = -1  # of a unit for which none is defined
+
+
+# What some data sets know of every token: name -> value of padding, type.
+_TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
+    "labels": (IGNORE, np.int64), "position_ids": (0, np.int64), "difficulties": (NO_DIFFICULTY, np.int64),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class SequenceCollator:
@@ -29,13 +37,15 @@ class SequenceCollator:
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and what `example_columns` returns.
 
-        Where the examples have a label a token, ``labels`` are (B, S) int64.
+        Where the examples have a label a token, ``labels`` are (B, S) int64; so are ``position_ids`` and
+        ``difficulty`` where every token has its own.
         """
         width = padded_width(examples, self.sequence_length, self.pad_to_length)
-        columns = dict(sequence_columns(self.pad_id))
-        if "labels" in examples[0]:
-            columns["labels"] = (IGNORE, np.int64)
-        return {**padded(examples, width, columns), **example_columns(examples)}
+        extra = {name: column for name, column in _TOKEN_COLUMNS.items() if name in examples[0]}
+        batch = padded(examples, width, {**sequence_columns(self.pad_id), **extra})
+        if "difficulties" in batch:
+            batch["difficulty"] = batch.pop("difficulties")
+        return {**batch, **example_columns(examples)}
 
 
 def collate_vectors(examples: Examples) -> dict[str, Tensor]:

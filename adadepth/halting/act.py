@@ -119,3 +119,18 @@ def interpolate(state: Tensor, output: Tensor, weight: Tensor) -> Tensor:
 
 def _as_factor(weight: Tensor, like: Tensor) -> Tensor:
     return weight.unsqueeze(-1).to(like.dtype)
+
+
+def act_hazard(accumulated: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
+    """The halting sum as a distribution over steps: lambda_n = p_n / (1 - h_{n-1}), at most 1, and h_n, at most 1.
+
+    Then 1 - prod_{j <= n} (1 - lambda_j) = h_n: the halting sum is the cdf, the weights w_n of Graves 2016 with
+    epsilon 0 are the probabilities of the steps, and the quantile 1 - epsilon is the step at which a unit halts.
+
+    Args:
+        accumulated: h_{n-1}, 0 before the first step, any shape.
+        probability: p_n, the same shape.
+    """
+    left = 1.0 - accumulated
+    hazard = torch.where(left > probability, probability / left, 1.0)
+    return hazard, (accumulated + probability).clamp(max=1.0)

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 Truncation = Literal["renormalise", "leftover", "none"]
 KLDirection = Literal["posterior_prior", "prior_posterior"]
+Prior = Literal["geometric", "uniform"]
 
 TRUNCATIONS: tuple[str, ...] = get_args(Truncation)
 KL_DIRECTIONS: tuple[str, ...] = get_args(KLDirection)
+PRIORS: tuple[str, ...] = get_args(Prior)
 
 # Logits beyond this mean certainty: sigmoid(80) is 1 and sigmoid(-80) is 2e-35, still a number in float32, so that
 # logarithms stay finite and a lambda of 0 everywhere renormalises to the uniform distribution.
@@ -114,6 +116,15 @@ def geometric_prior(
         raise ValueError(f"probability={probability} of a geometric prior must lie between 0 and 1, both excluded")
     logit = math.log(probability) - math.log1p(-probability)
     return halting_distribution(torch.full((steps,), logit, device=device), truncation)
+
+
+def uniform_prior(steps: int, device: torch.device | str | None = None) -> HaltingDistribution:
+    """The same probability 1 / N at every step, (N,): no step is preferred, so none is starved of gradients.
+
+    Of a posterior that sums to one, KL(p || uniform) = log N - H(p): the divergence is an entropy bonus (Zhu et al.
+    2025, Ouro, arXiv 2510.25741, section 3.3). The prior is exact over N steps, so there is nothing to truncate.
+    """
+    return HaltingDistribution(torch.full((steps,), -math.log(steps), device=device))
 
 
 def kl_divergence(p: HaltingDistribution, q: HaltingDistribution) -> Tensor:

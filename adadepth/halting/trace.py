@@ -50,7 +50,8 @@ class DepthTrace:
         remainders: What was left to reach a halting sum of one, shape of `updates`.
         step_probabilities: Halting probability of each iteration, 0 once a unit has halted; (*updates.shape, N).
         executed_steps: Iterations the batch really ran, N. At least the deepest unit's updates.
-        tokens: Real tokens of each sequence, int64, (B,), where the unit is a sequence; None for other inputs.
+        tokens: Real tokens of each sequence, int64, (B,), where the unit is a sequence, or some of its tokens only;
+            None for other inputs.
         rows_per_step: Rows that each iteration computed, int64, (N,); None when none of them left the batch.
         width: Padded length of the rows, for every iteration or one for each, int64, (N,).
         layer_weights: Where states of several depths are mixed, the weight of each, float32, (max_depth + 1,); entry n

@@ -70,7 +70,10 @@ SEQUENCE_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {
     AdaLayersConfig.model_type: AdaLayersForSequenceClassification,
 }
 # Family -> its classifier of tokens.
-TOKEN_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {AdaLayersConfig.model_type: AdaLayersForTokenClassification}
+TOKEN_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {
+    AlbertActConfig.model_type: AlbertActForTokenClassification,
+    AdaLayersConfig.model_type: AdaLayersForTokenClassification,
+}
 # Family -> its head that finds a span of the text, and the one that chooses among texts.
 QUESTION_ANSWERERS: dict[str, type[PreTrainedModel]] = {AlbertActConfig.model_type: AlbertActForQuestionAnswering}
 CHOICE_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {AlbertActConfig.model_type: AlbertActForMultipleChoice}

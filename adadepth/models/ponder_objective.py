@@ -8,21 +8,25 @@ B batch, N steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError
+from adadepth.halting.continuation import continuation_losses
 from adadepth.halting.distribution import (
     KL_DIRECTIONS,
+    PRIORS,
     TRUNCATIONS,
     HaltingDistribution,
     geometric_prior,
     halting_distribution,
     halting_kl,
+    uniform_prior,
 )
 from adadepth.models.albert.configuration import check_choices
 from adadepth.models.losses import LossTerm, class_losses, combine_terms, expected_loss
@@ -33,6 +37,7 @@ CE_NORMALISATIONS = ("sum", "mean_over_steps")
 CHOICES = {
     "ce_normalisation": CE_NORMALISATIONS,
     "kl_direction": KL_DIRECTIONS,
+    "prior": PRIORS,
     "truncation": TRUNCATIONS,
 }
 
@@ -52,17 +57,21 @@ def check_ponder_fields(config: PreTrainedConfig) -> None:
 
 
 def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
-    """Posterior (B, N) and prior (N,) of a batch.
+    """Posterior (B, N) and prior (N,) of a batch."""
+    prior = _prior(config, halting_logits.shape[-1], halting_logits.device)
+    return halting_distribution(halting_logits, config.truncation), prior
 
-    Both are truncated alike, but for `truncation: none`, which leaves the posterior as it is and gives the prior's last
-    step what is left, as PALBERT does.
+
+def _prior(config: Any, steps: int, device: torch.device) -> HaltingDistribution:
+    """The uniform prior, or the geometric one.
+
+    That is truncated like the posterior, but for `truncation: none`, which leaves the posterior as it is and gives the
+    prior's last step what is left, as PALBERT does.
     """
-    prior_truncation = "leftover" if config.truncation == "none" else config.truncation
-    steps, device = halting_logits.shape[-1], halting_logits.device
-    return (
-        halting_distribution(halting_logits, config.truncation),
-        geometric_prior(config.target_halt_probability, steps, prior_truncation, device),
-    )
+    if config.prior == "uniform":
+        return uniform_prior(steps, device)
+    truncation = "leftover" if config.truncation == "none" else config.truncation
+    return geometric_prior(config.target_halt_probability, steps, truncation, device)
 
 
 def ponder_terms(
@@ -81,7 +90,7 @@ def ponder_terms(
         losses: Task loss after every step, (B, N).
         counted: Sequences with a target, bool, (B,).
         posterior: p, (B, N).
-        prior: p_G, (N,).
+        prior: What p is drawn to, (N,).
         kl_penalty_factor: Weight beta.
         ce_normalisation: `sum`: sum_n p_n loss_n; `mean_over_steps`: divided by N besides, as the reference code of
             PonderALBERT does, which makes beta count N times as much.
@@ -98,23 +107,73 @@ def ponder_terms(
     }
 
 
-class PonderModel(StepwiseModel):
-    """A stepwise model with a halting head, trained with this objective.
+@dataclass(frozen=True)
+class HaltingStage:
+    """The second stage of training, see `adadepth.halting.continuation`: slope k and threshold gamma of its targets."""
 
-    Its configuration has `target_halt_probability`, `kl_penalty_factor`, `kl_direction` and `truncation`, and may have
-    `ce_normalisation`.
+    slope: float
+    threshold: float
+
+
+class PonderModel(StepwiseModel):
+    """A stepwise model with a halting head, trained with this objective, and afterwards, if wanted, by a second stage.
+
+    Its configuration has `prior`, `target_halt_probability`, `kl_penalty_factor`, `kl_direction` and `truncation`, and
+    may have `ce_normalisation`.
     """
 
     exit_signals = frozenset({"logits", "halting"})
-    loss_names = ("task", "kl")
+    loss_names: tuple[str, ...] = ("task", "kl")
+    _stage: HaltingStage | None = None
+
+    @property
+    def halting_head(self) -> nn.Module:
+        """What gives the halting logits, and nothing else."""
+        raise NotImplementedError
+
+    def train_halting_alone(self, stage: HaltingStage) -> None:
+        """Enter the second stage: all but the halting head is frozen, and the loss is that head's alone.
+
+        It lasts as long as this object; neither the configuration nor the saved weights know of it.
+        """
+        self._stage, self.loss_names = stage, ("halting",)
+        self.requires_grad_(False)
+        self.halting_head.requires_grad_(True)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; in the second stage what is frozen stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if self._stage is not None:
+            for child in self.children():
+                child.train(mode and child is self.halting_head)
+        return self
 
     def complete(self, output: StepwiseOutput) -> None:
         """Add posterior and prior."""
         assert output.halting_logits is not None
         output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
 
+    depth_knob = "exit_rule quantile:q"
+
+    def set_depth_level(self, level: float) -> None:
+        """Let a sequence exit at the first step with cdf_n > `level`, in (0, 1)."""
+        self.config.exit_rule = f"quantile:{level!r}"
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Sequences of a batch, whose depths a budget counts."""
+        return torch.full((), len(batch["labels"]), device=batch["labels"].device)
+
+    def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
+        """The expected steps of every sequence: of a distribution over all steps each is differentiable."""
+        assert outputs.posterior is not None
+        steps = outputs.posterior.expected_steps()
+        return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
+
     def loss_terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """Expected task loss and divergence; see `ponder_terms`."""
+        """Expected task loss and divergence, see `ponder_terms`; in the second stage the halting head's own loss."""
+        if self._stage is not None:
+            return self._halting_term(output, losses, counted)
         assert output.posterior is not None
         assert output.prior is not None
         return ponder_terms(
@@ -126,6 +185,13 @@ class PonderModel(StepwiseModel):
             ce_normalisation=getattr(self.config, "ce_normalisation", "sum"),
             kl_direction=self.config.kl_direction,
         )
+
+    def _halting_term(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """`halting`: see `continuation_losses`; summed over the sequences that have a target and counted in them."""
+        assert self._stage is not None
+        assert output.halting_logits is not None
+        per_sequence = continuation_losses(output.halting_logits, losses, self._stage.slope, self._stage.threshold)
+        return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
 class PonderClassificationLoss:

@@ -9,7 +9,7 @@ def run(config: ExperimentConfig) -> float | None:
     """Run a validated experiment and return the metric named by `optimise`; None for a report."""
     from transformers.utils.logging import disable_progress_bar
 
-    from adadepth.tasks import architecture_search, finetune, language_model, pretrain, report, seeds
+    from adadepth.tasks import architecture_search, finetune, language_model, pretrain, report, rivals, seeds
 
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     if config.mode is Mode.report:
@@ -25,6 +25,8 @@ def run(config: ExperimentConfig) -> float | None:
         metrics = task.evaluate(config)
     elif config.seeds > 1:
         metrics = seeds.train_with_seeds(config, task.train)
+    elif config.rival_of is not None:
+        metrics = rivals.train_rival(config, task.train)
     else:
         metrics = task.train(config)
     return report.optimised(config, metrics)

@@ -12,14 +12,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from adadepth.analysis.console import study_table
-from adadepth.analysis.exit_study import add_timings, study
-from adadepth.analysis.files import write_exit_study
+from adadepth.analysis.exit_study import add_online, add_timings, online_figures, study
+from adadepth.analysis.exits import step_summary
+from adadepth.analysis.files import write_exit_study, write_exits
+from adadepth.analysis.records import StepRecords
 from adadepth.data import LabelledData
 from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule, standard_rules
-from adadepth.halting.trace import DepthTrace
 from adadepth.tasks.session import Session, device_name
+from adadepth.tasks.unit_price import price_of
 from adadepth.training.labelled_evaluation import collect_records
 
 BATCHES = (1, 8, 32)
@@ -54,24 +56,43 @@ def parse(texts: Sequence[str], model: PreTrainedModel) -> list[ExitRule]:
 
 
 def compare(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
-    """Study the rules on every evaluation set; write exit_rules.json and pareto.csv, and print the tables."""
+    """Study the rules on every evaluation set; write exit_rules.json and pareto.csv, and print the tables.
+
+    Where the evaluation itself ran no unit through all steps, because tokens halt, exits.json too.
+    """
     trainer = session.trainer
-    studies = {name: _study(rules, data, dataset, session) for name, dataset in data.evaluation.items()}
+    studies, exits = {}, {}
+    for name, dataset in data.evaluation.items():
+        records = collect_records(trainer, dataset, run_all_steps=True)
+        studies[name] = _study(rules, data, dataset, records, session)
+        report = trainer.last_reports.get(name)
+        if report is not None and report.exits is None:
+            exits[name] = step_summary(records, labels=data.labels, truncation="leftover", **_measured(data))
     if trainer.is_world_process_zero():
         write_exit_study(session.run.directory, studies)
+        if exits:
+            write_exits(session.run.directory, exits, trainer.state.global_step)
         for name, found in studies.items():
             print(f"exit rules on {name}:\n{study_table(found)}", flush=True)
 
 
-def _study(rules: Sequence[ExitRule], data: LabelledData, dataset: Any, session: Session) -> dict[str, Any]:
+def _measured(data: LabelledData) -> dict[str, Any]:
+    """What is measured of units: the task's metrics, or the accuracy of labelled tokens."""
+    if data.problem == "tagging":
+        return {"problem": "classification", "metrics": ("accuracy",)}
+    return {"problem": data.problem, "metrics": data.metrics}
+
+
+def _study(
+    rules: Sequence[ExitRule], data: LabelledData, dataset: Any, records: StepRecords, session: Session
+) -> dict[str, Any]:
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    records = collect_records(trainer, dataset, run_all_steps=True)
-
-    def price(exit_steps: Tensor, lengths: Tensor) -> float:
-        return float(model.price(_needed(exit_steps, lengths, records.max_steps)).adaptive)
-
-    found = study(records, rules, problem=data.problem, metrics=data.metrics, price=price)
+    by_token = data.problem == "tagging"
+    found = study(records, rules, price=price_of(model, records, by_token=by_token), **_measured(data))
+    if by_token:  # what a token does changes what the others see, so that only running a rule tells
+        really = {rule.label: collect_records(trainer, dataset, exit_rule=rule) for rule in rules}
+        found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})
     conditions = {
         "device": device_name(trainer.args.device),
         "precision": session.run.record.get("precision"),
@@ -80,19 +101,6 @@ def _study(rules: Sequence[ExitRule], data: LabelledData, dataset: Any, session:
         "repetitions": REPETITIONS,
     }
     return add_timings(found, measure(trainer, dataset, rules), conditions)
-
-
-def _needed(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
-    """The trace of examples that ran to these steps one by one, without padding."""
-    return DepthTrace(
-        unit="sequence",
-        updates=exit_steps.float(),
-        valid=torch.ones_like(exit_steps, dtype=torch.bool),
-        max_depth=max_steps,
-        executed_steps=int(exit_steps.max()),
-        tokens=lengths,
-        width=lengths.max(),
-    )
 
 
 def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, dict[int, float]]:

@@ -15,18 +15,20 @@ from adadepth.config import (
     DatasetConfig,
     ExperimentConfig,
     LabelledConfig,
+    MazeConfig,
     ModelConfig,
     ParityConfig,
     PonderAlbertModelConfig,
     QuestionConfig,
-    TaggingConfig,
     TokenizerConfig,
+    labels_tokens,
 )
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
 from adadepth.models.build import build_classifier, classifier_class, load_model
-from adadepth.tasks import exit_rules
+from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
+from adadepth.tasks.halting import train_halting_alone
 from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
@@ -47,15 +49,13 @@ from adadepth.training.tagging_evaluation import TaggingEvaluation
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
 _OWN_CLASSES = ("question_answering", "multiple_choice")
-_PROBLEMS: dict[type[DatasetConfig], str] = {
-    TaggingConfig: "tagging",
-    QuestionConfig: "question_answering",
-    ChoiceConfig: "multiple_choice",
-}
+_PROBLEMS: dict[type[DatasetConfig], str] = {QuestionConfig: "question_answering", ChoiceConfig: "multiple_choice"}
 
 
 def problem_of(dataset: DatasetConfig) -> str:
     """Which head a data set asks for; that for whole sequences does classes and values."""
+    if labels_tokens(dataset):
+        return "tagging"
     return _PROBLEMS.get(type(dataset), "classification")
 
 
@@ -67,6 +67,8 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model = build_classifier(config.model, vocab_size, _head_fields(config, data), data.problem)
     check_positions(config, model)
+    if config.halting.alone:
+        train_halting_alone(config, model)
     parts = with_features(config, args, finetuning_parts(config, args, data, model))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
@@ -93,6 +95,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         session.trainer.evaluate()
         if rules:
             exit_rules.compare(rules, data, session)
+        if config.budget.targets:
+            budgets.compare(config.budget, session)
         _write_submissions(config, data, session)
         session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
         return session.tracking.last_metrics
@@ -151,8 +155,10 @@ def _cls_options(model: ModelConfig | Any) -> dict[str, Any]:
 
 
 def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
-    """What the data decide about the model: its classes, and the size of its input where that is a vector."""
+    """What the data decide about the model: its classes, the size of its input vectors, the columns of a grid."""
     fields: dict[str, Any] = {}
+    if isinstance(config.dataset, MazeConfig):
+        fields["type_vocab_size"] = config.dataset.field
     if isinstance(config.dataset, ParityConfig) and data.tokenizer is None:
         fields["input_size"] = config.dataset.size
     if data.problem in _OWN_CLASSES:
@@ -177,6 +183,11 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
         raise CheckpointError(
             f"checkpoint={config.checkpoint}: it predicts {settings.num_labels} classes, "
             f"dataset={config.dataset.name} has {wanted}"
+        )
+    if isinstance(config.dataset, MazeConfig) and settings.type_vocab_size < config.dataset.field:
+        raise CheckpointError(
+            f"dataset.field={config.dataset.field}: checkpoint={config.checkpoint} knows {settings.type_vocab_size} "
+            "columns"
         )
 
 

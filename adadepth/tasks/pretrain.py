@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import CorpusConfig, ExperimentConfig, TokenizerConfig
 from adadepth.data import PretrainingData, load_pretraining_data
 from adadepth.models import AlbertActForPreTraining
 from adadepth.models.build import build_pretraining_model, load_model
+from adadepth.tasks import budgets
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
@@ -38,7 +41,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     data = _load_data(config, args, tokenizer)
     check_positions(config, model)
-    return evaluate_parts(config, args, pretraining_parts(config, args, data, model), path)
+    fit = partial(budgets.compare, config.budget) if config.budget.targets else None
+    return evaluate_parts(config, args, pretraining_parts(config, args, data, model), path, fit)
 
 
 def pretraining_parts(

@@ -20,11 +20,12 @@ from transformers import (
 
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
-from adadepth.config import ExperimentConfig, SearchConfig
+from adadepth.config import ExperimentConfig, Mode, SearchConfig, positions_read
 from adadepth.data.features import FeatureReader
 from adadepth.errors import CheckpointError
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
+from adadepth.training.budget import TrainingBudget
 from adadepth.training.callbacks import (
     ConsoleCallback,
     EpochCallback,
@@ -34,6 +35,7 @@ from adadepth.training.callbacks import (
     TrackingCallback,
 )
 from adadepth.training.evaluation import Evaluation
+from adadepth.training.labelled_evaluation import max_updates
 from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run, run_directory
 from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
 from adadepth.training.trainer import DepthTrainer, checkpoint_step, complete_checkpoints
@@ -106,11 +108,22 @@ def train_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts)
         return fit(session, checkpoint)
 
 
-def evaluate_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts, path: str) -> dict[str, float]:
-    """Evaluate the model that came from `path` in a new folder, and write a report; returns the metrics."""
+def evaluate_parts(
+    config: ExperimentConfig,
+    args: TrainingArguments,
+    parts: Parts,
+    path: str,
+    further: Callable[[Session], Any] | None = None,
+) -> dict[str, float]:
+    """Evaluate the model that came from `path` in a new folder, and write a report; returns the metrics.
+
+    `further` is done with the evaluated model before that.
+    """
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, parts) as session:
         session.trainer.evaluate()
+        if further is not None:
+            further(session)
         session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
         return session.tracking.last_metrics
 
@@ -173,6 +186,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         config.trainer,
         callbacks,
         parts.search,
+        training_budget(config, parts.model, args.device),
     )
     trainer.features = parts.features
     trainer.remove_callback(PrinterCallback)
@@ -180,6 +194,13 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         trainer.add_callback(ProgressBarCallback)
     tracking.trainer = epochs.trainer = trainer
     return Session(run, trainer, tracking, stop)
+
+
+def training_budget(config: ExperimentConfig, model: Any, device: torch.device) -> TrainingBudget | None:
+    """What holds the depth of training, where the user set one."""
+    if config.budget.target is None or config.mode is not Mode.train:
+        return None
+    return TrainingBudget(config.budget, model, max_updates(model), device)
 
 
 def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> str:
@@ -218,10 +239,9 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
     """Whether a model can read sequences as long as the settings ask for; vectors have no positions."""
     known = getattr(model.config, "max_position_embeddings", None)
     positions = getattr(model, "longest_sequence", known)
-    if positions is not None and config.dataset.sequence_length > positions:
-        raise CheckpointError(
-            f"dataset.sequence_length={config.dataset.sequence_length}: the model has only {positions} positions"
-        )
+    key, needed = positions_read(config.dataset)
+    if positions is not None and needed > positions:
+        raise CheckpointError(f"{key}={needed}: the model has only {positions} positions")
 
 
 def device_name(device: torch.device) -> str:

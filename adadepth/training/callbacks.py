@@ -18,9 +18,10 @@ from transformers import ProgressCallback, TrainerCallback, TrainerControl, Trai
 from adadepth.analysis.architectures import flatten_search
 from adadepth.analysis.console import architecture_table, exits_table, halting_table, layers_table
 from adadepth.analysis.exits import flatten_exits
-from adadepth.analysis.files import class_table, write_exits, write_halting_files, write_predictions
+from adadepth.analysis.files import class_table, write_exits, write_grids, write_halting_files, write_predictions
 from adadepth.analysis.plots import draw_gate_frame
 from adadepth.analysis.statistics import flatten
+from adadepth.training.budget import BUDGET
 from adadepth.training.evaluation import EvaluationReport
 from adadepth.training.tracking import Tracker
 from adadepth.training.trainer import DepthTrainer
@@ -175,8 +176,11 @@ class TrackingCallback(TrainerCallback):
             self._track_report(report, f"{name}/" if number else "", state)
         if not reports or not state.is_world_process_zero:
             return
-        first = next(iter(reports.values()))
-        write_halting_files(self.directory, first.statistics, first.sentences, state.global_step)
+        (name, first), *others = reports.items()
+        further = {other: report.statistics for other, report in others}
+        write_halting_files(self.directory, first.statistics, first.sentences, state.global_step, name, further)
+        if grids := {name: report.grids for name, report in reports.items() if report.grids}:
+            write_grids(self.directory, grids, first.statistics["max_depth"], state.global_step)
         if first.statistics.get("architecture", {}).get("temperature") is not None:
             self._draw_gates(first.statistics["architecture"], state.global_step)
         for name, report in reports.items():
@@ -252,6 +256,8 @@ class ConsoleCallback(TrainerCallback):
         values = [f"{name.removeprefix(prefix)} {logs[name]:.4f}" for name in sorted(names, key=_losses_first)]
         if "learning_rate" in logs:
             values.append(f"lr {logs['learning_rate']:.2e}")
+        if f"{BUDGET}measured" in logs:
+            values.append(f"depth {logs[f'{BUDGET}measured']:.2f} of {logs[f'{BUDGET}target']:.2f}")
         values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
         label = "eval" if prefix else "train"
         tqdm.write(f"{label} step {state.global_step}/{state.max_steps}: " + ", ".join(values))
@@ -262,10 +268,16 @@ def _losses_first(name: str) -> tuple[bool, bool]:
 
 
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
-    """Flat names of transformers under this project's: `eval_x` to `eval/x`, everything else to `train/x`."""
+    """Flat names of transformers under this project's: `eval_x` to `eval/x`, everything else to `train/x`.
+
+    Those of a budget have their prefix already.
+    """
     renamed = {}
     for name, value in logs.items():
         if name in _UNLOGGED:
+            continue
+        if name.startswith(BUDGET):
+            renamed[name] = value
             continue
         prefix, _, rest = name.partition("_")
         renamed[f"{prefix}/{rest}" if prefix in ("eval", "train") and rest else f"train/{name}"] = value

@@ -1,11 +1,12 @@
-"""Evaluation of classification and regression: the task's metrics, and the depth that every example was given."""
+"""Evaluation of labelled sequences: the task's metrics, and the depth that every example, or token, was given."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate.utils import gather_object
@@ -13,10 +14,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from adadepth.analysis.exits import step_summary
+from adadepth.analysis.grids import GridSampler
 from adadepth.analysis.records import StepRecorder, StepRecords, merge
-from adadepth.analysis.scoring import example_losses, quality_of
+from adadepth.analysis.scoring import example_losses, quality_of, rightness, token_losses
 from adadepth.analysis.sentences import SentenceSampler
-from adadepth.analysis.sequence_classes import SequenceClasses, classes_of
+from adadepth.analysis.sequence_classes import SequenceClasses, classes_of, like_units
 from adadepth.analysis.statistics import HaltingStatistics
 from adadepth.data import LabelledData
 from adadepth.halting.distribution import HaltingDistribution
@@ -48,10 +50,17 @@ class LabelledEvaluation:
         self._prior: HaltingDistribution | None = None
         self._losses: dict[str, Tensor] = {}
         self._halts_tokens = model.config.model_type == "albert_act"
-        names = (*classes.names, *_TOKEN_CLASSES) if self._halts_tokens else classes.names
-        self._statistics = HaltingStatistics(max_updates(model), names, device)
+        self._token_classes = _TOKEN_CLASSES if self._halts_tokens and data.has_special_tokens else ()
+        names = (*classes.names, *self._token_classes)
+        self._statistics = HaltingStatistics(max_updates(model), names, device, classes.difficulties)
         self._reads_cached_states = False
-        self._sentences = SentenceSampler(lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
+        decode_label = data.labels.__getitem__ if data.problem == "tagging" else None
+        self._sentences = SentenceSampler(self._token, decode_label=decode_label)
+        self._grids = GridSampler(self._token, data.labels)
+
+    def _token(self, number: int) -> str:
+        assert self.data.tokenizer is not None, "there are tokens"
+        return str(self.data.tokenizer.convert_ids_to_tokens(number))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `seeded_exits`."""
@@ -81,24 +90,53 @@ class LabelledEvaluation:
             return
         mask = batch.get("attention_mask")
         lengths = mask.sum(dim=1) if mask is not None else torch.full_like(batch["index"], batch["inputs"].shape[1])
-        masks = self.classes.masks(
-            outputs.logits, batch.get("labels"), lengths, batch.get("difficulty"), valid=trace.valid
-        )
-        losses = None
-        if self._halts_tokens:
+        labels, difficulty = batch.get("labels"), batch.get("difficulty")
+        masks = self.classes.masks(outputs.logits, labels, lengths, difficulty, valid=trace.valid)
+        if self._token_classes:
             tokens = special_token_classes(batch, self.data.tokenizer)
-            masks |= {name: tokens[name] for name in _TOKEN_CLASSES}
-        elif "labels" in batch:
-            losses = example_losses(outputs.logits, batch["labels"], self.data.problem)
-        self._statistics.update(trace, masks, losses, work=self.model.price(trace))
+            masks |= {name: tokens[name] for name in self._token_classes}
+        losses = self._unit_losses(trace, outputs.logits, labels)
+        if difficulty is not None:
+            difficulty = like_units(difficulty, trace.updates).expand(trace.updates.shape)
+        right = self._rightness(trace, outputs.logits, labels)
+        work = self.model.price(trace)
+        self._statistics.update(trace, masks, losses, work=work, right=right, difficulty=difficulty)
         if "input_ids" in batch:
-            self.show(batch, trace)
+            self._sample(batch, outputs, losses)
+
+    def _unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        """The loss of every unit of the trace, where it has one of its own."""
+        if labels is None:
+            return None
+        if self.data.problem == "tagging":
+            return token_losses(logits, labels)
+        return None if self._halts_tokens else example_losses(logits, labels, self.data.problem)
+
+    def _rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Which units are predicted rightly; of a sequence whose tokens halt, its first token is counted."""
+        if labels is None or not self.data.labels:
+            return None
+        right = rightness(logits, labels)
+        if right.shape == trace.updates.shape:
+            return right
+        first = torch.full_like(trace.updates, math.nan, dtype=torch.float32)
+        first[:, 0] = right
+        return first
+
+    def _sample(self, batch: Mapping[str, Tensor], outputs: Any, losses: Tensor | None) -> None:
+        """Offer a batch to the example sentences: with labels and predictions where tokens have them."""
+        if self.data.is_grid:
+            self._grids.update(batch, outputs.trace, outputs.logits.argmax(dim=-1))
+        if self.data.problem == "tagging" and losses is not None:
+            self._sentences.update(batch, outputs.trace, losses, outputs.logits.argmax(dim=-1))
+            return
+        self.show(batch, outputs.trace)
 
     def show(self, batch: Mapping[str, Tensor], trace: DepthTrace) -> None:
         """Offer sequences to the example sentences: `input_ids` and `attention_mask` (B, T), `index` (B,)."""
-        shown = {**batch, "labels": batch["input_ids"]}
-        unknown = torch.full(batch["input_ids"].shape, math.nan, device=trace.updates.device)
-        self._sentences.update(shown, trace, unknown, batch["input_ids"])
+        ids = batch["input_ids"]
+        unknown = torch.full(ids.shape, math.nan, device=ids.device)
+        self._sentences.update({**batch, "labels": ids}, trace, unknown, ids)
 
     def merge(self) -> None:
         """Bring the examples and the sums of all processes together."""
@@ -133,9 +171,9 @@ class LabelledEvaluation:
         if statistics["unit"] == "task":
             return EvaluationReport(_with_sizes(statistics, self.model, self._reads_cached_states))
         exits = None
-        if self._records is not None and self._records.ran_every_step:
+        if self._records is not None and self._records.ran_every_step:  # of tags only the predicted ones are kept
             exits = step_summary(self._records, **self._summary_options())
-        return EvaluationReport(statistics, self._sentences.sentences(), exits)
+        return EvaluationReport(statistics, self._sentences.sentences(), exits, self._grids.grids())
 
     def _summary_options(self) -> dict[str, Any]:
         """What `step_summary` must know about the task and the model's halting distribution."""
@@ -175,8 +213,17 @@ def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
     """The classes of a set: the labels, quartiles of length, and buckets of difficulty where the data know it."""
     examples = [dataset[index] for index in range(len(dataset))]
     lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])
-    difficulty = torch.tensor([example["difficulty"] for example in examples]) if data.has_difficulty else None
-    return classes_of(data.labels, lengths, difficulty)
+    has_unlabelled = data.problem == "tagging" and any((example["labels"] < 0).any() for example in examples)
+    difficulty = _difficulties(examples) if data.has_difficulty else None
+    return classes_of(data.labels, lengths, difficulty, has_unlabelled)
+
+
+def _difficulties(examples: Sequence[Mapping[str, Any]]) -> Tensor:
+    """The difficulty of every unit that has one, (U,) int64."""
+    if "difficulty" in examples[0]:
+        return torch.tensor([example["difficulty"] for example in examples])
+    found = np.concatenate([example["difficulties"] for example in examples])
+    return torch.from_numpy(found[found >= 0])
 
 
 def seeded_exits(model: Any) -> dict[str, Any]:

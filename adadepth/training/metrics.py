@@ -15,7 +15,8 @@ class PretrainingMetrics:
     All are means over targets, never means of batch means, so batch size and number of processes cannot change them.
     """
 
-    _NAMES = ("mlm_loss", "mlm_correct", "mlm_count", "sop_loss", "sop_correct", "sop_count", "ponder", "ponder_count")
+    _NAMES = ("mlm_loss", "mlm_correct", "mlm_count", "sop_loss", "sop_correct", "sop_count", "ponder", "ponder_count",
+              "readouts", "readouts_count")  # fmt: skip
 
     def __init__(self, act_penalty: float, device: torch.device) -> None:
         self.act_penalty = act_penalty
@@ -37,6 +38,9 @@ class PretrainingMetrics:
             added["sop_count"] = counts["sop"]
         added["ponder"] = (outputs.trace.updates + outputs.trace.remainders).double().sum()
         added["ponder_count"] = counts["ponder"]
+        if "readouts" in counts:
+            added["readouts"] = outputs.loss_parts["readouts"].double() * counts["readouts"]
+            added["readouts_count"] = counts["readouts"]
         self.sums += torch.stack([added[name].double() for name in self._NAMES])
 
     def tensors(self) -> list[Tensor]:
@@ -53,5 +57,8 @@ class PretrainingMetrics:
                 metrics[f"{part}_accuracy"] = sums[f"{part}_correct"] / count
         metrics["ponder_cost"] = sums["ponder"] / sums["ponder_count"]
         metrics["ponder_loss"] = self.act_penalty * metrics["ponder_cost"]
-        metrics["loss"] = sum(metrics[name] for name in ("mlm_loss", "sop_loss", "ponder_loss") if name in metrics)
+        if count := sums["readouts_count"]:
+            metrics["readouts_loss"] = sums["readouts"] / count
+        parts = ("mlm_loss", "sop_loss", "ponder_loss", "readouts_loss")
+        metrics["loss"] = sum(metrics[name] for name in parts if name in metrics)
         return metrics

@@ -28,6 +28,7 @@ from adadepth.data.features import FeatureReader
 from adadepth.data.sampler import EpochSampler, evaluation_order
 from adadepth.data.streams import StreamBatches
 from adadepth.errors import UserError
+from adadepth.training.budget import BudgetCallback, TrainingBudget
 from adadepth.training.evaluation import Evaluation, EvaluationReport
 from adadepth.training.memory import RecurrentMemory
 from adadepth.training.optimization import build_optimizer, build_schedule
@@ -70,6 +71,7 @@ class DepthTrainer(Trainer):
         start_evaluation: Begins the evaluation of the set of that name.
         settings: The trainer settings that transformers does not have.
         search: How the gates of a supernet learn; None where there are none.
+        budget: Holds the mean depth of training; None where nothing does.
     """
 
     # The loss of a micro-batch is its share of the whole update: nothing is left to divide by.
@@ -85,7 +87,9 @@ class DepthTrainer(Trainer):
         settings: TrainerConfig,
         callbacks: list[Any] | None = None,
         search: SearchConfig | None = None,
+        budget: TrainingBudget | None = None,
     ) -> None:
+        self.budget = budget
         self.data = data
         self.evaluation_sets = evaluation_sets
         self.start_evaluation = start_evaluation
@@ -108,6 +112,8 @@ class DepthTrainer(Trainer):
             processing_class=data.tokenizer,
             callbacks=callbacks,
         )
+        if budget is not None:
+            self.add_callback(BudgetCallback(budget))
         # Releases before `loss_is_scaled_for_ga` decide by this flag and by counts that are not None.
         self.model_accepts_loss_kwargs = True
 
@@ -176,15 +182,20 @@ class DepthTrainer(Trainer):
         if not batches:
             return batches, {}
         model = self.accelerator.unwrap_model(self.model)
-        counts = [model.count_targets(batch) for batch in batches]
+        counts = [self._count_targets(model, batch) for batch in batches]
         tokens = torch.stack([count_tokens(batch) for batch in batches]).sum()
-        sums = [sum(count[name] for count in counts) for name in counts[0]]
+        sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
         totals = torch.stack([*sums, tokens]).float().to(device)
         if self.args.world_size > 1:
             dist.all_reduce(totals)
         self._progress.updates += 1
         self._progress.tokens += totals[-1]
         return batches, dict(zip(counts[0], (totals[:-1] / self.args.world_size).unbind(), strict=True))
+
+    def _count_targets(self, model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a micro-batch is divided by, the budget's among them."""
+        units = {} if self.budget is None else {"budget": self.budget.count_units(batch)}
+        return model.count_targets(batch) | units
 
     def compute_loss(
         self,
@@ -198,6 +209,10 @@ class DepthTrainer(Trainer):
         outputs = model(**self.model_inputs(inputs), **remembered, num_targets=num_items_in_batch)
         if self.memory is not None:
             self.memory.keep(inputs, outputs.memory)
+        if self.budget is not None:
+            assert num_items_in_batch is not None
+            outputs.loss_parts["budget"] = self.budget.term(outputs, num_items_in_batch["budget"])
+            outputs.loss = outputs.loss + outputs.loss_parts["budget"]
         for name, part in outputs.loss_parts.items():
             self._record_part(name, part.detach())
         return (outputs.loss, outputs) if return_outputs else outputs.loss
@@ -240,6 +255,8 @@ class DepthTrainer(Trainer):
         if "loss" in logs:
             self.check_finite()
             logs |= self._drain_progress()
+            if self.budget is not None:
+                logs |= self.budget.logs()
         logs.pop("total_flos", None)  # counts tied weights once; `cost/*` prices the work that was done
         super().log(logs, start_time)
 
@@ -305,7 +322,7 @@ class DepthTrainer(Trainer):
         values: dict[str, float] = {}
         evaluations: dict[str, Evaluation] = {}
         for number, (name, dataset) in enumerate(self.evaluation_sets.items()):
-            evaluations[name], speed = self._evaluate_set(name, dataset)
+            evaluations[name], speed = self.evaluate_set(name, dataset)
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
             metrics = evaluations[name].metrics() | {"tokens_per_second": speed}
             values |= {prefix + metric: value for metric, value in metrics.items()}
@@ -316,7 +333,7 @@ class DepthTrainer(Trainer):
         examples = sum(len(dataset) for dataset in self.evaluation_sets.values())
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
 
-    def _evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
+    def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
         """The evaluation of a set, merged over processes, and its tokens per second."""
         evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
         for batch, outputs in watch.time(self.forward_passes(dataset, evaluation.options)):
@@ -362,6 +379,12 @@ class DepthTrainer(Trainer):
                 batch = self.data_collator([dataset[0]])
             yield batch, following is not None
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """With a budget the best model is one that holds it: an earlier, deeper one would win by its depth."""
+        if self.budget is not None and not self.budget.is_held:
+            return False
+        return super()._determine_best_metric(metrics, trial)
+
     # ---- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -373,11 +396,15 @@ class DepthTrainer(Trainer):
         super()._save_rng_state(output_dir)
         if self.memory is not None:
             self.memory.save(Path(output_dir), self.args.process_index)
+        if self.budget is not None and self.is_world_process_zero():
+            self.budget.save(Path(output_dir))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         super()._load_rng_state(checkpoint)
         if self.memory is not None and checkpoint is not None:
             self.memory.load(Path(checkpoint), self.args.process_index, self.args.device)
+        if self.budget is not None and checkpoint is not None:
+            self.budget.load(Path(checkpoint))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Tied weights are saved once; that they are not saved twice is nothing to warn about."""

@@ -70,6 +70,11 @@ def test_all_mistakes_are_told_at_once() -> None:
 FINETUNING_MISTAKES = [
     ("ponder_tiny", ["model.target_halt_probability=0"], "target_halt_probability=0.0: must be above 0 and below 1"),
     ("ponder_tiny", ["model.target_halt_probability=1"], "target_halt_probability=1.0: must be above 0 and below 1"),
+    (
+        "ponder_tiny",
+        ["model.prior=uniform"],
+        "0.25: read only with model.prior=geometric; with model.prior=uniform set it",
+    ),
     ("ponder_tiny", ["model.kl_penalty_factor=-1"], "model.kl_penalty_factor=-1.0: must be at least 0"),
     ("ponder_tiny", ["model.halting_head_layers=3"], "read only with model.halting_head=linear_cat"),
     ("ponder_tiny", ["model.hidden_size=null"], "model.hidden_size: a value is missing; without model.pretrained"),

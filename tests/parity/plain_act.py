@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 
 
-def plain_forward(weights, config, ids, segments, positions=None, prescribed=None):
+def plain_forward(weights, config, ids, segments, positions=None, prescribed=None, trails=None):
     """Run one unpadded sequence; returns the states (T, H), and lists of updates, remainders and probabilities.
 
-    Gradients flow through everything. `prescribed` replaces the probabilities of halting, one a token.
+    Gradients flow through everything. `prescribed` replaces the probabilities of halting, one a token. The list
+    `trails` gets the states of every token after each of its updates. Under `graves` the states returned are the sums
+    of the weighted outputs.
     """
     e = "embeddings."
     positions = torch.arange(len(ids)) if positions is None else positions
@@ -22,6 +24,9 @@ def plain_forward(weights, config, ids, segments, positions=None, prescribed=Non
     states = list(linear(weights, "encoder.embedding_hidden_mapping_in", x))
 
     n_tokens, threshold = len(ids), 1.0 - config.act_epsilon
+    graves, results = config.state_rule == "graves", [torch.zeros_like(state) for state in states]
+    if trails is not None:
+        trails += [[] for _ in range(n_tokens)]
     h, remainders, updates = [0.0] * n_tokens, [0.0] * n_tokens, [0] * n_tokens
     probabilities = [[] for _ in range(n_tokens)]
     while any(updates[t] < config.num_hidden_layers and is_below(h[t], threshold) for t in range(n_tokens)):
@@ -41,8 +46,11 @@ def plain_forward(weights, config, ids, segments, positions=None, prescribed=Non
                 weight, h[t] = remainders[t], 1.0
             else:
                 weight, h[t] = p, h[t] + p
-            states[t] = weight * y + (1.0 - weight) * states[t]
-    return torch.stack(states), updates, remainders, probabilities
+            results[t] = results[t] + weight * y
+            states[t] = y if graves else weight * y + (1.0 - weight) * states[t]
+            if trails is not None:
+                trails[t].append(states[t])
+    return torch.stack(results if graves else states), updates, remainders, probabilities
 
 
 def is_below(value, limit, or_equal=False):

@@ -8,7 +8,7 @@ from transformers import AlbertConfig, AlbertModel
 
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification, convert_reference_state_dict
 from adadepth.errors import CheckpointError
-from adadepth.halting.distribution import geometric_prior
+from adadepth.halting.distribution import TRUNCATIONS, geometric_prior
 from adadepth.models.albert.stepping import Reading
 from tests.models_support import SMALL, padded_batch, small_ponder
 from tests.parity.plain_ponder import plain_losses, plain_ponder, reference_layout, renormalised
@@ -135,3 +135,10 @@ def test_the_prior_is_the_geometric_one():
     weights = torch.tensor([0.3 * 0.7**n for n in range(6)])
     torch.testing.assert_close(outputs.prior.pmf, weights / weights.sum())
     torch.testing.assert_close(outputs.prior.pmf, geometric_prior(0.3, 6, "renormalise").pmf)
+
+
+@pytest.mark.parametrize("truncation", TRUNCATIONS)
+def test_the_uniform_prior_is_uniform_whatever_the_truncation(truncation):
+    with torch.no_grad():
+        outputs = small_ponder(prior="uniform", truncation=truncation)(**padded_batch(), run_all_steps=True)
+    torch.testing.assert_close(outputs.prior.pmf, torch.full((6,), 1 / 6))

@@ -8,6 +8,7 @@ from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
 from adadepth.models.build import build_pretraining_model
 from adadepth.tasks.pretrain import pretraining_parts
+from adadepth.tasks.session import training_budget
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
 from adadepth.training.trainer import DepthTrainer
@@ -40,7 +41,14 @@ def tiny_trainer(folder: Path, *overrides: str) -> DepthTrainer:
     epochs = EpochCallback()
     parts = pretraining_parts(config, args, data, build_pretraining_model(config.model, len(data.tokenizer)))
     trainer = DepthTrainer(
-        parts.model, args, data, parts.evaluation_sets, parts.start_evaluation, config.trainer, [epochs]
+        parts.model,
+        args,
+        data,
+        parts.evaluation_sets,
+        parts.start_evaluation,
+        config.trainer,
+        [epochs],
+        budget=training_budget(config, parts.model, args.device),
     )
     epochs.trainer = trainer
     return trainer

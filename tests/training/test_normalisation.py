@@ -43,18 +43,56 @@ def first_update(folder, batch, accumulation, *overrides):
     return recorder.gradients, logged, trainer.evaluate()
 
 
-@pytest.mark.parametrize("reduction", ["sum_tokens", "mean_tokens"])
-def test_accumulation_changes_no_gradient(tmp_path, reduction):
-    switch = f"model.penalty_reduction={reduction}"
-    whole, logged_whole, _ = first_update(tmp_path / "1", 8, 1, switch)
-    parts, logged_parts, _ = first_update(tmp_path / "4", 2, 4, switch)
+@pytest.mark.parametrize(("reduction", "readouts"), [("sum_tokens", "0"), ("mean_tokens", "0"), ("sum_tokens", "0.5")])
+def test_accumulation_changes_no_gradient(tmp_path, reduction, readouts):
+    switch = (f"model.penalty_reduction={reduction}", f"model.readout_weight={readouts}")
+    whole, logged_whole, _ = first_update(tmp_path / "1", 8, 1, *switch)
+    parts, logged_parts, _ = first_update(tmp_path / "4", 2, 4, *switch)
+    names = ("mlm_loss", "sop_loss", "ponder_loss", *(["readouts_loss"] if readouts != "0" else []))
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, atol=1e-6, rtol=1e-4, msg=name)
-    for name in ("loss", "mlm_loss", "sop_loss", "ponder_loss"):
+    for name in ("loss", *names):
         assert logged_parts[name] == pytest.approx(logged_whole[name], rel=1e-5), name
-    assert logged_whole["loss"] == pytest.approx(
-        sum(logged_whole[name] for name in ("mlm_loss", "sop_loss", "ponder_loss")), rel=1e-5
+    assert logged_whole["loss"] == pytest.approx(sum(logged_whole[name] for name in names), rel=1e-5)
+
+
+BUDGET = ("model.act_penalty=0", "budget.target=2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=3")
+
+
+def budget_states(folder, batch, accumulation):
+    """The controller's state after three updates, and the last one's gradients."""
+    trainer = tiny_trainer(
+        folder,
+        f"trainer.per_device_train_batch_size={batch}",
+        f"trainer.gradient_accumulation_steps={accumulation}",
+        "trainer.max_grad_norm=0",
+        *BUDGET,
     )
+    gradients = {}
+    trainer.add_callback(LastGradients(gradients))
+    trainer.train()
+    return trainer.budget.controller.state_dict()["state"], gradients
+
+
+class LastGradients(TrainerCallback):
+    """Keeps the gradients of the last update, in which a budget has a price."""
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.kept |= {name: p.grad.detach().clone() for name, p in model.named_parameters()}
+
+
+def assert_same_budget(found, expected):
+    assert found[0] == pytest.approx(expected[0], rel=1e-9)
+    assert expected[0][0] != 0, "the multiplier has moved"
+    for name, gradient in expected[1].items():
+        torch.testing.assert_close(found[1][name], gradient, atol=2e-6, rtol=1e-3, msg=name)
+
+
+def test_accumulation_changes_neither_multiplier_nor_gradient(tmp_path):
+    assert_same_budget(budget_states(tmp_path / "2", 4, 2), budget_states(tmp_path / "1", 8, 1))
 
 
 def test_two_processes_equal_one(tmp_path):
@@ -71,6 +109,7 @@ def test_two_processes_equal_one(tmp_path):
         assert two["logged"][name] == pytest.approx(logged[name], rel=1e-5), name
     for name in ("eval_loss", "eval_mlm_loss", "eval_sop_loss", "eval_mlm_accuracy", "eval_ponder_cost"):
         assert two["metrics"][name] == pytest.approx(metrics[name], rel=1e-5), name
+    assert_same_budget(two["budget"], budget_states(tmp_path / "budget", 8, 1))
     assert two["exact"] is not False, "two processes resumed in their second epoch must end where the whole run does"
     one = tiny_trainer(tmp_path / "again", "trainer.max_steps=1", "trainer.per_device_train_batch_size=8")
     one.evaluate()

@@ -16,6 +16,7 @@ from adadepth import tasks
 from adadepth.config import ExperimentConfig
 from adadepth.data import load_labelled_data
 from adadepth.models.build import build_classifier
+from adadepth.tasks.budgets import halves
 from adadepth.tasks.finetune import finetuning_parts
 from adadepth.training.arguments import training_arguments
 from adadepth.training.question_evaluation import Found
@@ -135,6 +136,34 @@ def test_a_run_trains_reports_and_is_evaluated_again(
     given = settings(tmp_path, root, *overrides, *sets)
     again = configured(root, *given, "mode=evaluate", f"checkpoint={directory}", f"output_dir={tmp_path}/again")
     assert tasks.run(again) == pytest.approx(metric)
+
+
+@pytest.mark.parametrize("root", ["act_squad", "act_swag"])
+def test_a_budget_holds_and_is_fitted(root: str, tmp_path: Path) -> None:
+    readouts = ("model.readout_weight=0.5",) if root == "act_swag" else ()
+    held = ("model.act_penalty=0", "budget.target=2", *readouts)
+    (directory,), _ = run(tmp_path, root, *held)
+    logged = figures(directory)
+    assert logged["budget/target"] == 2
+    assert 1 <= logged["budget/measured"] <= 3
+    assert ("eval/readouts_loss" in logged) == bool(readouts)
+    given = settings(tmp_path, root, "budget.targets=[1.5,2.5]", f"output_dir={tmp_path}/again", *readouts)
+    tasks.run(configured(root, *given, "mode=evaluate", f"checkpoint={directory}"))
+    (found,) = (json.loads(path.read_text()) for path in (tmp_path / "again").glob("*/*/budgets.json"))
+    assert [row["target"] for row in found["rows"]] == [None, 1.5, 2.5]
+    assert all("score" in row["metrics"] for row in found["rows"])
+
+
+def test_no_question_is_both_fitted_and_measured_on(tmp_path: Path) -> None:
+    trainer, _ = trainer_of(tmp_path, "act_squad")
+    examples: Any = trainer.evaluation_sets["validation"]
+    fitting, reporting = halves(examples)
+    fitted, measured = ({int(examples.questions[number]) for number in half.indices} for half in (fitting, reporting))
+    assert fitted | measured == set(examples.questions.tolist())
+    assert not fitted & measured
+    assert len(fitting) + len(reporting) == len(examples) > len(fitted | measured)
+    evaluation, _ = trainer.evaluate_set("validation", reporting)
+    assert set(evaluation.report().predictions) == {examples.text(question).id for question in measured}
 
 
 def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path) -> None:

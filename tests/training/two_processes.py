@@ -8,7 +8,7 @@ import transformers
 from packaging.version import Version
 
 from tests.training.support import tiny_trainer
-from tests.training.test_normalisation import first_update
+from tests.training.test_normalisation import budget_states, first_update
 
 
 def resume_is_exact(folder: Path) -> bool:
@@ -25,13 +25,20 @@ def resume_is_exact(folder: Path) -> bool:
 
 def main(folder: Path) -> None:
     gradients, logged, metrics = first_update(folder / "two", 4, 1)
+    budget = budget_states(folder / "budget of two", 4, 1)
     untrained = tiny_trainer(folder / "untrained", "trainer.max_steps=1")
     untrained.evaluate()
     # transformers 5.17 loads an optimizer's state onto "cpu:0" where several CPU processes train, which torch refuses.
     exact = resume_is_exact(folder) if Version(transformers.__version__) >= Version("5.23") else None
     if untrained.is_world_process_zero():
         statistics = untrained.last_reports["held_out"].statistics
-        result = {"gradients": gradients, "logged": logged, "metrics": metrics, "untrained": statistics}
+        result = {
+            "gradients": gradients,
+            "logged": logged,
+            "metrics": metrics,
+            "untrained": statistics,
+            "budget": budget,
+        }
         torch.save(result | {"exact": exact}, folder / "two.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

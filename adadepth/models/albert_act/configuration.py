@@ -44,6 +44,11 @@ class AlbertActConfig(AlbertShape):
         halting_scope: Whether each `token` halts, or the whole `sequence` on its tokens' mean probability.
         halt_bias_init: Initial bias of the halting unit: 0 in the paper (every token halts at its second update at
             initialisation), +1 in Universal Transformers; negative values start deep.
+        readout_weight: Weight of the loss part `readouts`, >= 0: the head also reads the state after every iteration
+            that a unit ran; see `adadepth.models.albert_act.readouts`.
+        recall: Whether the block reads the embedded input again in every iteration, x_{n-1} + x_0 (Bansal et al. 2022,
+            arXiv 2202.05826, "recall"), without which a long recurrence forgets what it was asked.
+        fixed_depth: Updates that every token gets, and nobody halts: ALBERT of that depth, the rival of equal work.
         execution: `dense` updates every token until the last one has halted; `ragged` running tokens only, with the
             same results; `auto` is ragged where that is faster. A state rule whose halted states keep moving runs
             dense.
@@ -59,6 +64,9 @@ class AlbertActConfig(AlbertShape):
     halting_input: str = "block_output"
     halting_scope: str = "token"
     halt_bias_init: int | float = 0.0
+    readout_weight: int | float = 0.0
+    recall: bool = False
+    fixed_depth: int | None = None
     execution: str = "auto"
 
     def __post_init__(self, **kwargs: object) -> None:
@@ -67,8 +75,19 @@ class AlbertActConfig(AlbertShape):
             raise ConfigError(f"act_epsilon={self.act_epsilon} must lie between 0 and 1, both excluded")
         if self.act_penalty < 0:
             raise ConfigError(f"act_penalty={self.act_penalty} must not be negative")
+        if self.readout_weight < 0:
+            raise ConfigError(f"readout_weight={self.readout_weight} must not be negative")
+        if self.fixed_depth is not None and not 1 <= self.fixed_depth <= self.num_hidden_layers:
+            raise ConfigError(
+                f"fixed_depth={self.fixed_depth} must lie between 1 and num_hidden_layers={self.num_hidden_layers}"
+            )
         check_choices(self, CHOICES)
         check_execution(self)
+
+    @property
+    def max_steps(self) -> int:
+        """The last step."""
+        return self.num_hidden_layers
 
 
 def check_execution(config: AlbertActConfig) -> None:

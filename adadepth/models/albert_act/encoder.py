@@ -25,6 +25,7 @@ from adadepth.models.albert.encoder import AlbertLayer, HaltingProjection
 from adadepth.models.albert.ragged import Kernel
 from adadepth.models.albert_act.configuration import AlbertActConfig
 from adadepth.models.albert_act.ragged import run_ragged
+from adadepth.models.albert_act.readouts import ReadoutStates
 
 
 class HaltingUnit(nn.Module):
@@ -63,12 +64,14 @@ class EncoderResult(NamedTuple):
         halting: The halting sums, (B, T).
         probabilities: Of every iteration, 0 once a token has halted, (B, T, N).
         computed: What each iteration computed; None where that was everything.
+        readouts: The states of the wanted tokens after every iteration, (K, N, H); None where none are.
     """
 
     state: Tensor
     halting: ActState
     probabilities: Tensor
     computed: ComputedSteps | None = None
+    readouts: Tensor | None = None
 
 
 class AlbertActTransformer(nn.Module):
@@ -80,6 +83,22 @@ class AlbertActTransformer(nn.Module):
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer = AlbertActLayer(config)
         self.state_record = StateRecord()
+        self.forced_depth: int | None = None
+
+    @property
+    def fixed_depth(self) -> int | None:
+        """Updates that every token gets while nobody halts: what training forces, else the configuration's; or None."""
+        return self.config.fixed_depth if self.forced_depth is None else self.forced_depth
+
+    @property
+    def cap(self) -> int:
+        """Most updates of a token."""
+        return self.config.num_hidden_layers if self.fixed_depth is None else self.fixed_depth
+
+    @property
+    def rule(self) -> StateRule:
+        """How states are updated; where nobody halts there is nothing to interpolate, and a block's output follows."""
+        return cast(StateRule, self.config.state_rule if self.fixed_depth is None else "graves")
 
     def forward(
         self,
@@ -89,6 +108,7 @@ class AlbertActTransformer(nn.Module):
         *,
         kernel: Kernel | None = None,
         wants_states: bool = False,
+        readout_slots: Tensor | None = None,
         **kwargs: Any,
     ) -> EncoderResult:
         """Run the recurrence of `adadepth.halting.act`.
@@ -99,30 +119,44 @@ class AlbertActTransformer(nn.Module):
             valid: True at real tokens, (B, T).
             kernel: What attends in the ragged execution; None for the dense one.
             wants_states: Whether the states of every iteration are recorded.
+            readout_slots: b T + t of the tokens whose states are wanted after every iteration, (K,); None for none.
             **kwargs: For the attention implementation.
         """
         state = self.embedding_hidden_mapping_in(embedded)
+        readouts = None if readout_slots is None else ReadoutStates(readout_slots, state)
         if kernel is None:
-            return EncoderResult(*self._run_dense(state, attention_mask, valid, kwargs))
-        return EncoderResult(*run_ragged(self, state, attention_mask, valid, kernel, wants_states, kwargs))
+            found = EncoderResult(*self._run_dense(state, attention_mask, valid, readouts, kwargs))
+        else:
+            found = EncoderResult(
+                *run_ragged(self, state, attention_mask, valid, kernel, wants_states, readouts, kwargs)
+            )
+        return found if readouts is None else found._replace(readouts=readouts.stack())
 
     def _run_dense(
-        self, state: Tensor, attention_mask: Tensor | None, valid: Tensor, options: dict[str, Any]
+        self,
+        state: Tensor,
+        attention_mask: Tensor | None,
+        valid: Tensor,
+        readouts: ReadoutStates | None,
+        options: dict[str, Any],
     ) -> tuple[Tensor, ActState, Tensor]:
         """Every position in every iteration, until the last token has halted."""
-        rule = cast(StateRule, self.config.state_rule)
+        rule, first = self.rule, state if self.config.recall else None
         result = None if rule == "single" else torch.zeros_like(state)
         halting, probabilities = init_act(valid), []
-        for step in range(1, self.config.num_hidden_layers + 1):
+        for step in range(1, self.cap + 1):
             running = halting.running
             if step > 1 and self._may_wait() and not running.any():
                 break
-            output = self.albert_layer(state, attention_mask, **options)
-            probability = self.halting_probability(state, output, valid)
+            read = recalled(state, first)
+            output = self.albert_layer(read, attention_mask, **options)
+            probability = self.halting_probability(read, output, valid)
             halting, weight = self.halt(halting, probability, step)
             state = self.state_record(state, update_stream(rule, state, output, weight, running))
             if result is not None:
                 result = update_result(rule, result, output, weight)
+            if readouts is not None:
+                readouts.add(state)
             probabilities.append(probability * running)
         return state if result is None else result, halting, torch.stack(probabilities, dim=-1)
 
@@ -130,7 +164,7 @@ class AlbertActTransformer(nn.Module):
         """The probability p_n that tokens halt at this update, float32.
 
         Args:
-            state: x_{n-1}, (B, T, H), or packed (P, H).
+            state: What the block read: x_{n-1}, or with `recall` x_{n-1} + x_0; (B, T, H), or packed (P, H).
             output: y_n, the same shape.
             valid: True at real tokens, (B, T).
             slots: b T + t of packed tokens, (P,): whole sequences, where sequences halt.
@@ -139,6 +173,8 @@ class AlbertActTransformer(nn.Module):
             (B, T), or (P,).
         """
         probability = self.albert_layer.act(output if self.config.halting_input == "block_output" else state)
+        if self.fixed_depth is not None:
+            return torch.zeros_like(probability)
         if self.config.halting_scope == "token":
             return probability
         tokens = valid.sum(dim=1).clamp(min=1)
@@ -155,8 +191,8 @@ class AlbertActTransformer(nn.Module):
             halting,
             probability,
             threshold=1.0 - self.config.act_epsilon,
-            is_last=step == self.config.num_hidden_layers,
-            cap_remainder=cast(CapRemainder, self.config.cap_remainder),
+            is_last=step == self.cap,
+            cap_remainder=cast(CapRemainder, self.config.cap_remainder) if self.fixed_depth is None else "forced",
         )
 
     def _may_wait(self) -> bool:
@@ -169,3 +205,8 @@ class AlbertActTransformer(nn.Module):
         if torch.compiler.is_compiling():
             return False
         return not self.training or self.embedding_hidden_mapping_in.weight.device.type == "cpu"
+
+
+def recalled(state: Tensor, first: Tensor | None) -> Tensor:
+    """What the block reads: the state, with `recall` also the embedded input x_0 (Bansal et al. 2022, section 3.1)."""
+    return state if first is None else state + first

@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
+from adadepth.halting.exit_rules import ExitRule
 from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.albert_act.exiting import SIGNALS, exit_rule_of, predict_steps
 from adadepth.models.albert_act.modeling import AlbertActModel, AlbertActPreTrainedModel
 from adadepth.models.albert_act.outputs import AlbertActOutput, HaltingOutput, SpanOutput, TaskOutput
+from adadepth.models.albert_act.readouts import CLASSES, Read, ran_steps, readout_term, refuse_readouts, slots_of
 from adadepth.models.losses import (
     IGNORED_LABEL,
     LossTerm,
     combine_terms,
     count_sequences,
     label_count,
+    problem_of,
     sequence_loss,
     sum_cross_entropy,
 )
@@ -39,11 +44,47 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
         mask = batch["attention_mask"].flatten(0, -2)
         by_token = self.config.penalty_reduction == "mean_tokens"
-        return {"ponder": mask.sum() if by_token else mask.any(dim=1).sum(), "task": self.count_labels(batch)}
+        counts = {"ponder": mask.sum() if by_token else mask.any(dim=1).sum(), "task": self.count_labels(batch)}
+        return counts | ({"readouts": counts["task"]} if self.config.readout_weight else {})
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Targets of the task itself: those that are not ignored."""
         return (batch["labels"] >= 0).sum()
+
+    def readout_part(
+        self,
+        outputs: AlbertActOutput,
+        slots: Tensor,
+        labels: Tensor,
+        read: Read,
+        kind: str = CLASSES,
+        sequences: int | None = None,
+    ) -> LossTerm:
+        """The loss part `readouts` of a batch.
+
+        Args:
+            outputs: Of the encoder, with `readout_states`.
+            slots: Of the tokens that are read, (K,), or (K sequences,).
+            labels: Of the K units.
+            read: See `readout_term`.
+            kind: See there.
+            sequences: Of how many sequences a unit consists; it runs until the last of them has halted.
+        """
+        assert outputs.readout_states is not None
+        assert outputs.trace is not None
+        states = outputs.readout_states
+        ran = ran_steps(outputs.trace, slots, states.shape[1])
+        if sequences is not None:
+            states = states.unflatten(0, (-1, sequences)).transpose(1, 2)
+            ran = ran.unflatten(0, (-1, sequences)).any(dim=1)
+        return readout_term(states, ran, labels, read, weight=self.config.readout_weight, kind=kind)
+
+    @staticmethod
+    def length_of(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int:
+        """T of a batch (B, T) or (B, T, E)."""
+        words = input_ids if input_ids is not None else inputs_embeds
+        assert words is not None
+        return words.shape[1]
 
     def add_loss(
         self,
@@ -51,15 +92,19 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         outputs: AlbertActOutput,
         task: LossTerm | None,
         num_targets: Mapping[str, Tensor] | None,
+        readouts: LossTerm | None = None,
     ) -> None:
         """Set `loss` and `loss_parts` when the task has a loss."""
         if task is not None:
             terms = {"task": task, "ponder": self.ponder_term(outputs)}
+            terms |= {} if readouts is None else {"readouts": readouts}
             result.loss, result.loss_parts = combine_terms(terms, num_targets)
 
 
 class AlbertActForSequenceClassification(AlbertActTaskModel):
     """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences."""
+
+    exit_signals = SIGNALS
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -80,22 +125,65 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool = False,
+        generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C)."""
+        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C).
+
+        With an exit rule, or all steps, see `predict_steps`; a unit is a sequence. There is no loss then.
+        """
+        if exit_rule is not None or run_all_steps:
+            inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+            return predict_steps(
+                self.albert,
+                inputs,
+                None,
+                self._read,
+                rule=exit_rule_of(self.config, exit_rule),
+                run_all=run_all_steps,
+                by_sequence=True,
+                generator=generator,
+                options=kwargs,
+            )
+        rows = None if labels is None or not self.config.readout_weight else self._labelled_rows(labels)
+        if rows is not None:
+            kwargs["readout_slots"] = rows * self.length_of(input_ids, inputs_embeds)
         outputs = self.albert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
         )
         logits = self.classifier(self.dropout(outputs.pooler_output))
         result = TaskOutput(logits=logits, **self.halting_fields(outputs))
-        task = None if labels is None else sequence_loss(self.config, logits, labels)
-        self.add_loss(result, outputs, task, num_targets)
+        if labels is not None:
+            readouts = None
+            if rows is not None:
+                kind = problem_of(self.config, labels)
+                readouts = self.readout_part(outputs, kwargs["readout_slots"], labels[rows], self._read, kind)
+            task = sequence_loss(self.config, logits, labels)
+            self.add_loss(result, outputs, task, num_targets, readouts)
         return result
+
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of one readout: H^2 for the pooler and H C."""
+        return self.config.hidden_size * (self.config.hidden_size + label_count(self.config))
+
+    def _read(self, state: Tensor) -> Tensor:
+        """Logits from first tokens, (R, H) to (R, C)."""
+        return self.classifier(self.dropout(self.albert.pooled(state)))
+
+    def _labelled_rows(self, labels: Tensor) -> Tensor:
+        """Sequences with a target, int64 (K,): those that `count_labels` counts."""
+        if problem_of(self.config, labels) == "single_label_classification":
+            return (labels >= 0).nonzero().squeeze(1)
+        return torch.arange(len(labels), device=labels.device)
 
 
 class AlbertActForTokenClassification(AlbertActTaskModel):
     """A class for every token."""
 
+    exit_signals = SIGNALS
     needs_pooler = False
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -113,16 +201,51 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool = False,
+        generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Tag; labels are classes (B, T), -100 where there is none. Logits are (B, T, C)."""
+        """Tag; labels are classes (B, T), -100 where there is none. Logits are (B, T, C).
+
+        With an exit rule, or all steps, see `predict_steps`; units are all real tokens, or, where all steps run, those
+        with a label if there are labels. There is no loss then.
+        """
+        if exit_rule is not None or run_all_steps:
+            inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+            return predict_steps(
+                self.albert,
+                inputs,
+                None if labels is None or not run_all_steps else labels >= 0,
+                self._read,
+                rule=exit_rule_of(self.config, exit_rule),
+                run_all=run_all_steps,
+                generator=generator,
+                options=kwargs,
+            )
+        slots = None if labels is None or not self.config.readout_weight else slots_of(labels >= 0)
+        if slots is not None:
+            kwargs["readout_slots"] = slots
         outputs = self.albert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
         )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        logits = self._read(outputs.last_hidden_state)
         result = TaskOutput(logits=logits, **self.halting_fields(outputs))
-        self.add_loss(result, outputs, None if labels is None else sum_cross_entropy(logits, labels), num_targets)
+        if labels is not None:
+            readouts = None
+            if slots is not None:
+                readouts = self.readout_part(outputs, slots, labels.flatten()[slots], self._read)
+            self.add_loss(result, outputs, sum_cross_entropy(logits, labels), num_targets, readouts)
         return result
+
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of one readout, H C."""
+        return self.config.hidden_size * label_count(self.config)
+
+    def _read(self, state: Tensor) -> Tensor:
+        """Logits from states, (..., H) to (..., C)."""
+        return self.classifier(self.dropout(state))
 
 
 class AlbertActForQuestionAnswering(AlbertActTaskModel):
@@ -131,6 +254,7 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
     needs_pooler = False
 
     def __init__(self, config: AlbertActConfig) -> None:
+        refuse_readouts(config, "question answering")
         super().__init__(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
@@ -195,11 +319,26 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
         if choices is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         flat = [None if x is None else x.flatten(0, 1) for x in inputs]
+        rows = None
+        if labels is not None and self.config.readout_weight:
+            rows = (labels >= 0).nonzero().squeeze(1)
+            sequences = (rows.unsqueeze(1) * choices + torch.arange(choices, device=rows.device)).flatten()
+            kwargs["readout_slots"] = sequences * self.length_of(flat[0], flat[-1])
         outputs = self.albert(*flat, **(kwargs | {"return_dict": True}))
         logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)
         result = TaskOutput(logits=logits, **self.halting_fields(outputs))
-        self.add_loss(result, outputs, None if labels is None else sum_cross_entropy(logits, labels), num_targets)
+        if labels is not None:
+            readouts = None
+            if rows is not None:
+                readouts = self.readout_part(
+                    outputs, kwargs["readout_slots"], labels[rows], self._read, sequences=choices
+                )
+            self.add_loss(result, outputs, sum_cross_entropy(logits, labels), num_targets, readouts)
         return result
+
+    def _read(self, state: Tensor) -> Tensor:
+        """Logits from the first tokens of all choices, (R, choices, H) to (R, choices)."""
+        return self.classifier(self.dropout(self.albert.pooled(state))).squeeze(-1)
 
 
 def _inside(positions: Tensor, length: int) -> Tensor:

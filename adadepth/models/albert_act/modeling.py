@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from adadepth.budget.depth import smooth_depth
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.albert.encoder import AlbertAttention, AlbertEmbeddings, HaltingProjection, activation, words_of
 from adadepth.models.albert.ragged import Kernel
@@ -21,6 +22,7 @@ from adadepth.models.albert_act.encoder import AlbertActTransformer, StateRecord
 from adadepth.models.albert_act.execution import ragged_kernel
 from adadepth.models.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
 from adadepth.models.albert_act.pricing import price_tokens
+from adadepth.models.albert_act.readouts import ran_steps, readout_term, slots_of
 from adadepth.models.losses import LossTerm, combine_terms, sum_cross_entropy
 
 
@@ -60,6 +62,30 @@ class AlbertActPreTrainedModel(PreTrainedModel):
         count = trace.valid.sum() if self.config.penalty_reduction == "mean_tokens" else trace.valid.any(dim=1).sum()
         return LossTerm((trace.updates + trace.remainders).sum(), count, self.config.act_penalty)
 
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Tokens of a batch whose depth a budget counts: the real ones."""
+        return batch["attention_mask"].sum()
+
+    def soft_depth(self, outputs: Any) -> LossTerm:
+        """The smooth depth of every real token: survival 1 - h_n after the updates that were not its last."""
+        trace: DepthTrace = outputs.trace
+        survival = 1.0 - outputs.halting_probabilities.cumsum(dim=-1)
+        steps = torch.arange(1, survival.shape[-1] + 1, device=survival.device)
+        depth = 1.0 + smooth_depth(survival, steps < trace.updates.unsqueeze(-1))
+        return LossTerm((depth * trace.valid).sum(), trace.valid.sum())
+
+    depth_knob = "halting threshold 1 - act_epsilon"
+
+    def set_depth_level(self, level: float) -> None:
+        """Halt a token when its halting sum exceeds `level`, in (0, 1)."""
+        self.config.act_epsilon = 1.0 - level
+
+    def force_depth(self, depth: int | None) -> None:
+        """Give every token this many updates from now on, and nobody halts; None: as the configuration says."""
+        for module in self.modules():
+            if isinstance(module, AlbertActTransformer):
+                module.forced_depth = depth
+
     def halting_fields(self, outputs: AlbertActOutput) -> dict[str, Any]:
         """The fields of a base output that every head passes on."""
         names = [
@@ -76,6 +102,14 @@ class AlbertActPreTrainedModel(PreTrainedModel):
     def price(self, trace: DepthTrace) -> Work:
         """Multiply-accumulates of one traced batch; see `price_tokens`."""
         return price_tokens(self.config, trace)
+
+
+class Start(NamedTuple):
+    """Embeddings (B, T, E), the mask in the form that attention wants, and where the tokens are, (B, T)."""
+
+    embedded: Tensor
+    mask: Any
+    valid: Tensor
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
@@ -108,6 +142,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        readout_slots: Tensor | None = None,
         **kwargs: Any,
     ) -> AlbertActOutput:
         """Encode a batch.
@@ -118,26 +153,22 @@ class AlbertActModel(AlbertActPreTrainedModel):
             token_type_ids: Segment of each token, (B, T).
             position_ids: (B, T) or (1, T).
             inputs_embeds: Word embeddings instead of ids.
+            readout_slots: b T + t of the tokens whose states after every iteration are returned, int64, each once,
+                (K,).
             **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
 
         Raises:
             ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if the
                 sequence is longer than the positions.
         """
-        words = words_of(input_ids, inputs_embeds, attention_mask)
-        embedded = self.embeddings(words, token_type_ids, position_ids)
-        valid = (
-            torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
-            if attention_mask is None
-            else attention_mask.bool()
-        )
-        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embedded, attention_mask=attention_mask)
-        state, halting, probabilities, computed = self.encoder(
+        embedded, mask, valid = self.start(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        state, halting, probabilities, computed, readouts = self.encoder(
             embedded,
             mask,
             valid,
-            kernel=None if self._records("attentions", kwargs) else self._ragged_kernel(valid),
+            kernel=None if self._records("attentions", kwargs) else self.ragged_kernel(valid),
             wants_states=self._records("hidden_states", kwargs),
+            readout_slots=readout_slots,
             **kwargs,
         )
         trace = DepthTrace(
@@ -152,17 +183,43 @@ class AlbertActModel(AlbertActPreTrainedModel):
         )
         outputs = AlbertActOutput(
             last_hidden_state=state,
-            pooler_output=None if self.pooler is None else torch.tanh(self.pooler(state[:, 0])),
+            pooler_output=None if self.pooler is None else self.pooled(state[:, 0]),
             updates=halting.updates,
             remainders=halting.remainders,
             halting_probabilities=probabilities,
             trace=trace,
+            readout_states=readouts,
         )
         cost = self.ponder_term(outputs)
         outputs.ponder_cost = cost.total / cost.count.clamp(min=1)
         return outputs
 
-    def _ragged_kernel(self, valid: Tensor) -> Kernel | None:
+    def pooled(self, state: Tensor) -> Tensor:
+        """tanh(W h) of first tokens, (..., H) to (..., H)."""
+        assert self.pooler is not None
+        return torch.tanh(self.pooler(state))
+
+    def start(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Start:
+        """What the encoder begins with; the arguments are those of the forward pass."""
+        words = words_of(input_ids, inputs_embeds, attention_mask)
+        embedded = self.embeddings(words, token_type_ids, position_ids)
+        valid = (
+            torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
+            if attention_mask is None
+            else attention_mask.bool()
+        )
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embedded, attention_mask=attention_mask)
+        return Start(embedded, mask, valid)
+
+    def ragged_kernel(self, valid: Tensor) -> Kernel | None:
+        """The attention kernel of the ragged execution of a batch, (B, T); None where it runs dense."""
         return ragged_kernel(self.config, valid.numel(), valid.device, self.dtype, training=self.training)
 
     def _records(self, name: str, options: Mapping[str, Any]) -> bool:
@@ -230,6 +287,8 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
         counts = {"ponder": mask.sum() if self.config.penalty_reduction == "mean_tokens" else mask.any(dim=1).sum()}
         if "labels" in batch:
             counts["mlm"] = (batch["labels"] >= 0).sum()
+            if self.config.readout_weight:
+                counts["readouts"] = counts["mlm"]
         if self.has_sentence_order and "sentence_order_label" in batch:
             counts["sop"] = (batch["sentence_order_label"] >= 0).sum()
         return counts
@@ -261,6 +320,8 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
             num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
             **kwargs: As in `AlbertActModel`.
         """
+        if labels is not None and self.config.readout_weight:
+            kwargs["readout_slots"] = slots_of(labels >= 0)
         outputs = self.albert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
         )
@@ -275,6 +336,10 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
             losses = nn.functional.cross_entropy(result.prediction_logits.float(), targets, reduction="none")
             result.token_losses = losses.detach()
             terms["mlm"] = LossTerm(losses.sum(), chosen.sum())
+            if (states := outputs.readout_states) is not None:
+                ran = ran_steps(outputs.trace, kwargs["readout_slots"], states.shape[1])
+                weight = self.config.readout_weight
+                terms["readouts"] = readout_term(states, ran, targets, self.predictions, weight=weight)
         if not self.has_sentence_order:
             result.logits = result.prediction_logits
         else:

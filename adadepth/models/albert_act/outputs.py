@@ -24,6 +24,7 @@ class AlbertActOutput(ModelOutput):
         hidden_states: The states x_0 to x_N, N + 1 tensors (B, T, H), on request.
         attentions: Attention weights per iteration, N tensors (B, A, T, T), on request (eager attention).
         trace: The same halting facts in the form that statistics read.
+        readout_states: The states of the tokens that `readout_slots` names after every iteration, (K, N, H).
     """
 
     last_hidden_state: Tensor | None = None
@@ -35,6 +36,7 @@ class AlbertActOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     trace: DepthTrace | None = None
+    readout_states: Tensor | None = None
 
 
 @dataclass
@@ -80,9 +82,22 @@ class MaskedPredictionOutput(HaltingOutput):
 
 @dataclass
 class TaskOutput(HaltingOutput):
-    """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices."""
+    """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices.
+
+    Where an exit rule decides, or all steps run, there are also those of the K units, tokens or sequences, float32:
+
+    Attributes:
+        unit_slots: b T + t of the token at which each unit is read, int64, (K,).
+        step_logits: After every step, (K, N, C), NaN where a unit did not run it.
+        halting_logits: z_n, (K, N): 1 - prod (1 - sigmoid(z_j)) over j <= n is the halting sum after step n.
+        exit_steps: First step is 1, int64, (K,).
+    """
 
     logits: Tensor | None = None
+    unit_slots: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    exit_steps: Tensor | None = None
 
 
 @dataclass

@@ -17,12 +17,13 @@ def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
 
     Args:
         config: Widths E, H, F.
-        trace: With `executed_steps`. Without `computed`, every row is taken to have run in every iteration.
+        trace: With `executed_steps`. With `tokens`, the units are some of so many tokens of each row. Without
+            `computed`, every row is taken to have run in every iteration.
     """
     assert trace.executed_steps is not None
     hidden, inner = config.hidden_size, config.intermediate_size
     updates, valid = trace.updates.double(), trace.valid.double()
-    tokens = valid.sum(dim=1, keepdim=True)
+    tokens = valid.sum(dim=1, keepdim=True) if trace.tokens is None else trace.tokens.double().unsqueeze(1)
     deepest = updates.amax(dim=1, keepdim=True)
     query_side = 2 * hidden**2 + 2 * tokens * hidden + 2 * hidden * inner + hidden
     key_side = 2 * hidden**2

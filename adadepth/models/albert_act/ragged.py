@@ -6,7 +6,7 @@ Shape legend: B batch, T tokens, P packed tokens, H width, N iterations that ran
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,13 +16,14 @@ from adadepth.halting.active_set import pack, scatter, split, take
 from adadepth.halting.trace import ComputedSteps
 from adadepth.models.albert.ragged import Kernel, Memory, Refresh, count_pairs
 from adadepth.models.albert_act.execution import repacking_pays
+from adadepth.models.albert_act.readouts import ReadoutStates
 
 if TYPE_CHECKING:
     from adadepth.models.albert_act.encoder import AlbertActTransformer
 
 
 class Tokens(NamedTuple):
-    """Packed tokens: their states and results (P, H), and their halting sums (P,).
+    """Packed tokens: their states and results (P, H), their halting sums (P,), and x_0 (P, H) where it is recalled.
 
     The results are the states themselves where the rule keeps nothing apart.
     """
@@ -30,12 +31,19 @@ class Tokens(NamedTuple):
     state: Tensor
     result: Tensor
     halting: ActState
+    first: Tensor | None = None
+
+    @property
+    def read(self) -> Tensor:
+        """What the block reads."""
+        return self.state if self.first is None else self.state + self.first
 
     def take(self, rows: Tensor) -> Tokens:
         """Some of them."""
         state = take(self.state, rows)
         result = state if self.result is self.state else take(self.result, rows)
-        return Tokens(state, result, ActState(*(take(sums, rows) for sums in self.halting)))
+        first = None if self.first is None else take(self.first, rows)
+        return Tokens(state, result, ActState(*(take(sums, rows) for sums in self.halting)), first)
 
 
 def run_ragged(
@@ -45,6 +53,7 @@ def run_ragged(
     valid: Tensor,
     kernel: Kernel,
     wants_states: bool,
+    readouts: ReadoutStates | None,
     options: dict[str, Any],
 ) -> tuple[Tensor, ActState, Tensor, ComputedSteps]:
     """Run until every token has halted; queries, feed-forward and halting unit for running tokens only.
@@ -56,21 +65,24 @@ def run_ragged(
         valid: True at real tokens, (B, T).
         kernel: What attends.
         wants_states: Whether the states of every iteration are recorded.
+        readouts: Collects the states of some tokens after every iteration.
         options: For the attention implementation.
 
     Returns:
         As `EncoderResult`.
     """
-    rule = cast(StateRule, encoder.config.state_rule)
+    rule = encoder.rule
     visible = active = pack(valid)
     base = _start(rule, state, valid)
     tokens = _start(rule, take(state.flatten(0, 1), active.slots), torch.ones_like(active.slots, dtype=torch.bool))
+    if encoder.config.recall:
+        tokens = tokens._replace(first=tokens.state)
     recorded, memory = state, None
     finished: list[tuple[Tensor, Tokens]] = []
     probabilities: list[tuple[Tensor, Tensor]] = []
     computed = []
-    for step in range(1, encoder.config.num_hidden_layers + 1):
-        changed, refreshed, running = tokens.state, active, tokens.halting.running
+    for step in range(1, encoder.cap + 1):
+        changed, refreshed, running = tokens.read, active, tokens.halting.running
         if step > 1:
             count = int(running.sum())  # waits for the device, once an iteration
             if count == 0:
@@ -83,6 +95,8 @@ def run_ragged(
         tokens, probability, memory = _update(encoder, rule, tokens, refresh, attention_mask, valid, step, options)
         probabilities.append((active.slots, probability))
         computed.append((len(active.slots), len(refreshed.slots), count_pairs(kernel, active, visible)))
+        if readouts is not None:
+            readouts.add_packed(active, tokens.state)
         if wants_states:
             recorded = encoder.state_record(recorded, scatter(recorded, active.slots, tokens.state))
     finished.append((active.slots, tokens))
@@ -106,13 +120,13 @@ def _update(
     options: dict[str, Any],
 ) -> tuple[Tokens, Tensor, Memory]:
     """One iteration of packed tokens: what they are then, the probabilities of those that ran, the memory."""
-    state, running = tokens.state, tokens.halting.running
-    output, memory = encoder.albert_layer(state, attention_mask, refresh, **options)
-    probability = encoder.halting_probability(state, output, valid, refresh.queries.slots)
+    read, running = tokens.read, tokens.halting.running
+    output, memory = encoder.albert_layer(read, attention_mask, refresh, **options)
+    probability = encoder.halting_probability(read, output, valid, refresh.queries.slots)
     halting, weight = encoder.halt(tokens.halting, probability, step)
-    state = update_stream(rule, state, output, weight, running)
+    state = update_stream(rule, tokens.state, output, weight, running)
     result = state if rule == "single" else update_result(rule, tokens.result, output, weight)
-    return Tokens(state, result, halting), probability * running, memory
+    return Tokens(state, result, halting, tokens.first), probability * running, memory
 
 
 def _assemble(base: Tokens, finished: list[tuple[Tensor, Tokens]]) -> Tokens:

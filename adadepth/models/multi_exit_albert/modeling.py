@@ -29,6 +29,12 @@ class MultiExitAlbertForSequenceClassification(StepwiseAlbert):
         )
         self.post_init()
 
+    depth_knob = "exit_rule confidence:t"
+
+    def set_depth_level(self, level: float) -> None:
+        """Let a sequence exit at the first step that gives a class a probability above `level`, in (0, 1)."""
+        self.config.exit_rule = f"confidence:{level!r}"
+
     @property
     def head_work(self) -> float:
         """Multiply-accumulates of the pooler and one classifier for one sequence."""

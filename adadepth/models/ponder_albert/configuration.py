@@ -23,8 +23,10 @@ class PonderAlbertConfig(StepwiseAlbertShape):
     `truncation=leftover`, `kl_penalty_factor=0.5`, `exit_rule=quantile:0.5`.
 
     Attributes:
-        target_halt_probability: The prior halts at every step with this probability; in (0, 1). Its mean, before
-            truncation, is the inverse.
+        prior: What the halting distribution is drawn to: `geometric` (PonderNet), or `uniform`, which pays for entropy
+            and prefers no step (Ouro, arXiv 2510.25741).
+        target_halt_probability: The geometric prior halts at every step with this probability; in (0, 1). Its mean,
+            before truncation, is the inverse.
         kl_penalty_factor: Weight beta of the divergence from the prior, >= 0.
         ce_normalisation: `sum`: the task loss is its expectation; `mean_over_steps`: divided by the number of steps
             besides, as the reference code does.
@@ -45,6 +47,7 @@ class PonderAlbertConfig(StepwiseAlbertShape):
 
     model_type = "ponder_albert"
 
+    prior: str = "geometric"
     target_halt_probability: int | float = 0.1
     kl_penalty_factor: int | float = 0.01
     ce_normalisation: str = "sum"

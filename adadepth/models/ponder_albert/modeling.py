@@ -51,6 +51,11 @@ class PonderAlbertForSequenceClassification(StepwiseAlbert, PonderModel):
         self.post_init()
 
     @property
+    def halting_head(self) -> nn.Module:
+        """What gives the halting logits."""
+        return self.ponder
+
+    @property
     def head_work(self) -> float:
         """Multiply-accumulates of pooler, classifier and halting head for one sequence."""
         modules = [self.classifier, self.ponder, self.albert.pooler]

@@ -20,7 +20,8 @@ class PonderRnnConfig(PreTrainedConfig):
         hidden_size: Units H.
         num_steps: Steps N at most.
         cell: `tanh`, the paper's plain cell, or `gru`.
-        target_halt_probability: The prior halts at every step with this probability; in (0, 1).
+        prior: What the halting distribution is drawn to: `geometric` (PonderNet), or `uniform` (Ouro).
+        target_halt_probability: The geometric prior halts at every step with this probability; in (0, 1).
         kl_penalty_factor: Weight beta of the divergence from the prior, >= 0.
         kl_direction: `posterior_prior` (PonderNet) or `prior_posterior` (PALBERT).
         truncation: What becomes of the mass beyond the last step: `renormalise`, `leftover` or `none`.
@@ -34,6 +35,7 @@ class PonderRnnConfig(PreTrainedConfig):
     hidden_size: int = 128
     num_steps: int = 20
     cell: str = "tanh"
+    prior: str = "geometric"
     target_halt_probability: int | float = 0.1
     kl_penalty_factor: int | float = 0.01
     kl_direction: str = "posterior_prior"

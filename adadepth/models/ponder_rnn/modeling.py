@@ -65,6 +65,11 @@ class PonderRnnForClassification(PonderModel):
         if isinstance(module, HaltingProjection):
             init.constant_(module.bias, self.config.halt_bias_init)
 
+    @property
+    def halting_head(self) -> nn.Module:
+        """What gives the halting logits."""
+        return self.halting
+
     def step(self, driven: Tensor, state: Tensor) -> Tensor:
         """The next state (A, H) from the input's share of the gates (A, G H), the same at every step, and the state."""
         recurrent = self.recurrent(state)

@@ -17,6 +17,7 @@ from adadepth.halting.distribution import (
     halting_kl,
     halting_logits,
     kl_divergence,
+    uniform_prior,
 )
 
 TABLE = [[0.1, 0.5, 0.25, 0.9], [0.7, 0.01, 0.3, 0.6], [0.5, 0.5, 0.5, 0.5]]
@@ -85,6 +86,31 @@ def test_the_prior_is_truncated_like_a_posterior():
     for truncation in TRUNCATIONS:
         expected = plain_pmf([0.1] * 5, truncation)
         assert geometric_prior(0.1, 5, truncation).pmf.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 200])
+def test_the_uniform_prior_has_its_closed_forms(steps):
+    prior = uniform_prior(steps)
+    assert prior.pmf.tolist() == pytest.approx([1 / steps] * steps)
+    assert prior.expected_steps().item() == pytest.approx((steps + 1) / 2, rel=1e-5)
+    assert prior.entropy().item() == pytest.approx(math.log(steps), abs=1e-5)
+
+
+@pytest.mark.parametrize("truncation", ["renormalise", "leftover"])
+def test_divergence_from_the_uniform_prior_is_missing_entropy_and_equals_a_plain_loop(truncation):
+    posterior, prior = distribution(TABLE, truncation), uniform_prior(4)
+    forward, backward = (halting_kl(posterior, prior, direction) for direction in KL_DIRECTIONS)
+    torch.testing.assert_close(forward, math.log(4) - posterior.entropy())
+    for row, lambdas in enumerate(TABLE):
+        pmf = plain_pmf(lambdas, truncation)
+        assert forward[row].item() == pytest.approx(plain_kl(pmf, [0.25] * 4), abs=1e-5)
+        assert backward[row].item() == pytest.approx(plain_kl([0.25] * 4, pmf), abs=1e-5)
+
+
+def test_only_the_uniform_distribution_is_at_no_distance_from_its_prior():
+    uniform = [1 / (4 - n) for n in range(4)]  # lambda_n = 1 / (N - n + 1)
+    assert halting_kl(distribution(uniform), uniform_prior(4), "posterior_prior").item() == pytest.approx(0, abs=1e-6)
+    assert (halting_kl(distribution(TABLE), uniform_prior(4), "posterior_prior") > 0.01).all()
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0, -0.1, 1.5, float("nan")])

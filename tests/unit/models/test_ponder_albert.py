@@ -44,6 +44,7 @@ def blank(**changes):
 def test_defaults_are_the_seeds():
     config = PonderAlbertConfig()
     defaults = {
+        "prior": "geometric",
         "target_halt_probability": 0.1,
         "kl_penalty_factor": 0.01,
         "ce_normalisation": "sum",
@@ -70,6 +71,7 @@ def test_defaults_are_the_seeds():
         ({"target_halt_probability": -0.2}, "target_halt_probability=-0.2 must be a fraction"),
         ({"kl_penalty_factor": -1.0}, "kl_penalty_factor=-1.0 must not be negative"),
         ({"kl_direction": "prior_postrior"}, "did you mean 'prior_posterior'"),
+        ({"prior": "unifrom"}, "did you mean 'uniform'"),
         ({"truncation": "renormalize"}, "did you mean 'renormalise'"),
         ({"halting_head": "linear_diff", "halting_head_layers": 0}, "halting_head_layers=0 must be at least 1"),
         ({"halting_head_layers": 3}, "halting_head_layers=3: the mlp head has no further layers"),

@@ -46,17 +46,19 @@ def test_states_are_those_of_torchs_own_cell(cell):
         torch.testing.assert_close(output.halting_logits[:, step], model.halting(state).squeeze(-1))
 
 
+@pytest.mark.parametrize("prior_name", ["geometric", "uniform"])
 @pytest.mark.parametrize(
     ("truncation", "direction"), [("renormalise", "posterior_prior"), ("leftover", "prior_posterior")]
 )
-def test_the_loss_is_the_papers(truncation, direction):
+def test_the_loss_is_the_papers(truncation, direction, prior_name):
     model = small_model(
-        truncation=truncation, kl_direction=direction, kl_penalty_factor=0.3, target_halt_probability=0.25
-    )
+        truncation=truncation, kl_direction=direction, kl_penalty_factor=0.3, target_halt_probability=0.25,
+        prior=prior_name,
+    )  # fmt: skip
     labels = torch.randint(0, 2, (17,))
     output = model(inputs=examples(), labels=labels)
     task = divergence = 0.0
-    prior = plain_pmf([0.25] * 6, truncation)
+    prior = plain_pmf([0.25] * 6, truncation) if prior_name == "geometric" else [1 / 6] * 6
     for row in range(17):
         posterior = plain_pmf(output.halting_probabilities[row].tolist(), truncation)
         for step in range(6):

@@ -1,0 +1,125 @@
+"""The controller: one multiplier of either sign, moved so that a measured mean depth comes to a target and stays there.
+
+After every optimiser update, with m the hard mean depth that was measured in it, t its target and D the full depth:
+
+    smoothed  <-  beta smoothed + (1 - beta) m
+    lambda    <-  clamp(lambda + k_i (smoothed - t) / D, -limit, limit)
+
+and the next update pays `price = lambda + k_p (m - t) / D` for every unit of smooth depth (`adadepth.budget.depth`).
+Below the target the price is negative: depth is rewarded, which is what brings back a model that halts too early. All
+state lives in one small tensor on the training device: nothing waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SMOOTHING = 0.95
+INTEGRAL = 3e-3
+PROPORTIONAL = 6e-2
+LIMIT = 1.0
+
+
+@dataclass(frozen=True)
+class BudgetSchedule:
+    """What a budget asks of every update, by the share of all updates that were made before it.
+
+    In `grow` nobody halts and everybody gets the same depth, which rises from `grow_from` to full depth, slowly at
+    first (with the square of the progress): a long recurrence learns that way what it does not learn at full depth from
+    the start, and most of its updates are cheap. Then the target is full depth for
+    `hold`, because depth that was never used is hard to win back; falls to `target` in `ramp`; and stays.
+
+    Attributes:
+        target: What the user asked for.
+        full: Full depth, in the same unit.
+        grow: This and the next two are shares of all updates.
+        hold: See above.
+        ramp: See above.
+        grow_from: In updates.
+        max_depth: Full depth in updates.
+    """
+
+    target: float
+    full: float
+    max_depth: int
+    grow: float = 0.0
+    hold: float = 0.0
+    ramp: float = 0.0
+    grow_from: int = 1
+
+    def target_at(self, progress: float) -> float:
+        """The target of an update; while depth grows, what everybody gets."""
+        if (forced := self.forced_at(progress)) is not None:
+            return self.full * forced / self.max_depth
+        falling = progress - self.grow - self.hold
+        if falling < 0:
+            return self.full
+        if falling >= self.ramp:
+            return self.target
+        return self.full + (self.target - self.full) * falling / self.ramp
+
+    def forced_at(self, progress: float) -> int | None:
+        """Updates that everybody gets in an update; None once tokens halt."""
+        if progress >= self.grow:
+            return None
+        return round(self.grow_from + (self.max_depth - self.grow_from) * (progress / self.grow) ** 2)
+
+
+class BudgetController:
+    """Holds the mean depth at its target.
+
+    Args:
+        schedule: The target of every update.
+        gain: Multiplies both gains.
+        device: Where depths are measured.
+    """
+
+    def __init__(self, schedule: BudgetSchedule, gain: float = 1.0, device: torch.device | str = "cpu") -> None:
+        self.schedule = schedule
+        self.gain = gain
+        self._state = torch.zeros(3, dtype=torch.float64, device=device)  # lambda, smoothed m, m
+        self._begun = False
+
+    @torch.no_grad()
+    def advance(self, total: Tensor, count: Tensor, progress: float) -> None:
+        """Take in the depth of one update.
+
+        Args:
+            total: Sum of the depths of all its units, over micro-batches and processes.
+            count: How many those are.
+            progress: Share of all updates that were made before it.
+        """
+        multiplier, smoothed, _ = self._state.unbind()
+        measured = total.double() / count.double()
+        if self.schedule.forced_at(progress) is not None:
+            self._state = torch.stack([multiplier, measured, measured])
+            return
+        smoothed = SMOOTHING * smoothed + (1.0 - SMOOTHING) * measured if self._begun else measured
+        error = (smoothed - self.schedule.target_at(progress)) / self.schedule.full
+        multiplier = (multiplier + self.gain * INTEGRAL * error).clamp(-LIMIT, LIMIT)
+        self._state, self._begun = torch.stack([multiplier, smoothed, measured]), True
+
+    def price(self, progress: float) -> Tensor:
+        """What an update that begins after this share of all updates pays for a unit of smooth depth; a scalar."""
+        if not self._begun:
+            return self._state[0].float()
+        multiplier, _, measured = self._state.unbind()
+        error = (measured - self.schedule.target_at(progress)) / self.schedule.full
+        return (multiplier + self.gain * PROPORTIONAL * error).float()
+
+    def figures(self, progress: float) -> dict[str, float]:
+        """What a log tells: target, measured depth and multiplier, by name."""
+        multiplier, smoothed, _ = self._state.tolist()
+        return {"target": self.schedule.target_at(progress), "measured": smoothed, "multiplier": multiplier}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as JSON values, exactly."""
+        return {"state": self._state.tolist(), "begun": self._begun}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self._state, self._begun = self._state.new_tensor(state["state"]), bool(state["begun"])

@@ -1,0 +1,90 @@
+"""One checkpoint, many budgets: what decides its depth is fitted to each target, and quality and work are measured.
+
+The fit is on every second example of the first evaluation set, the figures are of the others: nothing that is told was
+chosen on what tells it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import Subset
+
+from adadepth.analysis.budgets import budget_row
+from adadepth.analysis.console import budgets_table
+from adadepth.analysis.files import budget_columns, write_budgets
+from adadepth.budget.fit import Fit, fit_level
+from adadepth.budget.measure import MEASURES
+from adadepth.config import BudgetConfig
+from adadepth.tasks.session import Session
+
+
+class Adjustable(Protocol):
+    """A model whose depth can be set after training.
+
+    Attributes:
+        depth_knob: What is turned, for the tables.
+    """
+
+    depth_knob: str
+
+    def set_depth_level(self, level: float) -> None:
+        """Turn the knob to a level in (0, 1): a higher one never makes units shallower."""
+
+
+def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
+    """Fit the model to every target, evaluate it there, and write, print and track the table; returns it."""
+    trainer: Any = session.trainer
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    name, dataset = next(iter(trainer.evaluation_sets.items()))
+    fitting, reporting = halves(dataset)
+    rows = [_row(session, name, reporting, None, None)]
+    for target in settings.targets:
+        fit = fit_level(lambda level: _depth(trainer, model, fitting, settings, level), target)
+        model.set_depth_level(fit.level)
+        rows.append(_row(session, name, reporting, target, fit))
+    found = {
+        "unit": settings.unit.value,
+        "set": name,
+        "knob": model.depth_knob,
+        "fitted_on": len(fitting),
+        "measured_on": len(reporting),
+        "rows": rows,
+    }
+    if trainer.is_world_process_zero():
+        write_budgets(session.run.directory, found)
+        print(budgets_table(found), flush=True)
+        tracker, step = session.tracking.tracker, trainer.state.global_step
+        tracker.table("budget/targets", *budget_columns(found), step)
+    return found
+
+
+def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
+    """Every second example, and the others; of windows the half of their question, which needs all of its windows."""
+    owners = np.asarray(getattr(dataset, "questions", np.arange(len(dataset))))
+    even, odd = (np.flatnonzero(owners % 2 == half).tolist() for half in (0, 1))
+    return Subset(dataset, even), Subset(dataset, odd)
+
+
+def _row(session: Session, name: str, examples: Any, target: float | None, fit: Fit | None) -> dict[str, Any]:
+    """Quality, depth and work of the model as it is set now."""
+    evaluation, _ = session.trainer.evaluate_set(name, examples)
+    report = evaluation.report()
+    assert report is not None, "validated: a budget is read off the statistics"
+    return budget_row(evaluation.metrics(), report.statistics, target, None if fit is None else fit._asdict())
+
+
+def _depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig, level: float) -> float:
+    """The mean depth of some examples at a level, over all processes."""
+    model.set_depth_level(level)
+    sums = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
+    for _, outputs in trainer.forward_passes(examples, lambda batch: {}):
+        measured = MEASURES[settings.unit.value](model, outputs.trace)
+        sums += torch.stack([measured.total, measured.units]).to(sums)
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(sums)
+    total, units = sums.tolist()
+    return total / units

@@ -1,0 +1,80 @@
+"""What exit steps cost: multiply-accumulates of the units of an evaluation, as the model itself prices a trace.
+
+Shape legend: M units, S sequences, T tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth.analysis.exit_study import Price
+from adadepth.analysis.records import StepRecords
+from adadepth.analysis.token_units import sequences_of
+from adadepth.halting.trace import DepthTrace
+
+
+def price_of(model: Any, records: StepRecords, *, by_token: bool) -> Price:
+    """The price of the recorded units under any exit steps.
+
+    Args:
+        model: With `price`; where its tokens halt also with `readout_work`, the work of its head for one unit.
+        records: Of the units.
+        by_token: Whether these are tokens.
+    """
+    tokens_halt = hasattr(model, "readout_work")
+
+    def price(exit_steps: Tensor, lengths: Tensor) -> float:
+        if not tokens_halt:
+            return float(model.price(_sequences(exit_steps, lengths, records.max_steps)).adaptive)
+        if by_token:
+            trace = _tokens(exit_steps, lengths, sequences_of(records.index), records.max_steps)
+        else:
+            trace = _tokens_together(exit_steps, lengths, records.max_steps)
+        return float(model.price(trace).adaptive) + model.readout_work * float(exit_steps.sum())
+
+    return price
+
+
+def _sequences(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
+    """The trace of sequences that ran to these steps one by one, without padding."""
+    return DepthTrace(
+        unit="sequence",
+        updates=exit_steps.float(),
+        valid=torch.ones_like(exit_steps, dtype=torch.bool),
+        max_depth=max_steps,
+        executed_steps=int(exit_steps.max()),
+        tokens=lengths,
+        width=lengths.max(),
+    )
+
+
+def _tokens_together(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
+    """The trace of sequences (M,) of which all tokens ran to the same step, (M, T)."""
+    valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+    return DepthTrace(
+        unit="token",
+        updates=exit_steps.unsqueeze(1) * valid.float(),
+        valid=valid,
+        max_depth=max_steps,
+        executed_steps=int(exit_steps.max()),
+    )
+
+
+def _tokens(exit_steps: Tensor, lengths: Tensor, sequences: Tensor, max_steps: int) -> DepthTrace:
+    """The trace of some tokens (M,) of sequences, those of one after the other: (S, most that any has)."""
+    _, rows, counts = sequences.unique_consecutive(return_inverse=True, return_counts=True)
+    first = counts.cumsum(0) - counts
+    columns = torch.arange(len(rows)) - first[rows]
+    updates = torch.zeros(len(counts), int(counts.max()))
+    updates[rows, columns] = exit_steps.float()
+    return DepthTrace(
+        unit="token",
+        updates=updates,
+        valid=updates > 0,
+        max_depth=max_steps,
+        executed_steps=int(exit_steps.max()),
+        tokens=lengths[first],
+    )

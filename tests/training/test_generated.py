@@ -1,0 +1,122 @@
+"""Runs on data whose difficulty is known, and of ACT-ALBERT on tagged tokens: from the settings to the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForTokenClassification, PreTrainedModel
+
+from adadepth import tasks
+from adadepth.errors import CheckpointError
+from tests.configs.support import configured
+
+SMALL = (
+    "model.embedding_size=16", "model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
+    "model.num_hidden_layers=4",
+)  # fmt: skip
+SENTENCE = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "slept"]
+
+
+def run(folder: Path, root: str, *overrides: str) -> Path:
+    """Two updates at the debug length; returns the run's folder."""
+    config = configured(root, "debug=finetune", f"output_dir={folder}", "trainer.disable_tqdm=true", *overrides)
+    tasks.run(config)
+    (directory,) = folder.glob("*/*")
+    return directory
+
+
+@pytest.mark.parametrize(("root", "overrides", "sets"), [
+    ("act_maze", ("dataset.size=4", "dataset.beyond_sizes=[5]"), ["inside", "beyond_5"]),
+    ("act_hops", (), ["inside", "beyond"]),
+    ("act_addition", (), ["inside", "beyond_20"]),
+    ("act_hops", ("dataset=hops_sequence",), ["inside", "beyond"]),
+    ("ponder_tiny", ("dataset=hops_sequence",), ["inside", "beyond"]),
+])  # fmt: skip
+def test_every_generated_task_trains_and_tells_difficulty(
+    root: str, overrides: tuple[str, ...], sets: list[str], tmp_path: Path
+) -> None:
+    directory = run(tmp_path, root, *SMALL, *overrides)
+    record, halting = (json.loads((directory / name).read_text()) for name in ("run.json", "halting.json"))
+    metrics, is_sequence = record["final_metrics"], "dataset=hops_sequence" in overrides
+    assert record["status"] == "finished"
+    assert f"eval/{sets[1]}/{'accuracy' if is_sequence else 'token_accuracy'}" in metrics
+    assert halting["unit"] == ("sequence" if root == "ponder_tiny" else "token")
+    assert (halting["set"], list(halting["further_sets"])) == (sets[0], sets[1:])
+    rows = halting["difficulty"]["rows"]
+    predicted = sum(row.get("accuracy_n", 0) for row in rows)
+    assert predicted == 8 if is_sequence else predicted > 8
+    assert f"halting/difficulty/{rows[-1]['difficulty']}/mean" in metrics
+    assert (directory / "grids.json").exists() == (root == "act_maze")
+    assert "Depth and difficulty" in (directory / "report.html").read_text()
+    assert (directory / "figures" / "difficulty.png").exists()
+
+
+def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_field(tmp_path: Path) -> None:
+    directory = run(tmp_path / "first", "act_maze", *SMALL, "dataset.size=4", "dataset.beyond_sizes=[]")
+    model = AutoModelForTokenClassification.from_pretrained(directory / "model")
+    assert (model.config.type_vocab_size, model.config.id2label) == (16, {0: "unreachable", 1: "reachable"})
+    again = ("mode=evaluate", f"checkpoint={directory}", "dataset.beyond_sizes=[7]", "dataset.size=6")
+    found = json.loads((run(tmp_path / "again", "act_maze", *again) / "grids.json").read_text())
+    assert [len(grids[0]["cells"]) for grids in found["sets"].values()] == [6, 7]
+    with pytest.raises(CheckpointError, match=r"dataset.field=20: the model has only 16 positions"):
+        run(tmp_path / "wide", "act_maze", *again, "dataset.field=20", "model.max_position_embeddings=null")
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sentences whose words are tagged by their length."""
+    folder = tmp_path_factory.mktemp("tagged")
+    for split, rows in (("train", 12), ("validation", 9), ("test", 5)):
+        with (folder / f"{split}.jsonl").open("w") as file:
+            for row in range(rows):
+                words = [SENTENCE[(row + shift) % len(SENTENCE)] for shift in range(4 + row % 3)]
+                tags = ["SHORT" if len(word) < 3 else "LONG" for word in words]
+                file.write(json.dumps({"tokens": words, "upos": tags}) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pretrained")
+    config = configured(
+        "act_tiny", "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true",
+        "trainer.halting_statistics=false",
+    )  # fmt: skip
+    tasks.run(config)
+    (model,) = folder.glob("act_tiny/*/model")
+    return model
+
+
+def tagger_of(directory: Path) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForTokenClassification.from_pretrained(directory / "model")
+    return model
+
+
+def test_words_are_tagged_from_scratch(tagged: Path, tmp_path: Path) -> None:
+    given = ("dataset.source=local", f"dataset.path={tagged}", "tokenizer.vocab_size=60", "dataset.sequence_length=32")
+    directory = run(tmp_path, "act_pos", *SMALL, *given)
+    halting = json.loads((directory / "halting.json").read_text())
+    labelled = sum(halting["classes"][f"label: {name}"]["n"] for name in ("LONG", "SHORT"))
+    assert halting["unit"] == "token"
+    assert labelled == halting["classes"]["correct"]["n"] + halting["classes"]["wrong"]["n"]
+    assert labelled + halting["classes"]["unlabelled"]["n"] == halting["n"]
+    assert halting["classes"]["all"]["accuracy_n"] == halting["classes"]["all"]["loss_n"] == labelled
+    assert halting["classes"]["all"]["accuracy"] == pytest.approx(
+        json.loads((directory / "run.json").read_text())["final_metrics"]["eval/token_accuracy"]
+    )
+    assert "difficulty" not in halting
+    sentences = [json.loads(line) for line in (directory / "sentences.jsonl").read_text().splitlines()]
+    assert {tag for sentence in sentences for tag in sentence["original"]} == {"LONG", "SHORT", None}
+    assert tagger_of(directory).config.id2label == {0: "LONG", 1: "SHORT"}
+
+
+def test_words_are_tagged_from_pretrained_weights(tagged: Path, pretrained: Path, tmp_path: Path) -> None:
+    given = ("model=albert_act_pretrained", f"model.pretrained={pretrained}", "dataset.sequence_length=32")
+    data = ("dataset.source=local", f"dataset.path={tagged}")
+    directory = run(tmp_path / "first", "act_pos", *given, *data)
+    assert tagger_of(directory).config.hidden_size == 32
+    again = run(tmp_path / "again", "act_pos", given[0], given[2], *data, "mode=evaluate", f"checkpoint={directory}")
+    scores = [json.loads((path / "run.json").read_text())["final_metrics"]["eval/score"] for path in (directory, again)]
+    assert scores[0] == pytest.approx(scores[1])

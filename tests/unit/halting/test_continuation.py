@@ -1,0 +1,62 @@
+"""Targets of the second stage against a plain loop, and what they must say in clear cases."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from adadepth.halting.continuation import continuation_losses, continuation_targets, further_gain
+
+
+def losses_of(rows=7, steps=5):
+    return torch.rand(rows, steps, generator=torch.Generator().manual_seed(0)) * 2
+
+
+def test_gain_and_targets_equal_a_plain_loop():
+    losses, slope, threshold = losses_of(), 7.0, 0.2
+    gains, targets = further_gain(losses), continuation_targets(losses, slope, threshold)
+    assert gains.shape == targets.shape == (7, 4)
+    for row in range(7):
+        for step in range(4):
+            best = min(losses[row, later].item() for later in range(step + 1, 5))
+            gain = max(0.0, losses[row, step].item() - best)
+            assert gains[row, step].item() == pytest.approx(gain, abs=1e-6)
+            expected = 1 / (1 + math.exp(-slope * (gain - threshold)))
+            assert targets[row, step].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_losses_equal_a_plain_loop_and_leave_out_the_last_step():
+    losses = losses_of()
+    logits = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
+    found, targets = continuation_losses(logits, losses, 7.0, 0.2), continuation_targets(losses, 7.0, 0.2)
+    for row in range(7):
+        total = 0.0
+        for step in range(4):
+            halt, on = 1 / (1 + math.exp(-logits[row, step].item())), targets[row, step].item()
+            total -= (1 - on) * math.log(halt) + on * math.log(1 - halt)
+        assert found[row].item() == pytest.approx(total / 4, abs=1e-5)
+    changed = logits.clone()
+    changed[:, -1] += 3.0
+    assert torch.equal(continuation_losses(changed, losses, 7.0, 0.2), found)
+
+
+def test_a_plateau_before_the_solution_is_worth_crossing_and_one_after_it_is_not():
+    targets = continuation_targets(torch.tensor([0.7, 0.7, 0.7, 0.0, 0.0, 0.1]), 20.0, 0.1)
+    assert targets[:3].tolist() == pytest.approx([1 / (1 + math.exp(-12))] * 3)
+    assert targets[3:].tolist() == pytest.approx([1 / (1 + math.exp(2))] * 2)
+
+
+def test_the_best_logits_are_those_of_the_targets_and_losses_get_no_gradient():
+    losses = losses_of().requires_grad_()
+    targets = continuation_targets(losses, 7.0, 0.2)
+    assert not targets.requires_grad
+    logits = torch.cat([-targets.logit(), torch.zeros(7, 1)], dim=1).requires_grad_()
+    continuation_losses(logits, losses, 7.0, 0.2).sum().backward()
+    torch.testing.assert_close(logits.grad, torch.zeros_like(logits), atol=1e-6, rtol=0)
+    assert losses.grad is None
+
+
+def test_one_step_leaves_nothing_to_decide():
+    assert further_gain(torch.ones(3, 1)).shape == (3, 0)
