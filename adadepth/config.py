@@ -338,6 +338,33 @@ class TaggingConfig(TableConfig):
 
 
 @dataclass
+class QuestionConfig(TableConfig):
+    """Questions about a text that holds their answers, in the columns of SQuAD (Rajpurkar et al. 2016, 2018)."""
+
+    sequence_length: int = 384  # tokens of a window: the question and a part of its context
+    question_column: str = "question"  # texts
+    context_column: str = "context"  # texts
+    answers_column: str = "answers"  # {text: [...], answer_start: [...]}: texts, and their first characters
+    id_column: str | None = "id"  # in predictions; None: the row's number
+    stride: int = 128  # context tokens from the beginning of a window to that of the next one
+    max_question_length: int = 64  # tokens; longer questions are cut
+    max_answer_length: int = 30  # tokens; longer spans are not predicted
+    n_best: int = 20  # starts and ends of a window that are combined to spans
+    unanswerable: bool = False  # questions may have no answer, which is then predicted at [CLS]
+    null_score_threshold: float = 0.0  # no answer where its score exceeds the best span's by more
+    metrics: list[str] = field(default_factory=lambda: ["exact_match", "f1"])  # as SQuAD's script defines them
+
+
+@dataclass
+class ChoiceConfig(TableConfig):
+    """One of several endings of a text, in columns of their own: SWAG (Zellers et al. 2018)."""
+
+    context_columns: list[str] = field(default_factory=lambda: ["sent1", "sent2"])  # a text; the second begins endings
+    ending_columns: list[str] = field(default_factory=lambda: [f"ending{number}" for number in range(4)])  # the choices
+    label_column: str = "label"  # number of the right ending from 0 on, or its name in labels
+
+
+@dataclass
 class GeneratedConfig(ExamplesConfig):
     """Examples that are drawn afresh in every epoch, and of which it is known how much computing a unit needs."""
 
@@ -601,7 +628,9 @@ DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "hops_task": HopsConfig,
     "labelled": LabelledConfig,
     "maze_task": MazeConfig,
+    "multiple_choice": ChoiceConfig,
     "parity_task": ParityConfig,
+    "question_answering": QuestionConfig,
     "stream": StreamConfig,
     "tagging": TaggingConfig,
 }

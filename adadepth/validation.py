@@ -21,6 +21,7 @@ from adadepth.checks.data import (
 )
 from adadepth.checks.generated import check_generated
 from adadepth.checks.models import check_adalayers, check_model, check_par_xl, check_search
+from adadepth.checks.questions import check_choices, check_questions
 from adadepth.checks.ranges import check_ranges
 from adadepth.checks.training import check_trainer
 from adadepth.config import (
@@ -78,8 +79,8 @@ def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
         check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_budget, check_text,
-        check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_parity,
-        check_generated, check_trainer, _mode, _names, _extras,
+        check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions,
+        check_choices, check_parity, check_generated, check_trainer, _mode, _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))

@@ -73,6 +73,13 @@ def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], ste
     _write_json(directory / EXITS, {"step": step, "sets": summaries})
 
 
+def write_predictions(directory: Path, name: str, predictions: Mapping[str, str]) -> None:
+    """Write predictions/NAME.json, the predicted texts of a set by id, as SQuAD's official script reads them."""
+    folder = directory / "predictions"
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / f"{name}.json", predictions)
+
+
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
     """Write exit_rules.json, the studies of every evaluated set by name, and pareto.csv, their rows."""
     directory.mkdir(parents=True, exist_ok=True)

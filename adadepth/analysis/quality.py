@@ -8,11 +8,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from adadepth.analysis.answers import ANSWER_METRICS
 from adadepth.analysis.entities import entity_scores
 from adadepth.analysis.hub_metrics import HUB_PREFIX, hub_metric
 from adadepth.errors import ConfigError, nearest
 
-Problem = Literal["classification", "regression", "tagging"]
+Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice"]
 SCORE = "score"
 UNDEFINED = "predictions or labels are constant, or a prediction is not a finite number"
 
@@ -81,7 +82,15 @@ METRICS: dict[str, Metric] = {
 _ERRORS = {"mse"}  # the lower the better
 _ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 TAGGING_METRICS = (*_ENTITY_METRICS, "token_accuracy")
-_KINDS = {name: metric.kind for name, metric in METRICS.items()} | dict.fromkeys(TAGGING_METRICS, "tagging")
+# What predictions of each kind can be measured by; the F1 of question answering is not that of a classification.
+_ALLOWED: dict[Problem, Sequence[str]] = {
+    "classification": [name for name, metric in METRICS.items() if metric.kind == "classification"],
+    "regression": [name for name, metric in METRICS.items() if metric.kind == "regression"],
+    "tagging": TAGGING_METRICS,
+    "question_answering": ANSWER_METRICS,
+    "multiple_choice": ["accuracy"],
+}
+_NAMES = {"question_answering": "question answering", "multiple_choice": "multiple choice"}  # in messages
 _ENTITY_TAG = re.compile(r"O|[BI]-.+")
 
 
@@ -96,15 +105,15 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
     """Check the names before a run; those of the hub are checked by `load_metrics`.
 
     Args:
-        metrics: Of METRICS or ``evaluate:NAME[:KEY]``, or of TAGGING_METRICS.
+        metrics: Those of the kind of task; of classes and values also ``evaluate:NAME[:KEY]``.
         problem: What the predictions are.
         num_classes: Where it is known already.
 
     Raises:
         ConfigError: A name is unknown, twice there, or for another kind of task; no name is given.
     """
-    allowed = [name for name, kind in _KINDS.items() if kind == problem]
-    takes_hub = problem != "tagging"
+    allowed = _ALLOWED[problem]
+    takes_hub = problem in ("classification", "regression")
     if not metrics:
         raise ConfigError(f"dataset.metrics=[]: at least one is needed, of {', '.join(allowed)}")
     keys = [metric_key(name) for name in metrics]
@@ -115,7 +124,8 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
         if is_of_hub and takes_hub:
             continue
         if name not in allowed:
-            reason = f"not a metric of a {problem}" if name in _KINDS or is_of_hub else "no such metric"
+            is_known = is_of_hub or any(name in names for names in _ALLOWED.values())
+            reason = f"not a metric of {_NAMES.get(problem, f'a {problem}')}" if is_known else "no such metric"
             known = ", ".join([*allowed, f"{HUB_PREFIX}NAME[:KEY]"] if takes_hub else allowed)
             raise ConfigError(f"dataset.metrics={name}: {reason}{nearest(name, allowed)}; known: {known}")
         if name == "f1" and num_classes is not None and num_classes != 2:

@@ -24,6 +24,13 @@ _DEFINITIONS = {
     "length": "real tokens, special ones included",
     "difficulty": "as the data set defines it",
     "unlabelled": "tokens that nothing is predicted of",
+    "question": "tokens of the question",
+    "context": "tokens of the text that comes with a question or before an ending",
+    "answer": "context tokens of the labelled answer",
+    "ending": "tokens of an ending",
+    "right": "tokens of the right choice",
+    "other": "tokens of another choice",
+    "taken": "tokens of the choice that the model takes",
 }
 
 

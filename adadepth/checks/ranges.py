@@ -74,6 +74,8 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dataset.shuffle_buffer": _at_least(1),
     "dataset.max_documents": _at_least(2),
     "dataset.max_train_examples": _at_least(1),
+    **{f"dataset.{name}": _at_least(1) for name in ("stride", "max_question_length", "max_answer_length", "n_best")},
+    "dataset.null_score_threshold": (math.isfinite, "a finite number"),
     "dataset.size": _at_least(1),
     "dataset.train_examples": _at_least(1),
     "dataset.walls": _DROPOUT,

@@ -12,7 +12,16 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import AdditionConfig, HopsConfig, LabelledConfig, MazeConfig, ParityConfig, TaggingConfig
+from adadepth.config import (
+    AdditionConfig,
+    ChoiceConfig,
+    HopsConfig,
+    LabelledConfig,
+    MazeConfig,
+    ParityConfig,
+    QuestionConfig,
+    TaggingConfig,
+)
 from adadepth.data.addition import load_addition
 from adadepth.data.bigram_shift import load_bigram_shift
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
@@ -23,7 +32,9 @@ from adadepth.data.labelled_store import LabelledStore, open_store, write_store
 from adadepth.data.labels import class_names, class_reader, read_value
 from adadepth.data.layout import DoubleCls, Layout
 from adadepth.data.maze import load_maze
+from adadepth.data.multiple_choice import load_choices
 from adadepth.data.parity import load_parity
+from adadepth.data.question_answering import load_questions
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.sequence_collate import SequenceCollator
 from adadepth.data.splits import open_splits
@@ -49,7 +60,7 @@ def load_labelled_data(
     Safe to call from several processes at once; one of them does the work.
 
     Args:
-        dataset: A `LabelledConfig`, a `TaggingConfig` or a `GeneratedConfig`.
+        dataset: A `LabelledConfig`, `TaggingConfig`, `QuestionConfig`, `ChoiceConfig` or `GeneratedConfig`.
         tokenizer: Existing, or trained on the training texts; not read where the data set has symbols of its own.
         seed: Of what is drawn: shifted words, generated examples.
         cls_tokens: How many [CLS] a sequence begins with; they count against ``dataset.sequence_length``. 0: the model
@@ -69,6 +80,10 @@ def load_labelled_data(
         return load_addition(dataset, seed)
     if isinstance(dataset, TaggingConfig):
         return load_tagging(dataset, tokenizer, cls_tokens)
+    if isinstance(dataset, QuestionConfig):
+        return load_questions(dataset, tokenizer, cls_tokens)
+    if isinstance(dataset, ChoiceConfig):
+        return load_choices(dataset, tokenizer, cls_tokens)
     assert isinstance(dataset, LabelledConfig), "validated"
     if dataset.source == "embedded":
         return load_bigram_shift(dataset, tokenizer, seed, cls_tokens)

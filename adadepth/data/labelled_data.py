@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 Examples = Dataset[dict[str, Any]]
-Problem = Literal["classification", "regression", "tagging"]
+Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice"]
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,10 @@ class LabelledData:
             int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it. Of tagging, ``labels``
             are (B, S) int64, the tag at the first piece of each word and -100 elsewhere, and ``difficulty``, if there
             is one, (B, S) too, -1 where there is none. ``position_ids`` (B, S) int64 where they do not just count up.
+            What question answering and multiple choice have instead: `QuestionCollator`, `ChoiceCollator`.
         summary: What was read, for logs and reports.
-        problem: ``classification``, ``regression`` or ``tagging``.
-        labels: Class or tag names in order; empty for a regression.
+        problem: What is predicted.
+        labels: Names of classes, tags or choices in order; empty for a regression and for question answering.
         metrics: Names of the task's metrics.
         has_difficulty: Whether examples, or their tokens, say how hard they are.
         has_special_tokens: Whether [CLS] and [SEP] are around the texts.

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -245,6 +246,23 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
     )  # fmt: skip
     ids: list[list[int]] = encoded["input_ids"]
     return ids
+
+
+def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
+    """Return the token ids of each text, and where its tokens are, without special tokens and without truncation.
+
+    A span, (tokens, 2) int32, is a token's first character and the one after its last. Some tokenizers count the space
+    before a word as part of it; the spans do not.
+    """
+    encoded = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)
+    found = []
+    for text, encoding in zip(texts, encoded.encodings or [], strict=True):
+        spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+        for number in np.flatnonzero([text[start:end].lstrip() != text[start:end] for start, end in spans]):
+            start, end = spans[number]
+            spans[number, 0] = end - len(text[start:end].lstrip())
+        found.append((encoding.ids, spans))
+    return found
 
 
 def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> list[list[list[int]]]:

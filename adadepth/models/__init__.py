@@ -74,6 +74,9 @@ TOKEN_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {
     AlbertActConfig.model_type: AlbertActForTokenClassification,
     AdaLayersConfig.model_type: AdaLayersForTokenClassification,
 }
+# Family -> its head that finds a span of the text, and the one that chooses among texts.
+QUESTION_ANSWERERS: dict[str, type[PreTrainedModel]] = {AlbertActConfig.model_type: AlbertActForQuestionAnswering}
+CHOICE_CLASSIFIERS: dict[str, type[PreTrainedModel]] = {AlbertActConfig.model_type: AlbertActForMultipleChoice}
 for _name in ("ponder_albert", "multi_exit_albert", "ponder_rnn", "adalayers"):
     AutoModelForSequenceClassification.register(SEQUENCE_CLASSIFIERS[_name].config_class, SEQUENCE_CLASSIFIERS[_name])
 AutoModelForTokenClassification.register(AdaLayersConfig, AdaLayersForTokenClassification)

@@ -15,6 +15,8 @@ from adadepth.config import AdaLayersModelConfig, ModelConfig, ParXLModelConfig
 from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.halting.exit_rules import check_rule, parse_rule
 from adadepth.models import (
+    CHOICE_CLASSIFIERS,
+    QUESTION_ANSWERERS,
     SEQUENCE_CLASSIFIERS,
     TOKEN_CLASSIFIERS,
     AlbertActConfig,
@@ -58,6 +60,12 @@ _SHAPES = (
 )
 _NOT_IN_MODEL = ("name", "pretrained", "attn_implementation")
 _OF_THE_BASE = ("base_model", "base_revision", "save_base")
+# Kind of task -> family -> head, where it is not the one for whole sequences.
+_HEADS = {
+    "tagging": TOKEN_CLASSIFIERS,
+    "question_answering": QUESTION_ANSWERERS,
+    "multiple_choice": CHOICE_CLASSIFIERS,
+}
 # Whose weights a family can start from, besides its own.
 _SOURCES = ("albert", AlbertActConfig.model_type)
 
@@ -77,28 +85,28 @@ def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTraine
     return _build(AlbertActForPreTraining, settings, vocab_size, {})
 
 
-def classifier_class(settings: ModelConfig, tags_words: bool) -> type[PreTrainedModel]:
-    """The family's classifier of sequences, or of every word in them."""
-    return (TOKEN_CLASSIFIERS if tags_words else SEQUENCE_CLASSIFIERS)[settings.name]
+def classifier_class(settings: ModelConfig, problem: str) -> type[PreTrainedModel]:
+    """The family's head for a kind of task: `LabelledData.problem`."""
+    return _HEADS.get(problem, SEQUENCE_CLASSIFIERS)[settings.name]
 
 
 def build_classifier(
-    settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], *, tags_words: bool = False
+    settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], problem: str = "classification"
 ) -> PreTrainedModel:
-    """The classifier, regressor or tagger that the settings describe; see `build_pretraining_model`.
+    """The classifier, regressor, tagger, reader or chooser that the settings describe; see `build_pretraining_model`.
 
     Args:
         settings: The `model` group.
         vocab_size: Size of the tokenizer; None for a model that reads vectors.
         fields: What the data decide: `id2label`, `problem_type`, or `input_size`.
-        tags_words: Whether every word of a sequence has a label, and not the sequence.
+        problem: What is predicted.
     """
     if isinstance(settings, AdaLayersModelConfig):
-        return _build_on_base(classifier_class(settings, tags_words), settings, vocab_size, fields)
+        return _build_on_base(classifier_class(settings, problem), settings, vocab_size, fields)
     rule = getattr(settings, "exit_rule", None)
     with _about("model.exit_rule"):
         parsed = None if rule is None else parse_rule(rule)
-    model: Any = _build(classifier_class(settings, tags_words), settings, vocab_size, fields)
+    model: Any = _build(classifier_class(settings, problem), settings, vocab_size, fields)
     if parsed is not None:
         config = model.config
         with _about("model.exit_rule"):

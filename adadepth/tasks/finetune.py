@@ -1,4 +1,4 @@
-"""Fine-tuning: classification or regression of sentences, pairs and vectors, by any family with a sequence head."""
+"""Fine-tuning: classes and values of sentences, pairs and vectors, tags of words, answers to questions, choices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from adadepth.analysis.quality import check_metrics, check_tags, load_metrics
 from adadepth.analysis.scoring import predictions
 from adadepth.analysis.sequence_classes import SequenceClasses
 from adadepth.config import (
+    ChoiceConfig,
+    DatasetConfig,
     ExperimentConfig,
     LabelledConfig,
     MazeConfig,
     ModelConfig,
     ParityConfig,
     PonderAlbertModelConfig,
+    QuestionConfig,
     TokenizerConfig,
     labels_tokens,
 )
@@ -38,9 +41,22 @@ from adadepth.tasks.session import (
     resumed_checkpoint,
 )
 from adadepth.training.arguments import training_arguments
+from adadepth.training.choice_evaluation import ChoiceEvaluation
 from adadepth.training.labelled_evaluation import LabelledEvaluation, collect_records, sequence_classes
+from adadepth.training.question_evaluation import QuestionEvaluation
 from adadepth.training.run_directory import run_directory
 from adadepth.training.tagging_evaluation import TaggingEvaluation
+
+# Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
+_OWN_CLASSES = ("question_answering", "multiple_choice")
+_PROBLEMS: dict[type[DatasetConfig], str] = {QuestionConfig: "question_answering", ChoiceConfig: "multiple_choice"}
+
+
+def problem_of(dataset: DatasetConfig) -> str:
+    """Which head a data set asks for; that for whole sequences does classes and values."""
+    if labels_tokens(dataset):
+        return "tagging"
+    return _PROBLEMS.get(type(dataset), "classification")
 
 
 def train(config: ExperimentConfig) -> dict[str, float]:
@@ -49,8 +65,7 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
-    tags_words = data.problem == "tagging"
-    model = build_classifier(config.model, vocab_size, _head_fields(config, data), tags_words=tags_words)
+    model = build_classifier(config.model, vocab_size, _head_fields(config, data), data.problem)
     check_positions(config, model)
     if config.halting.alone:
         train_halting_alone(config, model)
@@ -67,7 +82,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
     args = training_arguments(config, "unused until the run's folder is known")
     path = model_path(config)
-    model_class = classifier_class(config.model, labels_tokens(config.dataset))
+    model_class = classifier_class(config.model, problem_of(config.dataset))
     model = load_model(path, model_class, config.model, overridden_model_settings())
     sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
     is_own = config.tokenizer.path in sources  # unless another one is asked for
@@ -95,18 +110,23 @@ def finetuning_parts(
     classes = {
         name: SequenceClasses(()) if is_one_depth else sequence_classes(dataset, data)
         for name, dataset in data.evaluation.items()
+        if data.problem not in _OWN_CLASSES
     }
 
     def start(name: str) -> LabelledEvaluation:
         options: dict[str, Any] = {
             "model": model,
             "data": data,
-            "classes": classes[name],
             "device": args.device,
             "wants_statistics": config.trainer.halting_statistics,
         }
+        examples: Any = data.evaluation[name]
+        if isinstance(config.dataset, QuestionConfig):
+            return QuestionEvaluation(examples, config.dataset, **options)
+        if data.problem == "multiple_choice":
+            return ChoiceEvaluation(**options)
+        options["classes"] = classes[name]
         if data.problem == "tagging":
-            examples: Any = data.evaluation[name]
             return TaggingEvaluation(examples.gold, **options)
         return LabelledEvaluation(**options)
 
@@ -141,6 +161,8 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
         fields["type_vocab_size"] = config.dataset.field
     if isinstance(config.dataset, ParityConfig) and data.tokenizer is None:
         fields["input_size"] = config.dataset.size
+    if data.problem in _OWN_CLASSES:
+        return fields
     if data.problem == "regression":
         return fields | {"num_labels": 1, "problem_type": "regression"}
     return fields | {
@@ -154,6 +176,8 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
     """Whether a checkpoint can read and answer what the data ask."""
     check_positions(config, model)
     settings: Any = model.config
+    if data.problem in _OWN_CLASSES:
+        return  # any number of choices, any length of an answer
     wanted = 1 if data.problem == "regression" else len(data.labels)
     if settings.num_labels != wanted:
         raise CheckpointError(

@@ -18,7 +18,7 @@ from transformers import ProgressCallback, TrainerCallback, TrainerControl, Trai
 from adadepth.analysis.architectures import flatten_search
 from adadepth.analysis.console import architecture_table, exits_table, halting_table, layers_table
 from adadepth.analysis.exits import flatten_exits
-from adadepth.analysis.files import class_table, write_exits, write_grids, write_halting_files
+from adadepth.analysis.files import class_table, write_exits, write_grids, write_halting_files, write_predictions
 from adadepth.analysis.plots import draw_gate_frame
 from adadepth.analysis.statistics import flatten
 from adadepth.training.budget import BUDGET
@@ -183,6 +183,9 @@ class TrackingCallback(TrainerCallback):
             write_grids(self.directory, grids, first.statistics["max_depth"], state.global_step)
         if first.statistics.get("architecture", {}).get("temperature") is not None:
             self._draw_gates(first.statistics["architecture"], state.global_step)
+        for name, report in reports.items():
+            if report.predictions:
+                write_predictions(self.directory, name, report.predictions)
         if exits := {name: report.exits for name, report in reports.items() if report.exits is not None}:
             write_exits(self.directory, exits, state.global_step)
 

@@ -22,13 +22,15 @@ from adadepth.training.metrics import PretrainingMetrics
 class EvaluationReport:
     """What an evaluation found besides its scalar metrics.
 
-    `exits` where a model decides a step for every example, `grids` where tokens are cells.
+    `exits` where a model decides a step for every example, `grids` where tokens are cells, `predictions` by an
+    example's id where the task has ids.
     """
 
     statistics: dict[str, Any]
     sentences: list[dict[str, Any]] = field(default_factory=list)
     exits: dict[str, Any] | None = None
     grids: list[dict[str, Any]] = field(default_factory=list)
+    predictions: dict[str, str] = field(default_factory=dict)
 
 
 class Evaluation(Protocol):

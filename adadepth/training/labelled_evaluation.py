@@ -125,14 +125,18 @@ class LabelledEvaluation:
 
     def _sample(self, batch: Mapping[str, Tensor], outputs: Any, losses: Tensor | None) -> None:
         """Offer a batch to the example sentences: with labels and predictions where tokens have them."""
-        ids = batch["input_ids"]
         if self.data.is_grid:
             self._grids.update(batch, outputs.trace, outputs.logits.argmax(dim=-1))
         if self.data.problem == "tagging" and losses is not None:
             self._sentences.update(batch, outputs.trace, losses, outputs.logits.argmax(dim=-1))
             return
+        self.show(batch, outputs.trace)
+
+    def show(self, batch: Mapping[str, Tensor], trace: DepthTrace) -> None:
+        """Offer sequences to the example sentences: `input_ids` and `attention_mask` (B, T), `index` (B,)."""
+        ids = batch["input_ids"]
         unknown = torch.full(ids.shape, math.nan, device=ids.device)
-        self._sentences.update({**batch, "labels": ids}, outputs.trace, unknown, ids)
+        self._sentences.update({**batch, "labels": ids}, trace, unknown, ids)
 
     def merge(self) -> None:
         """Bring the examples and the sums of all processes together."""

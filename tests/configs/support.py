@@ -44,6 +44,9 @@ HOMES = {
     **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},
     **{("preset", name): "par_tiny" for name in ("none", "seed")},
     **{("debug", name): "par_tiny" for name in ("stream", "search")},
+    **{("dataset", name): "act_squad" for name in ("squad", "squad_v2", "question_table")},
+    **{("dataset", name): "act_swag" for name in ("swag", "choice_table")},
+    **{("trainer", f"albert_{name}"): "act_squad" for name in ("squad", "squad_v2", "race")},
     **{(group, f"{prefix}{name}"): f"act_{name}" for name in ("maze", "hops", "addition") for group, prefix in (
         ("model", "albert_act_"), ("dataset", ""), ("trainer", ""),
     )},
@@ -59,6 +62,8 @@ NEEDS = {
     ("dataset", "stream_text"): ["dataset.path=corpus.txt"],
     ("dataset", "table"): ["dataset.path=folder"],
     ("dataset", "tagging_table"): ["dataset.path=folder"],
+    ("dataset", "question_table"): ["dataset.path=folder"],
+    ("dataset", "choice_table"): ["dataset.path=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }
 

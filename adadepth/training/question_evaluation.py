@@ -1,0 +1,115 @@
+"""Evaluation of question answering: the best span of every question over all of its windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from adadepth.analysis.answers import answer_quality
+from adadepth.analysis.sequence_classes import SequenceClasses
+from adadepth.analysis.spans import SPAN_CLASSES, best_spans, span_classes
+from adadepth.analysis.statistics import HaltingStatistics
+from adadepth.config import QuestionConfig
+from adadepth.data.question_answering import CONTEXT, QUESTION, QuestionExamples
+from adadepth.training.evaluation import EvaluationReport
+from adadepth.training.labelled_evaluation import LabelledEvaluation, max_updates
+
+
+class Found(NamedTuple):
+    """What windows say about a question.
+
+    Attributes:
+        score: Of the best span, the sum of its two logits; -inf where there is none.
+        first: Its first token in the context.
+        last: Its last one.
+        null: The lowest score of no answer, the sum of the logits of [CLS].
+    """
+
+    score: float
+    first: int
+    last: int
+    null: float
+
+    def joined(self, other: Found) -> Found:
+        """What the windows behind both say; of spans with the same score the earlier one counts."""
+        best = min(self, other, key=lambda found: (-found.score, found.first))
+        return best._replace(null=min(self.null, other.null))
+
+
+class QuestionEvaluation(LabelledEvaluation):
+    """Keeps the best span of every question, whatever the number and the length of its windows.
+
+    Args:
+        examples: The evaluated windows.
+        dataset: How spans are chosen.
+        **options: Of `LabelledEvaluation`.
+    """
+
+    def __init__(self, examples: QuestionExamples, dataset: QuestionConfig, **options: Any) -> None:
+        super().__init__(classes=SequenceClasses(()), **options)
+        self.examples = examples
+        self.dataset = dataset
+        self._statistics = HaltingStatistics(max_updates(self.model), SPAN_CLASSES, options["device"])
+        self._found: dict[int, Found] = {}
+
+    def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Keep the best span of each window where it is the best one of its question so far."""
+        scores, first, last = best_spans(
+            outputs.start_logits, outputs.end_logits, batch["token_kind"] == CONTEXT, n_best=self.dataset.n_best,
+            max_length=self.dataset.max_answer_length,
+        )  # fmt: skip
+        null = outputs.start_logits[:, 0].float() + outputs.end_logits[:, 0].float()
+        shift = batch["context_shift"]
+        columns = (batch["question"], scores, first + shift, last + shift, null)
+        table = torch.stack([column.double() for column in columns], dim=1)  # copied to the host at once
+        for question, score, start, end, no_answer in table.cpu().tolist():
+            self._keep(int(question), Found(score, int(start), int(end), no_answer))
+
+    def _keep(self, question: int, found: Found) -> None:
+        self._found[question] = self._found[question].joined(found) if question in self._found else found
+
+    def merge_records(self) -> None:
+        """Bring together the spans of all processes, which may have had windows of the same question."""
+        if dist.is_available() and dist.is_initialized():
+            parts = gather_object([self._found])
+            self._found = {}
+            for question, found in (entry for part in parts for entry in part.items()):
+                self._keep(question, found)
+
+    def quality(self) -> dict[str, float]:
+        """Exact match and F1 over the questions of the set."""
+        questions = sorted(self._found)
+        answers = [self.examples.text(question).answers for question in questions]
+        return answer_quality(self.data.metrics, [self.answer(question) for question in questions], answers)
+
+    def answer(self, question: int) -> str:
+        """The predicted answer to a question of the set; empty where there is none."""
+        found = self._found[question]
+        threshold = self.dataset.null_score_threshold if self.dataset.unanswerable else math.inf
+        if not math.isfinite(found.score) or found.null - found.score > threshold:
+            return ""
+        return self.examples.span_text(question, found.first, found.last)
+
+    def _update_statistics(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        masks = span_classes(
+            (outputs.start_logits, outputs.end_logits),
+            (batch["start_positions"], batch["end_positions"]),
+            batch["attention_mask"].bool(),
+            batch["token_kind"] == QUESTION,
+            batch["token_kind"] == CONTEXT,
+        )
+        self._statistics.update(outputs.trace, masks, work=self.model.price(outputs.trace))
+        self.show(batch, outputs.trace)
+
+    def report(self) -> EvaluationReport | None:
+        """Depth by token class, example windows, and the predicted answers by the questions' ids."""
+        found = super().report()
+        if found is not None:
+            found.predictions.update({self.examples.text(number).id: self.answer(number) for number in self._found})
+        return found

@@ -1,0 +1,305 @@
+"""Question answering and multiple choice from the command's settings to a run's files, with ACT-ALBERT."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering
+
+from adadepth import tasks
+from adadepth.config import ExperimentConfig
+from adadepth.data import load_labelled_data
+from adadepth.models.build import build_classifier
+from adadepth.tasks.budgets import halves
+from adadepth.tasks.finetune import finetuning_parts
+from adadepth.training.arguments import training_arguments
+from adadepth.training.question_evaluation import Found
+from adadepth.training.trainer import DepthTrainer
+from tests.configs.support import configured
+
+SMALL = (
+    "model=albert_act_mini", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=3",
+    "model.num_attention_heads=2", "model.intermediate_size=64", "model.max_position_embeddings=64",
+    "dataset.sequence_length=40", "tokenizer.path=null", "tokenizer.vocab_size=90", "debug=finetune",
+    "trainer.disable_tqdm=true", "trainer.gradient_accumulation_steps=1", "trainer.weight_decay=0",
+)  # fmt: skip
+NO_DROPOUT = ("model.classifier_dropout_prob=0", "model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
+WINDOWS = ("dataset.stride=8", "dataset.max_question_length=12", "dataset.max_answer_length=6")
+PLACES = ["garden", "kitchen", "cellar", "attic"]
+PETS = ["cat", "dog", "owl"]
+
+
+def question_rows(count: int, unanswerable: bool) -> list[dict[str, Any]]:
+    """Where is a pet? Contexts are longer than a window; in a third of those of version 2 the pet is not in them."""
+    rows = []
+    for number in range(count):
+        places = [PLACES[(number + shift) % 4] for shift in range(3)]
+        order = [PETS[(number // 2 + shift) % 3] for shift in range(3)]
+        context = " ".join(
+            f"the {pet} sat in the {place} for hours and hours ." for pet, place in zip(order, places, strict=True)
+        )
+        asked = "mouse" if unanswerable and number % 3 == 2 else order[number % 3]
+        texts = [] if asked == "mouse" else [places[number % 3]]
+        answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
+        rows.append({"id": f"q{number}", "question": f"where is the {asked} ?", "context": context, "answers": answers})
+    return rows
+
+
+def choice_rows(count: int) -> list[dict[str, Any]]:
+    """Which ending names the pet of the context?"""
+    rows = []
+    for number in range(count):
+        pets = [*PETS, "mouse"]
+        right = number % 4
+        endings = {f"ending{choice}": f"is a {pets[(choice + number // 4) % 4]}" for choice in range(4)}
+        pet = pets[(right + number // 4) % 4]
+        rows.append({"sent1": f"there was a {pet} .", "sent2": "what sat", "label": right, **endings})
+    return rows
+
+
+def write(folder: Path, root: str, unanswerable: bool = False, **splits: int) -> Path:
+    folder.mkdir()
+    for split, count in (splits or {"train": 12, "validation": 9}).items():
+        rows = choice_rows(count) if root == "act_swag" else question_rows(count, unanswerable)
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def settings(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[str, ...]:
+    folder = tmp_path / "table"
+    if not folder.exists():
+        write(folder, root, **table)
+    windows = WINDOWS if root == "act_squad" else ()
+    return (
+        *SMALL,
+        *windows,
+        "dataset.source=local",
+        f"dataset.path={folder}",
+        f"dataset.cache_dir={tmp_path}/cache",
+        *overrides,
+    )
+
+
+def run(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[list[Path], float]:
+    config = configured(root, *settings(tmp_path, root, f"output_dir={tmp_path}/out", *overrides, **table))
+    metric = tasks.run(config)
+    return sorted((tmp_path / "out").glob("*/*")), metric
+
+
+def figures(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for line in (directory / "metrics.jsonl").read_text().splitlines():
+        found |= json.loads(line)
+    return found
+
+
+@pytest.mark.parametrize(("root", "overrides", "classes", "auto"), [
+    ("act_squad", ("dataset=squad_v2", "trainer=albert_squad_v2"),
+     ["all", "correct", "wrong", "question", "context", "answer", "cls", "sep"], AutoModelForQuestionAnswering),
+    ("act_swag", (), ["all", "correct", "wrong", "right", "other", "taken", "context", "ending", "cls", "sep"],
+     AutoModelForMultipleChoice),
+])  # fmt: skip
+def test_a_run_trains_reports_and_is_evaluated_again(
+    root: Any, overrides: Any, classes: Any, auto: Any, tmp_path: Path
+) -> None:
+    splits = {"train": 12, "validation": 9, "other": 6}
+    sets = ("dataset.evaluation_splits=[validation,other]", "dataset.max_train_examples=10")
+    (directory,), metric = run(tmp_path, root, *overrides, *sets, unanswerable=bool(overrides), **splits)
+    record = json.loads((directory / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["final_metrics"]["eval/score"] == metric
+    assert record["data"]["train"]["examples"] == 10
+    logged = figures(directory)
+    for name in ("eval/loss", "eval/task_loss", "eval/ponder_loss", "eval/other/score", "train/task_loss"):
+        assert logged[name] >= 0, name
+    halting = json.loads((directory / "halting.json").read_text())
+    assert (halting["unit"], list(halting["classes"])) == ("token", classes)
+    counts = {name: described["n"] for name, described in halting["classes"].items()}
+    assert counts["correct"] + counts["wrong"] == counts["all"]
+    text = "ending" if root == "act_swag" else "question"
+    assert counts["context"] + counts[text] + counts["cls"] + counts["sep"] == counts["all"]
+    page = (directory / "report.html").read_text()
+    assert "tokens of the" in page
+    assert auto.from_pretrained(directory / "model").config.hidden_size == 32
+    if root == "act_squad":
+        predictions = json.loads((directory / "predictions" / "validation.json").read_text())
+        assert sorted(predictions) == sorted(f"q{number}" for number in range(8)), "debug evaluates eight questions"
+        assert {"eval/exact_match", "eval/f1", "eval/f1/answerable", "eval/f1/unanswerable"} <= logged.keys()
+    else:
+        assert logged["eval/accuracy"] == metric
+    given = settings(tmp_path, root, *overrides, *sets)
+    again = configured(root, *given, "mode=evaluate", f"checkpoint={directory}", f"output_dir={tmp_path}/again")
+    assert tasks.run(again) == pytest.approx(metric)
+
+
+@pytest.mark.parametrize("root", ["act_squad", "act_swag"])
+def test_a_budget_holds_and_is_fitted(root: str, tmp_path: Path) -> None:
+    readouts = ("model.readout_weight=0.5",) if root == "act_swag" else ()
+    held = ("model.act_penalty=0", "budget.target=2", *readouts)
+    (directory,), _ = run(tmp_path, root, *held)
+    logged = figures(directory)
+    assert logged["budget/target"] == 2
+    assert 1 <= logged["budget/measured"] <= 3
+    assert ("eval/readouts_loss" in logged) == bool(readouts)
+    given = settings(tmp_path, root, "budget.targets=[1.5,2.5]", f"output_dir={tmp_path}/again", *readouts)
+    tasks.run(configured(root, *given, "mode=evaluate", f"checkpoint={directory}"))
+    (found,) = (json.loads(path.read_text()) for path in (tmp_path / "again").glob("*/*/budgets.json"))
+    assert [row["target"] for row in found["rows"]] == [None, 1.5, 2.5]
+    assert all("score" in row["metrics"] for row in found["rows"])
+
+
+def test_no_question_is_both_fitted_and_measured_on(tmp_path: Path) -> None:
+    trainer, _ = trainer_of(tmp_path, "act_squad")
+    examples: Any = trainer.evaluation_sets["validation"]
+    fitting, reporting = halves(examples)
+    fitted, measured = ({int(examples.questions[number]) for number in half.indices} for half in (fitting, reporting))
+    assert fitted | measured == set(examples.questions.tolist())
+    assert not fitted & measured
+    assert len(fitting) + len(reporting) == len(examples) > len(fitted | measured)
+    evaluation, _ = trainer.evaluate_set("validation", reporting)
+    assert set(evaluation.report().predictions) == {examples.text(question).id for question in measured}
+
+
+def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path) -> None:
+    given = ("trainer.max_steps=4", "trainer.save_total_limit=null", "trainer.eval_strategy=no",
+             "trainer.save_strategy=steps", "trainer.load_best_model_at_end=false",
+             "model.hidden_dropout_prob=0.1")  # fmt: skip
+    (whole,), _ = run(tmp_path, "act_squad", *given)
+    expected = load_file(whole / "model" / "model.safetensors")
+    for path in (whole / "model", whole / "checkpoints" / "checkpoint-4"):
+        shutil.rmtree(path)
+    run(tmp_path, "act_squad", *given, f"resume={whole}")
+    found = load_file(whole / "model" / "model.safetensors")
+    assert all(torch.equal(found[name], weights) for name, weights in expected.items())
+
+
+@pytest.mark.slow
+def test_seeds_are_summarised(tmp_path: Path) -> None:
+    directories, metric = run(tmp_path, "act_swag", "seeds=2", "trainer.max_steps=1", "trainer.eval_steps=1",
+                              "trainer.save_steps=1")  # fmt: skip
+    assert len(directories) == 3
+    (summary,) = (path for path in directories if (path / "seeds.json").exists())
+    assert json.loads((summary / "seeds.json").read_text())["metrics"]["eval/accuracy"]["mean"] == metric
+
+
+def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[DepthTrainer, ExperimentConfig]:
+    """A trainer as the task assembles it, without the run's folder."""
+    config = configured(root, *settings(tmp_path, root, *overrides, **table))
+    args = training_arguments(config, tmp_path / "trainer")
+    torch.manual_seed(0)
+    data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
+    model = build_classifier(config.model, len(data.tokenizer), {}, data.problem)
+    parts = finetuning_parts(config, args, data, model)
+    return DepthTrainer(
+        model, args, data, parts.evaluation_sets, parts.start_evaluation, config.trainer
+    ), config  # fmt: skip
+
+
+@pytest.mark.parametrize("root", ["act_squad", "act_swag"])
+def test_accumulation_changes_no_gradient(root: str, tmp_path: Path) -> None:
+    found = []
+    for accumulation in (1, 4):
+        trainer, _ = trainer_of(
+            tmp_path, root, "trainer.max_steps=1", f"trainer.per_device_train_batch_size={8 // accumulation}",
+            f"trainer.gradient_accumulation_steps={accumulation}", "trainer.eval_strategy=no",
+            "trainer.save_strategy=no", "trainer.load_best_model_at_end=false", *NO_DROPOUT,
+        )  # fmt: skip
+        model = trainer.model.train()
+        batches = [
+            trainer.data.collate(
+                [trainer.data.train[(0, 8 // accumulation * part + place)] for place in range(8 // accumulation)]
+            )
+            for part in range(accumulation)
+        ]
+        _, counts = trainer.get_batch_samples(iter(batches), accumulation, torch.device("cpu"))
+        for batch in batches:
+            trainer.compute_loss(model, batch, num_items_in_batch=counts).backward()
+        found.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, gradient in found[0].items():
+        if gradient is not None:
+            torch.testing.assert_close(found[1][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("root", ["act_squad", "act_swag"])
+def test_evaluation_does_not_depend_on_its_batch_size(root: str, tmp_path: Path) -> None:
+    trainer, _ = trainer_of(tmp_path, root)
+    small = trainer.evaluate()
+    histogram = trainer.last_reports["validation"].statistics["classes"]
+    trainer.args.per_device_eval_batch_size = 7
+    large = trainer.evaluate()
+    for name, value in small.items():
+        if "per_second" not in name and "runtime" not in name:
+            assert large[name] == pytest.approx(value, rel=1e-5), name
+    for name, described in trainer.last_reports["validation"].statistics["classes"].items():
+        assert described.get("histogram") == histogram[name].get("histogram"), name
+
+
+@pytest.mark.parametrize("threshold", [-100.0, 0.0, 100.0])
+def test_answers_are_those_of_a_plain_loop_over_all_windows(threshold: float, tmp_path: Path) -> None:
+    trainer, config = trainer_of(
+        tmp_path, "act_squad", "dataset=squad_v2", "trainer=albert_squad_v2",
+        f"dataset.null_score_threshold={threshold}", "model.initializer_range=0.3", "dataset.n_best=64",
+        unanswerable=True,
+    )  # fmt: skip
+    trainer.evaluate()
+    examples: Any = trainer.evaluation_sets["validation"]
+    predicted = trainer.last_reports["validation"].predictions
+    model = trainer.model.eval()
+    best: dict[int, tuple[float, str]] = {}
+    null: dict[int, float] = {}
+    for number in range(len(examples)):
+        example = examples[number]
+        batch = trainer.data.collate([example])
+        with torch.no_grad():
+            outputs = model(**trainer.model_inputs(batch))
+        starts, ends = outputs.start_logits[0].tolist(), outputs.end_logits[0].tolist()
+        question = example["question"]
+        null[question] = min(null.get(question, float("inf")), starts[0] + ends[0])
+        for first in (batch["token_kind"][0] == 2).nonzero().flatten().tolist():
+            for last in range(first, first + config.dataset.max_answer_length):
+                if last < len(starts) and batch["token_kind"][0][last] == 2:
+                    shift = example["context_shift"]
+                    text = examples.span_text(question, first + shift, last + shift)
+                    best[question] = max(best.get(question, (-1e9, "")), (starts[first] + ends[last], text))
+    expected = {
+        examples.text(question).id: "" if null[question] - score > threshold else text
+        for question, (score, text) in best.items()
+    }
+    assert len(examples) > len(expected)
+    assert predicted == expected
+    if threshold:
+        assert set(map(bool, predicted.values())) == {threshold > 0}
+
+
+def test_windows_of_several_processes_are_joined_in_any_order() -> None:
+    found = [Found(1.0, 5, 6, 3.0), Found(2.0, 9, 9, 4.0), Found(2.0, 3, 4, 2.5)]
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        first, second, third = (found[number] for number in order)
+        assert first.joined(second).joined(third) == Found(2.0, 3, 4, 2.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("root", "name"), [("act_squad", "eval/f1"), ("act_swag", "eval/accuracy")])
+def test_a_small_table_is_learned(root: str, name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "table", root, train=24, validation=24)
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    for row in rows:  # what can be learned in seconds: the right answer is the same everywhere
+        if root == "act_squad":
+            row["answers"] = {"text": ["owl"], "answer_start": [row["context"].index("owl")]}
+        else:
+            row["label"] = next(choice for choice in range(4) if row[f"ending{choice}"] == "is a owl")
+    for split in ("train", "validation"):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory,), _ = run(
+        tmp_path, root, "trainer.max_steps=80", "dataset.max_evaluation_examples=null", "trainer.learning_rate=3e-3",
+        "trainer.per_device_train_batch_size=16", "trainer.eval_strategy=no", "trainer.save_strategy=no",
+        "trainer.load_best_model_at_end=false", "model.initializer_range=0.2", "model.act_penalty=0", *NO_DROPOUT,
+    )  # fmt: skip
+    record = json.loads((directory / "run.json").read_text())
+    assert record["final_metrics"][name] > 0.8

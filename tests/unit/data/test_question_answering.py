@@ -1,0 +1,208 @@
+"""Questions on their way from files to windows: spans of tokens, windows, and the positions of answers in them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.config import QuestionConfig, Source, TokenizerConfig
+from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data.question_answering import CONTEXT, QUESTION, cut_windows
+from adadepth.data.question_store import answer_tokens
+from adadepth.data.tokenizer import encode_with_spans
+from adadepth.errors import DataError, UserError
+
+from .labelled_support import write_table
+from .tokenizers_support import tokenizer
+
+CONTEXT_TEXT = "Don't  stop the naïve cat: they said 12 of 345 cats don't stop, and a lot of lots — that now!"
+QUESTIONS = [
+    ("who should not be stopped?", "the naïve cat"),
+    ("how many cats don't?", "12 of 345"),
+    ("when?", "now"),
+    ("what is a cat?", None),
+]
+
+
+def row(number: int, question: str, answer: str | None, context: str = CONTEXT_TEXT) -> dict[str, Any]:
+    texts = [] if answer is None else [answer]
+    answers = {"text": texts, "answer_start": [context.index(text) for text in texts]}
+    return {"id": f"q{number}", "question": question, "context": context, "answers": answers}
+
+
+ROWS = [row(number, *entry) for number, entry in enumerate(QUESTIONS)]
+
+
+def load(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **changes: Any) -> LabelledData:
+    for split in ("train", "validation"):
+        if not (folder / "table" / f"{split}.{changes.get('suffix', 'jsonl')}").exists():
+            write_table(folder / "table" / f"{split}.{changes.get('suffix', 'jsonl')}", rows)
+    if not (folder / kind).exists():
+        tokenizer(kind).save_pretrained(folder / kind)
+    settings: dict[str, Any] = {
+        "name": "questions", "source": Source.local, "path": str(folder / "table"), "cache_dir": str(folder / "cache"),
+        "sequence_length": 32, "stride": 5, "max_question_length": 12, "unanswerable": True,
+    }  # fmt: skip
+    changes.pop("suffix", None)
+    dataset = QuestionConfig(**{**settings, **changes})
+    return load_labelled_data(dataset, TokenizerConfig(path=str(folder / kind)), 0)
+
+
+def windows_of_the_library(words: PreTrainedTokenizerFast, question: str, length: int, stride: int) -> Any:
+    """The tokenizer's own windows: its `stride` is what two of them share."""
+    asked = len(words(question, add_special_tokens=False)["input_ids"])
+    room = length - asked - words.num_special_tokens_to_add(pair=True)
+    return words(
+        question, CONTEXT_TEXT, truncation="only_second", max_length=length, stride=room - stride,
+        return_overflowing_tokens=True, return_offsets_mapping=True, return_token_type_ids=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_windows_are_those_of_the_library(kind: str, tmp_path: Path) -> None:
+    words, examples = tokenizer(kind), load(tmp_path, kind=kind, sequence_length=40, max_question_length=24).train
+    found = [examples[number] for number in range(len(examples))]
+    for number, (question, _) in enumerate(QUESTIONS):
+        theirs = windows_of_the_library(words, question, 40, 5)
+        ours = [example for example in found if example["question"] == number]
+        assert len(theirs["input_ids"]) == len(ours) > 1
+        for window, ids in enumerate(theirs["input_ids"]):
+            assert ours[window]["input_ids"].tolist() == ids
+            owners = theirs.sequence_ids(window)
+            assert (ours[window]["token_kind"] == QUESTION).tolist() == [owner == 0 for owner in owners]
+            assert (ours[window]["token_kind"] == CONTEXT).tolist() == [owner == 1 for owner in owners]
+            if kind == "bert":
+                assert ours[window]["token_type_ids"].tolist() == theirs["token_type_ids"][window]
+    assert examples.lengths().tolist() == [len(example["input_ids"]) for example in found]
+    assert [example["index"] for example in found] == list(range(len(found)))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "t5"])
+def test_spans_are_the_characters_of_the_tokens_without_the_space_before(kind: str) -> None:
+    words = tokenizer(kind)
+    texts = [CONTEXT_TEXT, "", "  \u200b cat", "東京 cats"]
+    for text, (ids, spans) in zip(texts, encode_with_spans(words, texts), strict=True):
+        encoding = words(text, add_special_tokens=False, return_offsets_mapping=True)
+        assert ids == encoding["input_ids"]
+        for (start, end), (first, last) in zip(spans.tolist(), encoding["offset_mapping"], strict=True):
+            assert text[start:end] == text[first:last].lstrip()
+            assert end == last
+
+
+def label_by_loop(offsets: list[tuple[int, int]], owners: list[int | None], start: int, end: int) -> tuple[int, int]:
+    """The plain loop of the library's example: walk to the tokens that hold the answer's first and last character."""
+    inside = [place for place, owner in enumerate(owners) if owner == 1]
+    first, last = inside[0], inside[-1]
+    if offsets[first][0] > start or offsets[last][1] < end:
+        return 0, 0
+    while first <= inside[-1] and offsets[first][0] <= start:
+        first += 1
+    while offsets[last][1] >= end:
+        last -= 1
+    return first - 1, last + 1
+
+
+def test_answers_are_where_a_plain_loop_finds_them(tmp_path: Path) -> None:
+    words, examples = tokenizer("bert"), load(tmp_path, max_question_length=20).train
+    found = [examples[number] for number in range(len(examples))]
+    positions = set()
+    for number, (question, answer) in enumerate(QUESTIONS):
+        theirs = windows_of_the_library(words, question, 32, 5)
+        ours = [example for example in found if example["question"] == number]
+        for window, example in enumerate(ours):
+            expected = (0, 0)
+            if answer is not None:
+                start = CONTEXT_TEXT.index(answer)
+                expected = label_by_loop(
+                    theirs["offset_mapping"][window], theirs.sequence_ids(window), start, start + len(answer)
+                )
+            assert (example["start_positions"], example["end_positions"]) == expected
+            positions.add(expected > (0, 0))
+            if answer is not None and expected > (0, 0):
+                span = [place + example["context_shift"] for place in expected]
+                assert examples.span_text(number, *span) == answer
+    assert positions == {True, False}
+
+
+def test_windows_overlap_and_leave_nothing_out() -> None:
+    for length in range(14):
+        for room in range(1, 8):
+            for stride in range(1, room + 1):
+                expected, start = [], 0
+                while True:  # as in BERT's run_squad.py
+                    size = min(length - start, room)
+                    expected.append((start, start + size))
+                    if start + size == length:
+                        break
+                    start += stride
+                owners, starts, ends = cut_windows(np.array([length]), np.array([room]), stride)
+                assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == expected
+                assert not owners.any()
+
+
+def test_an_answer_that_no_token_holds_is_ignored() -> None:
+    spans = np.array([[0, 3], [5, 8], [8, 9]])
+    assert answer_tokens(spans, 5, "abc") == (1, 1)
+    assert answer_tokens(spans, 2, "abcd") == (0, 1)
+    assert answer_tokens(spans, 7, "ab") == (1, 2)
+    assert answer_tokens(spans, 3, "ab") == (-100, -100)
+
+
+def test_a_batch_is_padded_and_numbered(tmp_path: Path) -> None:
+    data = load(tmp_path)
+    batch = data.collate([data.train[(3, number)] for number in range(3)])
+    assert batch["input_ids"].shape == batch["token_kind"].shape == (3, 32)
+    assert set(batch) == {
+        "input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "token_kind", "index", "question",
+        "context_shift", "start_positions", "end_positions",
+    }  # fmt: skip
+    padding = batch["attention_mask"] == 0
+    assert not batch["token_kind"][padding].any()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_prepared_data_are_cached_whatever_the_windows(suffix: str, tmp_path: Path) -> None:
+    first = load(tmp_path, suffix=suffix)
+    made = sorted(path.name for path in (tmp_path / "cache").glob("questions-*[!k]"))
+    other = load(tmp_path, suffix=suffix, sequence_length=40, stride=9, max_question_length=6)
+    assert sorted(path.name for path in (tmp_path / "cache").glob("questions-*[!k]")) == made
+    assert len(other.train) < len(first.train)
+    assert first.train.text(0)._asdict() == {"id": "q0", "context": CONTEXT_TEXT, "answers": ["the naïve cat"]}
+    again = pickle.loads(pickle.dumps(first.train))
+    assert again[3]["input_ids"].tolist() == first.train[3]["input_ids"].tolist()
+    assert first.summary["train"] == {
+        "rows": 4, "examples": 4, "windows": len(first.train), "tokens": first.summary["train"]["tokens"],
+        "unanswerable": 1, "answers_lost": 0,
+    }  # fmt: skip
+
+
+def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
+    data = load(tmp_path, max_train_examples=2, max_evaluation_examples=1)
+    assert len(set(data.train.questions.tolist())) == 2
+    assert len(data.train) > 2
+    assert data.summary["evaluation"]["validation"]["examples"] == 1
+
+
+@pytest.mark.parametrize(("change", "settings", "expected"), [
+    ({"answers": {"text": ["dog"], "answer_start": [3]}}, {},
+     "dataset.answers_column=answers: row 0 of .* has the answer 'dog', but at character 3 of .* there is \"'t \""),
+    ({"answers": {"text": ["cat"], "answer_start": []}}, {}, "has 1 answers but 0 places"),
+    ({"answers": {"text": [""], "answer_start": [0]}}, {}, "has the answer '' at 0; a text and its first character"),
+    ({"answers": "cat"}, {}, r"holds str, not \{text: \[...\], answer_start: \[...\]\}"),
+    ({"answers": {"text": [], "answer_start": []}}, {"unanswerable": False},
+     "dataset.unanswerable=false: row 0 of .* has no answer; if questions may have none, set it to true"),
+    ({"question": 7}, {}, "dataset.question_column=question: row 0 of .* holds int, not text"),
+    ({}, {"context_column": "contxt"}, "dataset.context_column=contxt: .*did you mean 'context'?"),
+    ({}, {"stride": 18}, "dataset.stride=18: windows of dataset.sequence_length=32 hold 17 context tokens"),
+])  # fmt: skip
+def test_what_is_wrong_is_one_line(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:
+    write_table(tmp_path / "table" / "train.parquet", [{**entry, **change} for entry in ROWS[:2]])
+    write_table(tmp_path / "table" / "validation.parquet", ROWS[:1])
+    with pytest.raises((DataError, UserError), match=expected) as raised:
+        load(tmp_path, suffix="parquet", **settings)
+    assert "\n" not in str(raised.value)
