@@ -15,7 +15,16 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.depth import smooth_depth
 from adadepth.halting.trace import DepthTrace, Work
-from adadepth.models.albert.encoder import AlbertAttention, AlbertEmbeddings, HaltingProjection, activation, words_of
+from adadepth.models.albert.encoder import (
+    AlbertAttention,
+    AlbertEmbeddings,
+    HaltingProjection,
+    PositionEmbedding,
+    TypeEmbedding,
+    activation,
+    sinusoids,
+    words_of,
+)
 from adadepth.models.albert.ragged import Kernel
 from adadepth.models.albert_act.configuration import AlbertActConfig
 from adadepth.models.albert_act.encoder import AlbertActTransformer, StateRecord
@@ -53,6 +62,19 @@ class AlbertActPreTrainedModel(PreTrainedModel):
             init.constant_(module.bias, self.config.halt_bias_init)
         elif isinstance(module, AlbertActMLMHead):
             init.zeros_(module.bias)
+        elif self.config.position_init == "sinusoidal" and isinstance(module, PositionEmbedding | TypeEmbedding):
+            self._init_positions(module)
+
+    def _init_positions(self, module: nn.Embedding) -> None:
+        """Sinusoids; where there are columns, rows fill the first half of the width and columns the second."""
+        config, has_columns = self.config, self.config.type_vocab_size > 2
+        if isinstance(module, TypeEmbedding) and not has_columns:
+            return
+        width = 2 * (config.embedding_size // (4 if has_columns else 2))
+        waves = sinusoids(module.num_embeddings, width, config.initializer_range)
+        room = config.embedding_size - width
+        padding = (room, 0) if isinstance(module, TypeEmbedding) else (0, room)
+        init.copy_(module.weight, nn.functional.pad(waves, padding))
 
     def ponder_term(self, outputs: AlbertActOutput) -> LossTerm:
         """The penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or in tokens."""
