@@ -26,7 +26,7 @@ from adadepth.models.albert.encoder import (
     words_of,
 )
 from adadepth.models.albert.ragged import Kernel
-from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig
 from adadepth.models.albert_act.encoder import AlbertActTransformer, StateRecord
 from adadepth.models.albert_act.execution import ragged_kernel
 from adadepth.models.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
@@ -95,6 +95,12 @@ class AlbertActPreTrainedModel(PreTrainedModel):
         steps = torch.arange(1, survival.shape[-1] + 1, device=survival.device)
         depth = 1.0 + smooth_depth(survival, steps < trace.updates.unsqueeze(-1))
         return LossTerm((depth * trace.valid).sum(), trace.valid.sum())
+
+    @property
+    def executions(self) -> tuple[str, ...]:
+        """The executions that give the same results; one alone where nobody halts, or halted states keep moving."""
+        adapts = self.config.fixed_depth is None and self.config.state_rule in FREEZING_RULES
+        return ("dense", "ragged") if adapts else ("dense",)
 
     depth_knob = "halting threshold 1 - act_epsilon"
 
