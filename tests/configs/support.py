@@ -44,6 +44,7 @@ HOMES = {
     **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},
     **{("preset", name): "par_tiny" for name in ("none", "seed")},
     **{("debug", name): "par_tiny" for name in ("stream", "search")},
+    ("model", "ponder_albert_hops"): "ponder_hops", ("trainer", "ponder_hops"): "ponder_hops",
     ("model", "parity_rnn"): "ponder_parity",
     ("dataset", "parity_vectors"): "ponder_parity",
     ("trainer", "parity"): "ponder_parity",
