@@ -26,6 +26,7 @@ HOMES = {
     ("tokenizer", "pretrained"): "ponder_tiny",
     ("sweep", "glue"): "ponder_tiny",
     ("debug", "finetune"): "ponder_tiny",
+    ("model", "ponder_albert_hops"): "ponder_hops", ("trainer", "ponder_hops"): "ponder_hops",
     **{("model", f"adalayers_{name}"): "adalayers_tiny" for name in (
         "minilm", "roberta_large", "bart_large_cnn", "bert_base",
     )},
@@ -44,7 +45,6 @@ HOMES = {
     **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},
     **{("preset", name): "par_tiny" for name in ("none", "seed")},
     **{("debug", name): "par_tiny" for name in ("stream", "search")},
-    ("model", "ponder_albert_hops"): "ponder_hops", ("trainer", "ponder_hops"): "ponder_hops",
     ("model", "parity_rnn"): "ponder_parity",
     ("dataset", "parity_vectors"): "ponder_parity",
     ("trainer", "parity"): "ponder_parity",
