@@ -131,6 +131,29 @@ def rivals_table(found: Mapping[str, Any]) -> str:
     return "\n".join(["rivals of equal work (work as a multiple of the adaptive run's):", "", *lines])
 
 
+def grid_picture(grid: Mapping[str, Any]) -> str:
+    """Draw a grid twice, side by side: how far each cell is from the start, and how many updates it received.
+
+    Args:
+        grid: Of grids.json. Walls show as `##`, the start as `S`, cells that cannot be reached as `.`.
+    """
+
+    def row_of(values: Sequence[Any], number: int) -> str:
+        line = ""
+        for cell, value in zip(grid["cells"][number], values, strict=True):
+            if cell in "#S":
+                line += " ##" if cell == "#" else "  S"
+                continue
+            line += f"{'.' if value is None else value:>3}"
+        return line
+
+    far = [row_of(values, number) for number, values in enumerate(grid["difficulty"])]
+    deep = [row_of(values, number) for number, values in enumerate(grid["updates"])]
+    width = max(map(len, far)) + 4
+    heading = f"{'steps from the start':<{width}}updates"
+    return "\n".join([heading, *(f"{left:<{width}}{right}" for left, right in zip(far, deep, strict=True))])
+
+
 def layers_table(summary: Mapping[str, Any], step: int | None = None) -> str:
     """Draw the distribution over layers as text: a header, a line per state, and what is missing with the reason.
 

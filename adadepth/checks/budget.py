@@ -26,7 +26,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     if budget.targets:
         yield from _targets(config)
     if budget.target is None:
-        if budget != BudgetConfig(targets=budget.targets, unit=budget.unit):
+        if config.mode is Mode.train and budget != BudgetConfig(targets=budget.targets, unit=budget.unit):
             yield "budget: read only with a target, e.g. budget=depth budget.target=3"
         return
     given = f"budget.target={budget.target:g}"

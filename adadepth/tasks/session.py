@@ -18,6 +18,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from adadepth.analysis.console import grid_picture
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
 from adadepth.config import ExperimentConfig, Mode, SearchConfig, positions_read
@@ -152,6 +153,7 @@ def fit(
     if session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
+    _show_grid(session)
     _time_executions(session)
     trainer.save_model(str(run.directory / folder))
     best = trainer.state.best_model_checkpoint
@@ -161,6 +163,13 @@ def fit(
         stopped_because=session.stop.reason,
     )
     return session.tracking.last_metrics
+
+
+def _show_grid(session: Session) -> None:
+    """An example of what was allocated where, for tasks that have a picture."""
+    grids = [report.grids for report in session.trainer.last_reports.values() if report.grids]
+    if grids and session.trainer.is_world_process_zero():
+        print(f"\n{grid_picture(grids[0][0])}\n", flush=True)
 
 
 def _time_executions(session: Session) -> None:

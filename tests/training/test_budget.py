@@ -1,0 +1,123 @@
+"""Runs under a budget: from the settings to files, one checkpoint at several depths, and the rival of equal work."""
+
+import json
+
+import pytest
+
+from adadepth import tasks
+from adadepth.errors import CheckpointError, ConfigError
+from tests.configs.support import configured
+
+TINY = (
+    "debug=finetune", "trainer.disable_tqdm=true", "dataset.size=3", "dataset.beyond_sizes=[]",
+    "dataset.max_evaluation_examples=24", "dataset.train_examples=32", "model.num_hidden_layers=4",
+    "model.hidden_size=16", "model.embedding_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
+    "budget.target=2", "trainer.max_steps=4", "trainer.logging_steps=1",
+)  # fmt: skip
+
+
+def lines_of(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run that grew, held and fell."""
+    folder = tmp_path_factory.mktemp("runs")
+    tasks.run(configured("act_maze", *TINY, f"output_dir={folder}"))
+    (directory,) = folder.glob("act_maze/*")
+    return directory
+
+
+def test_target_depth_and_multiplier_are_logged_and_drawn(trained):
+    lines = [line for line in lines_of(trained) if "budget/target" in line]
+    assert lines[0]["budget/target"] == 3  # grow_from
+    assert all({"budget/measured", "budget/multiplier", "train/budget_loss"} <= line.keys() for line in lines)
+    assert lines[0]["budget/multiplier"] == 0
+    assert (trained / "figures" / "budget.png").exists()
+    page = (trained / "report.html").read_text()
+    assert "Budget and depth" in page
+    assert "Price of an update" in page
+    assert (trained / "checkpoints" / "checkpoint-4" / "budget.json").exists()
+
+
+def test_halted_tokens_that_are_left_out_are_timed(trained):
+    assert json.loads((trained / "run.json").read_text())["final_metrics"]["cost/speedup_over_dense"] > 0
+    assert "Faster than dense" in (trained / "report.html").read_text()
+
+
+def test_one_checkpoint_is_set_to_several_depths(trained, tmp_path, capsys):
+    overrides = ("mode=evaluate", f"checkpoint={trained}", "budget.targets=[1,3,4]", f"output_dir={tmp_path}")
+    tasks.run(configured("act_maze", *TINY, "budget.target=null", *overrides))
+    (directory,) = tmp_path.glob("*/*")
+    found = json.loads((directory / "budgets.json").read_text())
+    assert (found["fitted_on"], found["measured_on"]) == (12, 12)
+    assert [row["target"] for row in found["rows"]] == [None, 1, 3, 4]
+    means = [row["mean"] for row in found["rows"][1:]]
+    assert means == sorted(means)
+    for row in found["rows"][1:]:
+        assert row["fit"]["is_reached"] == (abs(row["fit"]["depth"] - row["target"]) <= 0.005 * row["target"])
+        assert 0 < row["adaptive_over_full"] <= 1
+    assert (directory / "budgets.csv").read_text().startswith("target,level,fitted,mean,std,")
+    assert (directory / "figures" / "budgets.png").exists()
+    assert "One checkpoint at several depths" in (directory / "report.html").read_text()
+    assert "one checkpoint at several depths (updates)" in capsys.readouterr().out
+
+
+def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
+    halting = json.loads((trained / "halting.json").read_text())
+    tasks.run(configured("act_maze", *TINY, f"rival_of={trained}", f"output_dir={trained.parents[1]}"))
+    rows = json.loads((trained / "rivals.json").read_text())["rows"]
+    assert [row["kind"] for row in rows] == ["adaptive", "fixed depth"]
+    share = halting["cost"]["executed_over_full"] * halting["max_depth"]
+    assert share - 1e-6 <= rows[1]["max_depth"] < share + 1
+    assert (rows[1]["mean"], rows[1]["std"]) == (rows[1]["max_depth"], 0)
+    assert "Rivals of equal work" in (trained / "report.html").read_text()
+    assert "rivals of equal work" in capsys.readouterr().out
+    (rival,) = trained.parents[1].glob("act_maze_rival/*")
+    assert json.loads((rival / "model" / "config.json").read_text())["fixed_depth"] == rows[1]["max_depth"]
+
+
+def test_a_rival_needs_a_finished_run(tmp_path, trained):
+    with pytest.raises(CheckpointError, match=r"latest: no run with halting\.json"):
+        tasks.run(configured("act_maze", *TINY, "rival_of=latest", f"output_dir={tmp_path}"))
+
+
+def test_the_work_of_full_depth_can_be_the_unit(tmp_path):
+    tasks.run(configured("act_maze", *TINY, "budget=work", "budget.target=0.5", f"output_dir={tmp_path}"))
+    (directory,) = tmp_path.glob("*/*")
+    last = [line for line in lines_of(directory) if "budget/measured" in line][-1]
+    assert 0 < last["budget/measured"] <= 1
+    assert last["budget/target"] == pytest.approx(0.5, abs=0.51)
+
+
+def test_sequences_that_halt_are_held_too(tmp_path):
+    small = ("debug=finetune", "trainer.disable_tqdm=true", "model.num_hidden_layers=4", "dataset=hops_sequence")
+    budget = ("budget=depth", "budget.target=2", "model.kl_penalty_factor=0", f"output_dir={tmp_path}")
+    tasks.run(configured("ponder_tiny", *small, *budget))
+    (directory,) = tmp_path.glob("*/*")
+    assert any("budget/multiplier" in line for line in lines_of(directory))
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    (("model.act_penalty=1e-3",), "model.act_penalty=0.001 is a price beside it; set it to 0, or budget=none"),
+    (("budget.target=9",), "budget.target=9: must be from 1 to 4, in updates"),
+    (("budget.target=0.5",), "budget.target=0.5: must be from 1 to 4, in updates"),
+    (("budget=work", "budget.target=2"), "budget.target=2: must be from 0 to 1, in macs"),
+    (("budget.grow=0.6", "budget.hold=0.3", "budget.ramp=0.3"), "but they add up to 1.2"),
+    (("budget.grow_from=5",), "budget.grow_from=5: must be at most model.num_hidden_layers=4"),
+    (("budget.target=null",), "budget: read only with a target"),
+    (("budget.targets=[2]",), "budget.targets=[2.0]: read only with mode=evaluate"),
+    (("budget.gain=0",), "budget.gain=0.0: must be above 0"),
+    (("rival_of=x", "seeds=2"), "rival_of=x: not with seeds=2"),
+])  # fmt: skip
+def test_what_makes_no_sense_is_one_line(overrides, message):
+    with pytest.raises(ConfigError) as error:
+        configured("act_maze", *TINY, *overrides)
+    (line,) = str(error.value).splitlines()
+    assert message in line
+
+
+def test_a_model_without_a_depth_to_learn_is_refused():
+    with pytest.raises(ConfigError, match="model=albert learns no depth to hold"):
+        configured("ponder_tiny", "model=albert_mini", "budget=depth")
