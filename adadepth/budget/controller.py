@@ -20,7 +20,7 @@ from torch import Tensor
 
 SMOOTHING = 0.95
 INTEGRAL = 3e-3
-PROPORTIONAL = 0.15
+PROPORTIONAL = 0.3
 LIMIT = 1.0
 
 
