@@ -7,7 +7,7 @@ no gradient. Its smooth form raises the survivals to a small power instead:
 
 With a = 1 this is the expected depth, and a model can lower it while every unit still runs to the cap (many small
 probabilities, each of them far from a decision); with a -> 0 it is N itself. a = 0.3 was near enough to N for a
-controller to hold N, and smooth enough to train (docs/decisions/0012).
+controller to hold N, and smooth enough to train (docs/decisions/0013).
 
 Shape legend: ... any leading dimensions, N steps.
 """

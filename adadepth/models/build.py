@@ -35,6 +35,7 @@ _SHAPES = (
     "num_attention_heads",
     "intermediate_size",
     "max_position_embeddings",
+    "type_vocab_size",
     "readout",
     "halting_head",
     "halting_head_layers",
@@ -192,7 +193,7 @@ def _configuration(
     given = {name: getattr(settings, name) for name in _setting_names(settings)}
     values = {name: getattr(value, "value", value) for name, value in given.items() if value is not None}
     if source is not None:
-        _check_source(settings, source, values)
+        _check_source(settings, source, values, fields)
         values |= {
             name: getattr(source, name) for name, value in given.items() if value is None and hasattr(source, name)
         }
@@ -213,16 +214,22 @@ def _setting_names(settings: ModelConfig) -> list[str]:
     return [field.name for field in dataclasses.fields(settings) if field.name not in _NOT_IN_MODEL]
 
 
-def _check_source(settings: ModelConfig, source: PreTrainedConfig, values: Mapping[str, Any]) -> None:
-    """Whether the pretrained weights are of a family, and of the sizes, that these settings can start from."""
+def _check_source(
+    settings: ModelConfig, source: PreTrainedConfig, values: Mapping[str, Any], fields: Mapping[str, Any]
+) -> None:
+    """Whether the pretrained weights are of a family, and of the sizes, that these settings and data can start from."""
     path, known = settings.pretrained, sorted({settings.name, *_SOURCES})
     if source.model_type not in known:
         raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}; needed is {' or '.join(known)}")
+    wanted = {f"model.{name}": (name, values[name]) for name in _SHAPES if name in values}
+    wanted |= {f"the data's {name}": (name, fields[name]) for name in _SHAPES if name in fields}
     differing = [
-        name for name in _SHAPES if name in values and hasattr(source, name) and getattr(source, name) != values[name]
+        f"{shown}={value} but {getattr(source, name)} there"
+        for shown, (name, value) in wanted.items()
+        if hasattr(source, name) and getattr(source, name) != value
     ]
     if differing:
-        listed = "; ".join(f"model.{name}={values[name]} but {getattr(source, name)} there" for name in differing)
+        listed = "; ".join(differing)
         raise ConfigError(f"model.pretrained={path}: {listed}")
 
 

@@ -72,7 +72,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
     kind = {"ponder": "finetune", "adalayers": "finetune", "par": "search"}.get(arguments[1].split("_")[0], "default")
-    debug = "debug=stream" if arguments[1] == "par_network" else f"debug={kind}"
+    of_roots = {"par_network": "stream", "act_maze": "finetune"}
+    debug = f"debug={of_roots.get(arguments[1], kind)}"
     if any("latest" in argument for argument in arguments):
         invoke(monkeypatch, *arguments[:2], debug)
     capsys.readouterr()

@@ -188,7 +188,7 @@ def test_halves_of_a_batch_add_up_to_the_whole(model_class):
 
 @pytest.mark.parametrize("model_class", WITH_READOUTS)
 def test_without_weight_nothing_changes(model_class, tmp_path):
-    """No part, no count, no field in a saved configuration, and not one state is kept."""
+    """No part and no count, the other parts bit for bit; a configuration of before reads as weight 0."""
     model, batch = make(model_class, readout_weight=0.0), labelled_batch(model_class)
     outputs = model(**batch)
     assert "readouts" not in outputs.loss_parts
@@ -199,7 +199,7 @@ def test_without_weight_nothing_changes(model_class, tmp_path):
         assert torch.equal(part, with_weight.loss_parts[name]), name
     model.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved.pop("readout_weight", 0.0) == 0.0
+    assert saved.pop("readout_weight") == 0.0
     assert AlbertActConfig(**saved).readout_weight == 0.0
 
 

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from adadepth import tasks
-from adadepth.errors import CheckpointError
+from adadepth.errors import CheckpointError, ConfigError
 from tests.configs.support import configured
 
 SMALL = (
@@ -62,6 +62,9 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
     assert [len(grids[0]["cells"]) for grids in found["sets"].values()] == [6, 7]
     with pytest.raises(CheckpointError, match=r"dataset.field=20: the model has only 16 positions"):
         run(tmp_path / "wide", "act_maze", *again, "dataset.field=20", "model.max_position_embeddings=null")
+    start = (*SMALL, f"model.pretrained={directory}/model", "dataset.field=12", "dataset.beyond_sizes=[]")
+    with pytest.raises(ConfigError, match=r"the data's type_vocab_size=12 but 16 there"):
+        run(tmp_path / "narrow", "act_maze", *start)
 
 
 @pytest.fixture(scope="module")
