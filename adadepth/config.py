@@ -25,6 +25,7 @@ StateRule = StrEnum("StateRule", ["single", "graves", "accumulated", "basic"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
 HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
 Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
+PositionInit = StrEnum("PositionInit", ["normal", "sinusoidal"])
 Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
 KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
 Prior = StrEnum("Prior", ["geometric", "uniform"])
@@ -114,6 +115,7 @@ class AlbertActModelConfig(AlbertModelConfig):
     halt_bias_init: float = 0.0  # initial halting bias; negative starts deep, positive starts shallow
     recall: bool = False  # the block reads the embedded input again in every iteration
     fixed_depth: int | None = None  # updates of every token, and nobody halts: the rival of equal work
+    position_init: PositionInit = PositionInit.normal  # initial position embeddings; sinusoidal: neighbours are alike
     execution: Execution = Execution.auto  # update all tokens until the last has halted, or running ones only
 
 

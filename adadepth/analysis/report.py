@@ -116,6 +116,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
     run, config = files.run, files.config
     model, data = config.get("model") or {}, config.get("dataset") or {}
     is_architecture, described = run_unit(files) == "architecture", files.halting.get("architecture")
+    stage = config.get("halting") or {}
     is_search = is_architecture and not (described and is_fixed(described))
     found = {
         "Model": _listed(
@@ -142,6 +143,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
                 "exit_rule",
             ),
         ),
+        "Second stage": _listed(stage, ("slope", "threshold")) if stage.get("alone") else "",
         "Layers": _listed(model, _LAYER_SETTINGS),
         "Network": _listed(model, _NETWORK_SETTINGS),
         "Search": _listed(config.get("search") or {}, _SEARCH_SETTINGS) if is_search else "",

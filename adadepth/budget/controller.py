@@ -20,7 +20,7 @@ from torch import Tensor
 
 SMOOTHING = 0.95
 INTEGRAL = 3e-3
-PROPORTIONAL = 6e-2
+PROPORTIONAL = 0.15
 LIMIT = 1.0
 
 

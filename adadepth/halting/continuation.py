@@ -3,7 +3,7 @@
     g_n = max(0, l_n - min_{m > n} l_m)       what the best of the further steps would save, in units of the loss
     c_n = sigmoid(k (g_n - gamma))            target of going on after step n; that of halting, lambda_n, is 1 - c_n
 
-After the second stage of Ouro (Zhu et al. 2025, arXiv 2510.25741, section 3.4), which asks whether one more step lowers
+After the second stage of Ouro (Zhu et al. 2025, arXiv 2510.25741), which asks whether one more step lowers
 the loss. Where a solution takes several steps the loss stands still until the last of them, so here any later step
 counts.
 

@@ -122,7 +122,7 @@ def uniform_prior(steps: int, device: torch.device | str | None = None) -> Halti
     """The same probability 1 / N at every step, (N,): no step is preferred, so none is starved of gradients.
 
     Of a posterior that sums to one, KL(p || uniform) = log N - H(p): the divergence is an entropy bonus (Zhu et al.
-    2025, Ouro, arXiv 2510.25741, section 3.3). The prior is exact over N steps, so there is nothing to truncate.
+    2025, Ouro, arXiv 2510.25741). The prior is exact over N steps, so there is nothing to truncate.
     """
     return HaltingDistribution(torch.full((steps,), -math.log(steps), device=device))
 

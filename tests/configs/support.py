@@ -26,6 +26,7 @@ HOMES = {
     ("tokenizer", "pretrained"): "ponder_tiny",
     ("sweep", "glue"): "ponder_tiny",
     ("debug", "finetune"): "ponder_tiny",
+    ("model", "ponder_albert_hops"): "ponder_hops", ("trainer", "ponder_hops"): "ponder_hops",
     **{("model", f"adalayers_{name}"): "adalayers_tiny" for name in (
         "minilm", "roberta_large", "bart_large_cnn", "bert_base",
     )},

@@ -6,6 +6,7 @@ width, H hidden width, A attention heads.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,14 +19,38 @@ from adadepth.models.albert.configuration import AlbertShape
 from adadepth.models.albert.ragged import Attend, Refresh, attend_packed, remember
 
 
+class PositionEmbedding(nn.Embedding):
+    """The embeddings of positions; a class of its own so that initialisation can find it, as is the next one."""
+
+
+class TypeEmbedding(nn.Embedding):
+    """The embeddings of segment types, which are columns where positions are rows."""
+
+
+def sinusoids(positions: int, width: int, deviation: float) -> Tensor:
+    """Sines and cosines of wavelengths from 2 to 4 P in geometric progression, (P, width).
+
+    Vaswani et al. 2017 (arXiv 1706.03762, section 3.5), with the wavelengths that P positions can tell apart.
+    Neighbours are alike from the start, where with random positions a model must learn who is next to whom.
+
+    Args:
+        positions: P.
+        width: Even.
+        deviation: Of the entries: the amplitude is its square root of two.
+    """
+    shares = torch.linspace(0.0, 1.0, width // 2)
+    angles = torch.arange(positions).unsqueeze(1) * (math.pi * (2.0 * positions) ** -shares)
+    return math.sqrt(2.0) * deviation * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
 class AlbertEmbeddings(nn.Module):
     """Sum of word, segment and position embeddings, normalised: LN(word + type + position), (B, T, E)."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
+        self.position_embeddings = PositionEmbedding(config.max_position_embeddings, config.embedding_size)
+        self.token_type_embeddings = TypeEmbedding(config.type_vocab_size, config.embedding_size)
         self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 

@@ -14,6 +14,7 @@ CHOICES = {
     "state_rule": STATE_RULES,
     "halting_input": ("block_output", "block_input"),
     "halting_scope": ("token", "sequence"),
+    "position_init": ("normal", "sinusoidal"),
     "execution": ("auto", "dense", "ragged"),
 }
 
@@ -49,6 +50,8 @@ class AlbertActConfig(AlbertShape):
         recall: Whether the block reads the embedded input again in every iteration, x_{n-1} + x_0 (Bansal et al. 2022,
             arXiv 2202.05826, "recall"), without which a long recurrence forgets what it was asked.
         fixed_depth: Updates that every token gets, and nobody halts: ALBERT of that depth, the rival of equal work.
+        position_init: Initial position embeddings: `normal`, as ALBERT's, or `sinusoidal`, see
+            `adadepth.models.albert.encoder.sinusoids`; with more than two token types, rows and columns of a grid.
         execution: `dense` updates every token until the last one has halted; `ragged` running tokens only, with the
             same results; `auto` is ragged where that is faster. A state rule whose halted states keep moving runs
             dense.
@@ -67,6 +70,7 @@ class AlbertActConfig(AlbertShape):
     readout_weight: int | float = 0.0
     recall: bool = False
     fixed_depth: int | None = None
+    position_init: str = "normal"
     execution: str = "auto"
 
     def __post_init__(self, **kwargs: object) -> None:

@@ -15,9 +15,18 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.depth import smooth_depth
 from adadepth.halting.trace import DepthTrace, Work
-from adadepth.models.albert.encoder import AlbertAttention, AlbertEmbeddings, HaltingProjection, activation, words_of
+from adadepth.models.albert.encoder import (
+    AlbertAttention,
+    AlbertEmbeddings,
+    HaltingProjection,
+    PositionEmbedding,
+    TypeEmbedding,
+    activation,
+    sinusoids,
+    words_of,
+)
 from adadepth.models.albert.ragged import Kernel
-from adadepth.models.albert_act.configuration import AlbertActConfig
+from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig
 from adadepth.models.albert_act.encoder import AlbertActTransformer, StateRecord
 from adadepth.models.albert_act.execution import ragged_kernel
 from adadepth.models.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
@@ -53,6 +62,19 @@ class AlbertActPreTrainedModel(PreTrainedModel):
             init.constant_(module.bias, self.config.halt_bias_init)
         elif isinstance(module, AlbertActMLMHead):
             init.zeros_(module.bias)
+        elif self.config.position_init == "sinusoidal" and isinstance(module, PositionEmbedding | TypeEmbedding):
+            self._init_positions(module)
+
+    def _init_positions(self, module: nn.Embedding) -> None:
+        """Sinusoids; where there are columns, rows fill the first half of the width and columns the second."""
+        config, has_columns = self.config, self.config.type_vocab_size > 2
+        if isinstance(module, TypeEmbedding) and not has_columns:
+            return
+        width = 2 * (config.embedding_size // (4 if has_columns else 2))
+        waves = sinusoids(module.num_embeddings, width, config.initializer_range)
+        room = config.embedding_size - width
+        padding = (room, 0) if isinstance(module, TypeEmbedding) else (0, room)
+        init.copy_(module.weight, nn.functional.pad(waves, padding))
 
     def ponder_term(self, outputs: AlbertActOutput) -> LossTerm:
         """The penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or in tokens."""
@@ -73,6 +95,12 @@ class AlbertActPreTrainedModel(PreTrainedModel):
         steps = torch.arange(1, survival.shape[-1] + 1, device=survival.device)
         depth = 1.0 + smooth_depth(survival, steps < trace.updates.unsqueeze(-1))
         return LossTerm((depth * trace.valid).sum(), trace.valid.sum())
+
+    @property
+    def executions(self) -> tuple[str, ...]:
+        """The executions that give the same results; one alone where nobody halts, or halted states keep moving."""
+        adapts = self.config.fixed_depth is None and self.config.state_rule in FREEZING_RULES
+        return ("dense", "ragged") if adapts else ("dense",)
 
     depth_knob = "halting threshold 1 - act_epsilon"
 
