@@ -65,6 +65,8 @@ NEEDS = {
     ("dataset", "tagging_table"): ["dataset.path=folder"],
     ("dataset", "question_table"): ["dataset.path=folder"],
     ("dataset", "choice_table"): ["dataset.path=folder"],
+    ("budget", "depth"): ["model.act_penalty=0"],
+    ("budget", "work"): ["model.act_penalty=0"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }
 
