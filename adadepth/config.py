@@ -62,7 +62,7 @@ Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
 StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
 EvalStrategy = StrEnum("EvalStrategy", ["no", "steps", "epoch"])
 SaveStrategy = StrEnum("SaveStrategy", ["no", "steps", "epoch", "best"])
-BudgetUnit = StrEnum("BudgetUnit", ["updates", "macs"])
+BudgetUnit = StrEnum("BudgetUnit", ["updates", "macs", "deepest_layer", "expected_layer", "milliseconds"])
 Sink = StrEnum("Sink", ["none", "wandb", "tensorboard"])
 WandbMode = StrEnum("WandbMode", ["offline", "online", "disabled"])
 
@@ -574,7 +574,7 @@ class BudgetConfig:
     """Depth as something one sets: a mean that training holds, instead of a penalty whose outcome nobody knows."""
 
     target: float | None = None  # mean depth of a unit, in `unit`; None: no budget
-    unit: BudgetUnit = BudgetUnit.updates  # updates of a token or sequence; macs: share of full depth's work
+    unit: BudgetUnit = BudgetUnit.updates  # of a token or sequence; docs/budget.md lists the others
     grow: float = 0.0  # share of all updates, at first, in which nobody halts and depth grows from `grow_from` to full
     grow_from: int = 2  # updates of everybody in the first of them
     hold: float = 0.15  # share of all updates at full depth after that

@@ -76,11 +76,19 @@ class BudgetController:
         schedule: The target of every update.
         gain: Multiplies both gains.
         device: Where depths are measured.
+        smoothing: beta; 0 where measured depths are not noisy.
     """
 
-    def __init__(self, schedule: BudgetSchedule, gain: float = 1.0, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        schedule: BudgetSchedule,
+        gain: float = 1.0,
+        device: torch.device | str = "cpu",
+        smoothing: float = SMOOTHING,
+    ) -> None:
         self.schedule = schedule
         self.gain = gain
+        self.smoothing = smoothing
         self._state = torch.zeros(3, dtype=torch.float64, device=device)  # lambda, smoothed m, m
         self._begun = False
 
@@ -98,7 +106,7 @@ class BudgetController:
         if self.schedule.forced_at(progress) is not None:
             self._state = torch.stack([multiplier, measured, measured])
             return
-        smoothed = SMOOTHING * smoothed + (1.0 - SMOOTHING) * measured if self._begun else measured
+        smoothed = self.smoothing * smoothed + (1.0 - self.smoothing) * measured if self._begun else measured
         error = (smoothed - self.schedule.target_at(progress)) / self.schedule.full
         multiplier = (multiplier + self.gain * INTEGRAL * error).clamp(-LIMIT, LIMIT)
         self._state, self._begun = torch.stack([multiplier, smoothed, measured]), True

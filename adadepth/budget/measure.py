@@ -1,39 +1,79 @@
-"""The hard depth of a batch, in the unit of a budget, read from its trace.
+"""What a budget can be about: a hard depth that is measured, and the smooth one beside it that is paid for.
 
-A measure is a sum and a count, so that it adds up over micro-batches and processes; their quotient is the mean depth.
+A reading is a sum and a count, so that it adds up over micro-batches and processes; their quotient is the mean depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from adadepth.halting.trace import DepthTrace
 
 
-class Measure(NamedTuple):
+class Reading(NamedTuple):
     """Depths of a batch: their sum, and the units (or the work) it is divided by; float64 scalars."""
 
     total: Tensor
     units: Tensor
 
 
-def measure_updates(model: Any, trace: DepthTrace) -> Measure:
-    """Updates, of all units."""
-    return Measure(trace.updates.double().sum(), trace.valid.double().sum())
+def read_updates(model: Any, trace: DepthTrace) -> Reading:
+    """Updates, of all units; of a task that mixes layers, the deepest state with weight."""
+    return Reading(trace.updates.double().sum(), trace.valid.double().sum())
 
 
-def measure_macs(model: Any, trace: DepthTrace) -> Measure:
+def read_macs(model: Any, trace: DepthTrace) -> Reading:
     """Multiply-accumulates that the traced depths need, over those of full depth."""
     work = model.price(trace)
-    return Measure(work.adaptive.double(), work.full.double())
+    return Reading(work.adaptive.double(), work.full.double())
 
 
-MEASURES: dict[str, Callable[[Any, DepthTrace], Measure]] = {"updates": measure_updates, "macs": measure_macs}
+def read_expected_layer(model: Any, trace: DepthTrace) -> Reading:
+    """sum_n w_n n, the mean depth of the mixed states, once for every sequence."""
+    assert trace.layer_weights is not None
+    states = torch.arange(len(trace.layer_weights), device=trace.layer_weights.device)
+    units = trace.valid.double().sum()
+    return Reading((trace.layer_weights.double() * states).sum() * units, units)
 
 
-def full_depth(unit: str, max_depth: int) -> float:
-    """What full depth is in a unit."""
-    return 1.0 if unit == "macs" else float(max_depth)
+def soft_depth(model: Any, outputs: Any) -> Any:
+    """The model's smooth depth, near the hard one."""
+    return model.soft_depth(outputs)
+
+
+def expected_depth(model: Any, outputs: Any) -> Any:
+    """The model's expected depth."""
+    return model.expected_depth(outputs)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A unit of budgets.
+
+    Attributes:
+        read: The hard depth of a batch, from model and trace.
+        full: Full depth, from the model and its largest number of updates.
+        smooth: What the price is paid on, a `LossTerm`, from model and outputs.
+        is_sampled: Whether a batch is a sample of the units, so that its mean is noisy; what a whole model has is not.
+        is_ceiling: Whether nothing may be deeper than the target once the schedule has come to it; less is then within
+            the budget, too.
+    """
+
+    read: Callable[[Any, DepthTrace], Reading]
+    full: Callable[[Any, int], float] = lambda model, max_depth: float(max_depth)
+    smooth: Callable[[Any, Any], Any] = soft_depth
+    is_sampled: bool = True
+    is_ceiling: bool = False
+
+
+MEASURES: dict[str, Measure] = {
+    "updates": Measure(read_updates),
+    "macs": Measure(read_macs, full=lambda model, max_depth: 1.0),
+    "deepest_layer": Measure(read_updates, is_sampled=False, is_ceiling=True),
+    "expected_layer": Measure(read_expected_layer, smooth=expected_depth, is_sampled=False),
+}

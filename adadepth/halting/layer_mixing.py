@@ -62,5 +62,19 @@ def expected_state(weights: Tensor, first_state: int) -> Tensor:
     return (weights * states).sum()
 
 
+def tail_masses(weights: Tensor, first_state: int, depth: int) -> Tensor:
+    """t_n = sum of the weights of the states from n on, n = 1..N, (N,): the share that lies beyond block n - 1.
+
+    With a = 1 the powers t_n^a add up to the expected state, with a -> 0 to the deepest state with weight.
+
+    Args:
+        weights: p~, (L,).
+        first_state: The state of the first layer.
+        depth: N.
+    """
+    masses = torch.nn.functional.pad(weights, (first_state, depth + 1 - first_state - len(weights)))
+    return masses.flip(0).cumsum(dim=0).flip(0)[1:]
+
+
 def _members(kept: Sequence[int], like: Tensor) -> Tensor:
     return torch.tensor([layer in kept for layer in range(len(like))], device=like.device)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from adadepth.budget.fit import DepthKnob
 from adadepth.errors import ConfigError
 from adadepth.halting.continuation import continuation_losses
 from adadepth.halting.distribution import (
@@ -115,7 +116,7 @@ class HaltingStage:
     threshold: float
 
 
-class PonderModel(StepwiseModel):
+class PonderModel(DepthKnob, StepwiseModel):
     """A stepwise model with a halting head, trained with this objective, and afterwards, if wanted, by a second stage.
 
     Its configuration has `prior`, `target_halt_probability`, `kl_penalty_factor`, `kl_direction` and `truncation`, and

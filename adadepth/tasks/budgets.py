@@ -6,6 +6,7 @@ chosen on what tells it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.utils.data import Subset
 from adadepth.analysis.budgets import budget_row
 from adadepth.analysis.console import budgets_table
 from adadepth.analysis.files import budget_columns, write_budgets
-from adadepth.budget.fit import Fit, fit_level
+from adadepth.budget.fit import Fit
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
 from adadepth.tasks.session import Session
@@ -26,13 +27,13 @@ class Adjustable(Protocol):
     """A model whose depth can be set after training.
 
     Attributes:
-        depth_knob: What is turned, for the tables.
+        depth_knob: What is set, for the tables.
     """
 
     depth_knob: str
 
-    def set_depth_level(self, level: float) -> None:
-        """Turn the knob to a level in (0, 1): a higher one never makes units shallower."""
+    def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
+        """Set the depth to a target, and leave it so; see `adadepth.budget.fit.DepthKnob`."""
 
 
 def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
@@ -43,8 +44,7 @@ def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     fitting, reporting = halves(dataset)
     rows = [_row(session, name, reporting, None, None)]
     for target in settings.targets:
-        fit = fit_level(lambda level: _depth(trainer, model, fitting, settings, level), target)
-        model.set_depth_level(fit.level)
+        fit = model.fit_depth(target, lambda: _depth(trainer, model, fitting, settings))
         rows.append(_row(session, name, reporting, target, fit))
     found = {
         "unit": settings.unit.value,
@@ -77,12 +77,11 @@ def _row(session: Session, name: str, examples: Any, target: float | None, fit: 
     return budget_row(evaluation.metrics(), report.statistics, target, None if fit is None else fit._asdict())
 
 
-def _depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig, level: float) -> float:
-    """The mean depth of some examples at a level, over all processes."""
-    model.set_depth_level(level)
+def _depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
+    """The mean depth of some examples as the model is set now, over all processes."""
     sums = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
     for _, outputs in trainer.forward_passes(examples, lambda batch: {}):
-        measured = MEASURES[settings.unit.value](model, outputs.trace)
+        measured = MEASURES[settings.unit.value].read(model, outputs.trace)
         sums += torch.stack([measured.total, measured.units]).to(sums)
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(sums)

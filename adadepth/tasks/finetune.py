@@ -33,6 +33,7 @@ from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
     Session,
+    check_depth,
     check_positions,
     fit,
     model_path,
@@ -67,6 +68,7 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model = build_classifier(config.model, vocab_size, _head_fields(config, data), data.problem)
     check_positions(config, model)
+    check_depth(config, model)
     if config.halting.alone:
         train_halting_alone(config, model)
     parts = with_features(config, args, finetuning_parts(config, args, data, model))
@@ -89,6 +91,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     tokenizer = TokenizerConfig(path=path) if is_own else config.tokenizer
     data = main_first(args, lambda: _load_data(config, tokenizer, _cls_options(model.config)))
     _check_fit(config, data, model)
+    check_depth(config, model)
     rules = exit_rules.parse(config.exit_rules, model)
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, finetuning_parts(config, args, data, model)) as session:

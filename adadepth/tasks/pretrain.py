@@ -14,6 +14,7 @@ from adadepth.tasks import budgets
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
+    check_depth,
     check_positions,
     evaluate_parts,
     model_path,
@@ -30,6 +31,7 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     data = _load_data(config, args, config.tokenizer)
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
+    check_depth(config, model)
     return train_parts(config, args, pretraining_parts(config, args, data, model))
 
 
@@ -41,6 +43,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     data = _load_data(config, args, tokenizer)
     check_positions(config, model)
+    check_depth(config, model)
     fit = partial(budgets.compare, config.budget) if config.budget.targets else None
     return evaluate_parts(config, args, pretraining_parts(config, args, data, model), path, fit)
 

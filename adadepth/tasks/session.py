@@ -21,9 +21,10 @@ from transformers import (
 from adadepth.analysis.console import grid_picture
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
-from adadepth.config import ExperimentConfig, Mode, SearchConfig, positions_read
+from adadepth.budget.measure import MEASURES
+from adadepth.config import BudgetUnit, ExperimentConfig, Mode, SearchConfig, positions_read
 from adadepth.data.features import FeatureReader
-from adadepth.errors import CheckpointError
+from adadepth.errors import CheckpointError, ConfigError
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
 from adadepth.training.budget import TrainingBudget
@@ -267,6 +268,22 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
     key, needed = positions_read(config.dataset)
     if positions is not None and needed > positions:
         raise CheckpointError(f"{key}={needed}: the model has only {positions} positions")
+
+
+def check_depth(config: ExperimentConfig, model: Any) -> None:
+    """Whether a model whose size the settings do not tell has as much depth as its budget asks for.
+
+    Raises:
+        ConfigError: If it has less.
+    """
+    budget = config.budget
+    if budget.unit is BudgetUnit.milliseconds:
+        return
+    full = MEASURES[budget.unit.value].full(model, max_updates(model))
+    targets = [("budget.target", budget.target), *(("budget.targets", target) for target in budget.targets)]
+    for key, target in targets:
+        if target is not None and target > full:
+            raise ConfigError(f"{key}={target:g}: must be at most {full:g}, in {budget.unit}")
 
 
 def device_name(device: torch.device) -> str:

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.atomic import write_atomic
-from adadepth.budget.controller import BudgetController, BudgetSchedule
-from adadepth.budget.measure import MEASURES, full_depth
+from adadepth.budget.controller import SMOOTHING, BudgetController, BudgetSchedule
+from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
 from adadepth.models.losses import LossTerm, combine_terms
 
@@ -32,6 +32,12 @@ class Budgeted(Protocol):
 
     def soft_depth(self, outputs: Any) -> LossTerm:
         """The smooth depth of a batch's units, in updates, summed over them; see `adadepth.budget.depth`."""
+
+    def expected_depth(self, outputs: Any) -> LossTerm:
+        """The expected depth instead. Only for measures that ask for it."""
+
+    def limit_depth(self, depth: int) -> None:
+        """Let nothing be deeper from now on. Only for measures with a ceiling."""
 
     def force_depth(self, depth: int | None) -> None:
         """Give every unit this many updates from now on; None: let them halt. Only for budgets that grow."""
@@ -55,14 +61,15 @@ class TrainingBudget:
         self.measure = MEASURES[settings.unit.value]
         schedule = BudgetSchedule(
             settings.target,
-            full_depth(settings.unit.value, max_depth),
+            self.measure.full(model, max_depth),
             max_depth,
             settings.grow,
             settings.hold,
             settings.ramp,
             settings.grow_from,
         )
-        self.controller = BudgetController(schedule, settings.gain, device)
+        smoothing = SMOOTHING if self.measure.is_sampled else 0.0
+        self.controller = BudgetController(schedule, settings.gain, device, smoothing)
         self.progress = 0.0
         self._depths = torch.zeros(2, dtype=torch.float64, device=device)
 
@@ -71,10 +78,12 @@ class TrainingBudget:
         return self.model.count_units(batch)
 
     def begin_update(self, progress: float) -> None:
-        """Take the place of an update in the schedule, and make a growing model as deep as that says."""
+        """Take the place of an update in the schedule; a growing model grows with it, a ceiling comes at its end."""
         self.progress = progress
         if self.controller.schedule.grow > 0:
             self.model.force_depth(self.controller.schedule.forced_at(progress))
+        if self.measure.is_ceiling and self._has_arrived:
+            self.model.limit_depth(int(self.controller.schedule.target))
 
     def end(self) -> None:
         """Leave the model as it will be loaded."""
@@ -88,11 +97,11 @@ class TrainingBudget:
 
     def term(self, outputs: Any, units: Tensor) -> Tensor:
         """This micro-batch's part of the loss: price times smooth depth, averaged over the `units` of the update."""
-        measured = self.measure(self.model, outputs.trace)
+        measured = self.measure.read(self.model, outputs.trace)
         self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths)
         if self.is_growing:
             return torch.zeros((), device=self._depths.device)
-        depth, _ = combine_terms({"budget": self.model.soft_depth(outputs)}, {"budget": units})
+        depth, _ = combine_terms({"budget": self.measure.smooth(self.model, outputs)}, {"budget": units})
         return self.controller.price(self.progress).to(depth.device) * depth
 
     def finish_update(self) -> None:
@@ -104,12 +113,18 @@ class TrainingBudget:
         self._depths = torch.zeros_like(self._depths)
 
     @property
+    def _has_arrived(self) -> bool:
+        """Whether the schedule has come to the target."""
+        return self.controller.schedule.target_at(self.progress) == self.controller.schedule.target
+
+    @property
     def is_held(self) -> bool:
         """Whether the schedule has come to the target, and the measured depth with it."""
-        target = self.controller.schedule.target
-        if self.controller.schedule.target_at(self.progress) != target:
+        if not self._has_arrived:
             return False
-        return abs(self.controller.figures(self.progress)["measured"] - target) <= TOLERANCE * target
+        target = self.controller.schedule.target
+        error = self.controller.figures(self.progress)["measured"] - target
+        return (error if self.measure.is_ceiling else abs(error)) <= TOLERANCE * target
 
     def logs(self) -> dict[str, float]:
         """Target, measured depth and multiplier, under the names of the log."""

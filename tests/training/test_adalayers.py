@@ -203,10 +203,11 @@ def test_runs_share_the_states(tmp_path, base, monkeypatch):
     run(tmp_path, base, "adalayers", *TABLE, "baseline=last_layer")
 
 
-def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, base):
+@pytest.mark.parametrize("budget", [(), ("budget=blocks", "budget.target=1", "budget.ramp=0.5")])
+def test_a_resumed_run_is_the_run_that_was_never_stopped(budget, tmp_path, base):
     given = (
         *TABLE, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "trainer.save_total_limit=null",
-        "model.cutoff_warmup_steps=3", "model.distribution_cutoff=0.2",
+        "model.cutoff_warmup_steps=3", "model.distribution_cutoff=0.2", *budget,
     )  # fmt: skip
     whole, _ = run(tmp_path, base, "adalayers", *given)
     stopped, _ = run(tmp_path, base, "adalayers", *given, "name=stopped")
@@ -231,6 +232,68 @@ def test_gradients_do_not_depend_on_how_an_update_is_cut(tmp_path, base):
         (entry,) = [line for line in lines(directory) if "train/grad_norm" in line]
         norms.append([entry[f"train/{name}"] for name in ("grad_norm", "loss", "entropy_loss", "depth_loss")])
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+BUDGET = (
+    "model.alpha_distribution=60", "model.distribution_cutoff=0.1", "model.attention_dropout_prob=0",
+    "trainer.learning_rate=1e-2",
+)  # fmt: skip
+
+
+def held(directory):
+    """Target, measured depth and multiplier of every logged update."""
+    found = [line for line in lines(directory) if "budget/measured" in line]
+    return [[line[f"budget/{name}"] for name in ("target", "measured", "multiplier")] for line in found]
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_budget_keeps_at_most_so_many_blocks(blocks, tmp_path, base):
+    """In training from the cache, in the saved model, and when that is evaluated again."""
+    given = ("budget=blocks", f"budget.target={blocks}", "trainer.max_steps=40", "trainer.logging_steps=1")
+    steps = ("trainer.eval_steps=20", "trainer.save_steps=20")
+    directory, metric = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *given, *steps)
+    depths = held(directory)
+    assert depths[0][:2] == [3.0, 3.0]
+    assert max(measured for _, measured, _ in depths[17:]) <= blocks  # hold and ramp are 16 of 40 updates
+    weights = json.loads((directory / "halting.json").read_text())["layers"]["weights"]
+    assert weights[blocks + 1 :] == [0.0] * (3 - blocks)
+    assert sum(weights) == pytest.approx(1)
+    again = settings(tmp_path, base, "adalayers", *TABLE, *BUDGET, "mode=evaluate", f"checkpoint={directory}")
+    assert tasks.run(again) == pytest.approx(metric)
+
+
+def test_an_expected_layer_is_held(tmp_path, base):
+    given = ("budget=layers", "budget.target=1.2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=150")
+    steps = ("trainer.logging_steps=1", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.schedule=constant")
+    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, "model.distribution_cutoff=0", *given, *steps)
+    depths = [measured for _, measured, _ in held(directory)]
+    assert depths[0] == pytest.approx(1.5)
+    assert sum(depths[-30:]) / 30 == pytest.approx(1.2, rel=0.05)
+
+
+@pytest.mark.parametrize("unit", ["deepest_layer", "expected_layer", "macs"])
+def test_a_budget_does_not_depend_on_how_an_update_is_cut(unit, tmp_path, base):
+    target = 0.4 if unit == "macs" else 1
+    found = []
+    for batch, accumulation in ((8, 1), (2, 4)):
+        given = (f"trainer.per_device_train_batch_size={batch}", f"trainer.gradient_accumulation_steps={accumulation}",
+                 "trainer.max_steps=4", "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.logging_steps=1",
+                 f"budget.unit={unit}", f"budget.target={target}", "budget.hold=0", "budget.ramp=1")  # fmt: skip
+        directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *given)
+        losses = [line["train/budget_loss"] for line in lines(directory) if "train/budget_loss" in line]
+        found.append([number for entry in held(directory) for number in entry] + losses)
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+    assert found[0][-1] != 0, "something is paid"
+
+
+def test_a_trained_model_is_cut_to_blocks(tmp_path, base):
+    directory, _ = run(tmp_path, base, "adalayers", *TABLE, "trainer.max_steps=2")
+    given = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1,2,3]")
+    cut, _ = run(tmp_path, base, "adalayers", *TABLE, *given)
+    found = json.loads((cut / "budgets.json").read_text())
+    assert [(row["target"], row["mean"]) for row in found["rows"]] == [(None, 3.0), (1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
+    assert found["rows"][3]["metrics"]["loss"] == found["rows"][0]["metrics"]["loss"]
+    assert found["measured_on"] == len(range(1, found["fitted_on"] + found["measured_on"], 2))
 
 
 def test_seeds_share_states_and_are_summarised(tmp_path, base):
@@ -261,6 +324,7 @@ def test_the_rate_halves_when_the_metric_stands_still(tmp_path, base):
     (("model.pretrained=x",), ConfigError, "model.pretrained=x: the base is named by model.base_model"),
     (("model.layers_num=2",), ConfigError, "model.layers_num=2: read only with model.seed_compat=true"),
     (("features.limit_gib=1e-6",), DataError, "features.limit_gib"),
+    ((*BUDGET, "budget=blocks", "budget.target=4"), ConfigError, "budget.target=4: must be at most 3, in"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line_and_leaves_nothing(overrides, error, message, tmp_path, base):
     with pytest.raises(error, match=message) as caught:

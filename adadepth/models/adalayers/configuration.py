@@ -47,6 +47,7 @@ class AdaLayersConfig(PreTrainedConfig):
         distribution_cutoff: Weights of at most this become 0; below 1 / L, or the uniform start would lose all.
         cutoff_warmup_steps: Optimiser steps without cutoff; a loaded model is past them.
         include_embeddings: Whether state 0 is a layer.
+        deepest_state: No deeper state has weight; a budget writes it. None: any may.
         kept_layers: The layers that a truncated model still has; `truncate` writes it.
         focal_loss_enabled: Focal loss instead of cross-entropy.
         focal_loss_gamma: Its exponent.
@@ -87,6 +88,7 @@ class AdaLayersConfig(PreTrainedConfig):
     distribution_cutoff: int | float = 0.0
     cutoff_warmup_steps: int = 0
     include_embeddings: bool = True
+    deepest_state: int | None = None
     kept_layers: list[int] | None = None
     focal_loss_enabled: bool = False
     focal_loss_gamma: int | float = 2.0

@@ -9,7 +9,7 @@ base's states, k width of the projections, L layers, N blocks of the base, C cla
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,10 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from adadepth.budget.depth import smooth_depth
+from adadepth.budget.fit import Fit
 from adadepth.errors import ConfigError, DataError
-from adadepth.halting.layer_mixing import layer_weights
+from adadepth.halting.layer_mixing import layer_weights, tail_masses
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.adalayers.base import accepted_inputs, stream_states
 from adadepth.models.adalayers.configuration import AdaLayersConfig
@@ -33,12 +35,16 @@ from adadepth.models.losses import LossTerm, combine_terms
 
 @dataclass
 class AdaLayersOutput(ModelOutput):
-    """The loss and its parts, logits (B, C) or (B, T, C), and the depth trace."""
+    """The loss and its parts, logits (B, C) or (B, T, C), and the depth trace.
+
+    `distribution` holds the layers' weights before any was cut, float32, (L,), differentiable.
+    """
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
     trace: DepthTrace | None = None
+    distribution: Tensor | None = None
 
 
 class AdaLayersModel(OnBaseModel):
@@ -64,6 +70,7 @@ class AdaLayersModel(OnBaseModel):
             self.gamma = nn.Parameter(torch.ones(()))
         self.dropout = nn.Dropout(config.attention_dropout_prob or 0.0)
         self.cutoff_is_on = True
+        self._trained_limit: int | None = None
         self._active: tuple[Any, tuple[int, ...]] | None = None
         self.build_head(config)
         self.post_init()
@@ -115,8 +122,59 @@ class AdaLayersModel(OnBaseModel):
         """The weight of every layer, float32, (L,), differentiable; exactly 0 where a layer was cut."""
         config = self.config
         return layer_weights(
-            self.distribution, config.alpha_distribution, self._cutoff, config.topk_distribution, config.layers
+            self.distribution, config.alpha_distribution, self._cutoff, config.topk_distribution, self.mixed_layers
         )
+
+    @property
+    def mixed_layers(self) -> tuple[int, ...]:
+        """The layers that may have weight: those that the model has, none of them beyond the deepest state allowed."""
+        deepest = self.config.deepest_state
+        states, layers = self.config.layer_states, self.config.layers
+        return layers if deepest is None else tuple(layer for layer in layers if states[layer] <= deepest)
+
+    def limit_depth(self, depth: int) -> None:
+        """Give no weight to states after more blocks than this, from now on; the others share it as their scores say.
+
+        Raises:
+            ConfigError: If no layer would be left.
+        """
+        before, self.config.deepest_state = self.config.deepest_state, depth
+        if not self.mixed_layers:
+            self.config.deepest_state = before
+            shallowest = self.config.layer_states[self.config.layers[0]]
+            raise ConfigError(f"budget={depth}: the shallowest state of this model lies after {shallowest} blocks")
+
+    depth_knob = "deepest state with weight"
+
+    def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
+        """Keep the states after at most so many blocks; a model that was trained with fewer stays at those."""
+        if self._trained_limit is None:
+            self._trained_limit = self.config.depth if self.config.deepest_state is None else self.config.deepest_state
+        self.limit_depth(min(int(target), self._trained_limit))
+        depth = measure()
+        return Fit(target, depth, depth <= target)
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Sequences of a batch: all have the task's one depth, and a budget counts it for each."""
+        return torch.full((), len(batch["labels"]), device=batch["labels"].device)
+
+    def soft_depth(self, outputs: AdaLayersOutput) -> LossTerm:
+        """sum_n t_n^a of the tail masses, see `smooth_depth`, for every sequence: near the deepest state."""
+        return self._paid(smooth_depth(self._tails(outputs)), outputs)
+
+    def expected_depth(self, outputs: AdaLayersOutput) -> LossTerm:
+        """sum_n t_n, the expected state, for every sequence."""
+        return self._paid(self._tails(outputs).sum(), outputs)
+
+    def _tails(self, outputs: AdaLayersOutput) -> Tensor:
+        """Of the weights before the cut: a price of either sign then reaches a layer that was cut, which can return."""
+        assert outputs.distribution is not None
+        return tail_masses(outputs.distribution, self.config.layer_states[0], self.config.depth)
+
+    def _paid(self, depth: Tensor, outputs: AdaLayersOutput) -> LossTerm:
+        assert outputs.logits is not None
+        count = torch.full((), len(outputs.logits), device=depth.device)
+        return LossTerm(depth * count, count)
 
     @property
     def _cutoff(self) -> float:
@@ -133,8 +191,8 @@ class AdaLayersModel(OnBaseModel):
         if learning:
             # A fused optimiser changes the scores without raising their version: nothing seen outlives a training step.
             self._active = None
-            return self._look() if cuts or not self.training else self._states_of(self.config.layers)
-        key = self.distribution._version, self._cutoff, self.config.layers
+            return self._look() if cuts or not self.training else self._states_of(self.mixed_layers)
+        key = self.distribution._version, self._cutoff, self.mixed_layers
         if self._active is None or self._active[0] != key:
             self._active = key, self._look()
         return self._active[1]
@@ -152,7 +210,7 @@ class AdaLayersModel(OnBaseModel):
 
     def _to_read(self, active: tuple[int, ...]) -> tuple[int, ...]:
         explores = self.training and self.config.topk_distribution is not None
-        return self._states_of(self.config.layers) if explores else active
+        return self._states_of(self.mixed_layers) if explores else active
 
     @can_return_tuple
     def forward(
@@ -194,7 +252,9 @@ class AdaLayersModel(OnBaseModel):
         }
         mixed, blocks = self._mix(weights, active, inputs | kwargs, states)
         logits = self.classify(self._features(mixed), attention_mask)
-        result = AdaLayersOutput(logits=logits, trace=self._trace(weights, active, mixed, attention_mask, blocks))
+        trace = self._trace(weights, active, mixed, attention_mask, blocks)
+        uncut = layer_weights(self.distribution, self.config.alpha_distribution, kept=self.mixed_layers)
+        result = AdaLayersOutput(logits=logits, trace=trace, distribution=uncut)
         if labels is not None:
             task = self.task_loss(logits, labels)
             terms = {"task": task, **distribution_terms(self.config, weights, task.count)}

@@ -14,6 +14,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.depth import smooth_depth
+from adadepth.budget.fit import DepthKnob
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.albert.encoder import (
     AlbertAttention,
@@ -35,7 +36,7 @@ from adadepth.models.albert_act.readouts import ran_steps, readout_term, slots_o
 from adadepth.models.losses import LossTerm, combine_terms, sum_cross_entropy
 
 
-class AlbertActPreTrainedModel(PreTrainedModel):
+class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
     """Loading, initialisation and accounting shared by all ACT-ALBERT models."""
 
     config: AlbertActConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from adadepth.budget.fit import DepthKnob
 from adadepth.models.albert.stepping import Reading
 from adadepth.models.albert.stepwise import StepwiseAlbert
 from adadepth.models.losses import LossTerm, expected_loss, label_count
@@ -12,7 +13,7 @@ from adadepth.models.multi_exit_albert.configuration import MultiExitAlbertConfi
 from adadepth.models.stepwise import StepwiseOutput
 
 
-class MultiExitAlbertForSequenceClassification(StepwiseAlbert):
+class MultiExitAlbertForSequenceClassification(DepthKnob, StepwiseAlbert):
     """One linear classifier per step on the pooled first token; all exits are trained together.
 
     L = sum_j w_j L_j / sum_j w_j with w_j = j (PABEE, equation 6) or 1.
