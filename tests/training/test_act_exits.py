@@ -14,6 +14,7 @@ from tests.training.test_finetune import SMALL, run
 MAZE = (
     "dataset.size=3", "dataset.beyond_sizes=[]", "dataset.train_examples=64", "dataset.max_evaluation_examples=24",
     "model.num_hidden_layers=4", "model.hidden_size=32", "model.embedding_size=16", "model.intermediate_size=32",
+    "budget=none",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from tests.configs.support import configured
 
 SMALL = (
     "model.embedding_size=16", "model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
-    "model.num_hidden_layers=4",
+    "model.num_hidden_layers=4", "budget=none",
 )  # fmt: skip
 SENTENCE = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "slept"]
 
@@ -56,14 +56,14 @@ def test_every_generated_task_trains_and_tells_difficulty(
 def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_field(tmp_path: Path) -> None:
     directory = run(tmp_path / "first", "act_maze", *SMALL, "dataset.size=4", "dataset.beyond_sizes=[]")
     model = AutoModelForTokenClassification.from_pretrained(directory / "model")
-    assert (model.config.type_vocab_size, model.config.id2label) == (16, {0: "unreachable", 1: "reachable"})
+    assert (model.config.type_vocab_size, model.config.id2label) == (12, {0: "unreachable", 1: "reachable"})
     again = ("mode=evaluate", f"checkpoint={directory}", "dataset.beyond_sizes=[7]", "dataset.size=6")
     found = json.loads((run(tmp_path / "again", "act_maze", *again) / "grids.json").read_text())
     assert [len(grids[0]["cells"]) for grids in found["sets"].values()] == [6, 7]
-    with pytest.raises(CheckpointError, match=r"dataset.field=20: the model has only 16 positions"):
+    with pytest.raises(CheckpointError, match=r"dataset.field=20: the model has only 12 positions"):
         run(tmp_path / "wide", "act_maze", *again, "dataset.field=20", "model.max_position_embeddings=null")
-    start = (*SMALL, f"model.pretrained={directory}/model", "dataset.field=12", "dataset.beyond_sizes=[]")
-    with pytest.raises(ConfigError, match=r"the data's type_vocab_size=12 but 16 there"):
+    start = (*SMALL, f"model.pretrained={directory}/model", "dataset.field=8", "dataset.size=6", "dataset.beyond_sizes=[]")
+    with pytest.raises(ConfigError, match=r"the data's type_vocab_size=8 but 12 there"):
         run(tmp_path / "narrow", "act_maze", *start)
 
 
