@@ -25,6 +25,21 @@ LIMIT = 1.0
 
 
 @dataclass(frozen=True)
+class Response:
+    """How a controller answers what it measures.
+
+    Attributes:
+        smoothing: beta; 0 where measured depths are not noisy.
+        integral: k_i.
+        proportional: k_p. Where depth follows the price with a delay, the integral alone swings around the target.
+    """
+
+    smoothing: float = SMOOTHING
+    integral: float = INTEGRAL
+    proportional: float = PROPORTIONAL
+
+
+@dataclass(frozen=True)
 class BudgetSchedule:
     """What a budget asks of every update, by the share of all updates that were made before it.
 
@@ -76,7 +91,7 @@ class BudgetController:
         schedule: The target of every update.
         gain: Multiplies both gains.
         device: Where depths are measured.
-        smoothing: beta; 0 where measured depths are not noisy.
+        response: None: that of the constants above.
     """
 
     def __init__(
@@ -84,13 +99,13 @@ class BudgetController:
         schedule: BudgetSchedule,
         gain: float = 1.0,
         device: torch.device | str = "cpu",
-        smoothing: float = SMOOTHING,
+        response: Response | None = None,
     ) -> None:
         self.schedule = schedule
         self.gain = gain
-        self.smoothing = smoothing
+        self.response = response or Response()
         self._state = torch.zeros(3, dtype=torch.float64, device=device)  # lambda, smoothed m, m
-        self._begun = False
+        self._begun = torch.zeros((), dtype=torch.bool, device=device)
 
     @torch.no_grad()
     def advance(self, total: Tensor, count: Tensor, progress: float) -> None:
@@ -98,26 +113,27 @@ class BudgetController:
 
         Args:
             total: Sum of the depths of all its units, over micro-batches and processes.
-            count: How many those are.
+            count: How many those are; 0: an update that no depth was counted in, which changes nothing.
             progress: Share of all updates that were made before it.
         """
         multiplier, smoothed, _ = self._state.unbind()
+        is_counted = count > 0
         measured = total.double() / count.double()
         if self.schedule.forced_at(progress) is not None:
-            self._state = torch.stack([multiplier, measured, measured])
+            self._state = torch.where(is_counted, torch.stack([multiplier, measured, measured]), self._state)
             return
-        smoothed = self.smoothing * smoothed + (1.0 - self.smoothing) * measured if self._begun else measured
+        followed = self.response.smoothing * smoothed + (1.0 - self.response.smoothing) * measured
+        smoothed = torch.where(self._begun, followed, measured)
         error = (smoothed - self.schedule.target_at(progress)) / self.schedule.full
-        multiplier = (multiplier + self.gain * INTEGRAL * error).clamp(-LIMIT, LIMIT)
-        self._state, self._begun = torch.stack([multiplier, smoothed, measured]), True
+        multiplier = (multiplier + self.gain * self.response.integral * error).clamp(-LIMIT, LIMIT)
+        self._state = torch.where(is_counted, torch.stack([multiplier, smoothed, measured]), self._state)
+        self._begun = self._begun | is_counted
 
     def price(self, progress: float) -> Tensor:
         """What an update that begins after this share of all updates pays for a unit of smooth depth; a scalar."""
-        if not self._begun:
-            return self._state[0].float()
         multiplier, _, measured = self._state.unbind()
         error = (measured - self.schedule.target_at(progress)) / self.schedule.full
-        return (multiplier + self.gain * PROPORTIONAL * error).float()
+        return torch.where(self._begun, multiplier + self.gain * self.response.proportional * error, multiplier).float()
 
     def figures(self, progress: float) -> dict[str, float]:
         """What a log tells: target, measured depth and multiplier, by name."""
@@ -126,8 +142,9 @@ class BudgetController:
 
     def state_dict(self) -> dict[str, Any]:
         """The state as JSON values, exactly."""
-        return {"state": self._state.tolist(), "begun": self._begun}
+        return {"state": self._state.tolist(), "begun": bool(self._begun)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        self._state, self._begun = self._state.new_tensor(state["state"]), bool(state["begun"])
+        self._state = self._state.new_tensor(state["state"])
+        self._begun = self._begun.new_tensor(bool(state["begun"]))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.budget.controller import Response
 from adadepth.halting.trace import DepthTrace
 
 
@@ -41,6 +42,12 @@ def read_expected_layer(model: Any, trace: DepthTrace) -> Reading:
     return Reading((trace.layer_weights.double() * states).sum() * units, units)
 
 
+def read_milliseconds(model: Any, trace: DepthTrace) -> Reading:
+    """What the most probable operation of every block takes, of the one architecture."""
+    found: Tensor = model.latency()
+    return Reading(found.double(), torch.ones_like(found, dtype=torch.float64))
+
+
 def soft_depth(model: Any, outputs: Any) -> Any:
     """The model's smooth depth, near the hard one."""
     return model.soft_depth(outputs)
@@ -51,6 +58,11 @@ def expected_depth(model: Any, outputs: Any) -> Any:
     return model.expected_depth(outputs)
 
 
+_SAMPLED, _EXACT = Response(), Response(smoothing=0.0)
+# The most probable operations change long after the price does: its sign has to turn before gates cross again.
+_GATES = Response(smoothing=0.0, integral=2e-3, proportional=0.24)
+
+
 @dataclass(frozen=True)
 class Measure:
     """A unit of budgets.
@@ -59,7 +71,8 @@ class Measure:
         read: The hard depth of a batch, from model and trace.
         full: Full depth, from the model and its largest number of updates.
         smooth: What the price is paid on, a `LossTerm`, from model and outputs.
-        is_sampled: Whether a batch is a sample of the units, so that its mean is noisy; what a whole model has is not.
+        response: How the controller answers it. A batch is a sample of its units, and its mean is noisy; what is
+            read off the model itself is not.
         is_ceiling: Whether nothing may be deeper than the target once the schedule has come to it; less is then within
             the budget, too.
     """
@@ -67,13 +80,19 @@ class Measure:
     read: Callable[[Any, DepthTrace], Reading]
     full: Callable[[Any, int], float] = lambda model, max_depth: float(max_depth)
     smooth: Callable[[Any, Any], Any] = soft_depth
-    is_sampled: bool = True
+    response: Response = _SAMPLED
     is_ceiling: bool = False
 
 
 MEASURES: dict[str, Measure] = {
     "updates": Measure(read_updates),
     "macs": Measure(read_macs, full=lambda model, max_depth: 1.0),
-    "deepest_layer": Measure(read_updates, is_sampled=False, is_ceiling=True),
-    "expected_layer": Measure(read_expected_layer, smooth=expected_depth, is_sampled=False),
+    "deepest_layer": Measure(read_updates, response=_EXACT, is_ceiling=True),
+    "expected_layer": Measure(read_expected_layer, smooth=expected_depth, response=_EXACT),
+    "milliseconds": Measure(
+        read_milliseconds,
+        full=lambda model, max_depth: model.config.full_latency,
+        smooth=expected_depth,
+        response=_GATES,
+    ),
 }

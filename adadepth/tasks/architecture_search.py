@@ -22,15 +22,25 @@ from transformers import PreTrainedModel, TrainingArguments
 from adadepth.analysis.console import comparison_table
 from adadepth.analysis.files import write_architectures
 from adadepth.analysis.report import write_report
-from adadepth.config import Costs, ExperimentConfig, ParXLModelConfig, RetrainFrom, SearchConfig, Stage, Task
+from adadepth.config import (
+    BudgetConfig,
+    Costs,
+    ExperimentConfig,
+    ParXLModelConfig,
+    RetrainFrom,
+    SearchConfig,
+    Stage,
+    Task,
+)
 from adadepth.data.language import LanguageData
 from adadepth.errors import CheckpointError
 from adadepth.models import ParXLForCausalLM, ParXLSupernet, derive_par_xl
-from adadepth.models.par_xl.architectures import baseline_architectures
+from adadepth.models.par_xl.architectures import OPERATIONS, baseline_architectures
 from adadepth.models.par_xl.latency import model_latencies, operation_latencies
 from adadepth.models.par_xl.pricing import architecture_macs
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
+from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
 from adadepth.tasks.processes import decide, wait_for_all
 from adadepth.tasks.session import device_name, fit, open_session, resumed_checkpoint, track_figures
 from adadepth.training.arguments import training_arguments
@@ -43,8 +53,8 @@ _QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character")
 _TRAINED = {RetrainFrom.scratch: "from scratch", RetrainFrom.supernet: "from the supernet"}
 # What the record of the search holds that the later stages keep.
 _KEPT = (
-    "data", "precision", "parameters", "best_checkpoint", "operation_costs", "architectures", "search_metrics",
-    "search_steps",
+    "data", "precision", "parameters", "best_checkpoint", "operation_costs", "architectures", "latency",
+    "search_metrics", "search_steps",
 )  # fmt: skip
 
 
@@ -69,10 +79,14 @@ class Search:
     @property
     def shapes(self) -> list[list[int]]:
         """[length, memory, batch] of every shape at which costs are told; the first decides what equal costs are."""
-        model = self.config.model
-        assert isinstance(model, ParXLModelConfig), "validated"
-        rows = self.config.trainer.per_device_train_batch_size
-        return self.config.search.shapes or [[self.config.dataset.sequence_length, model.memory_length, rows]]
+        return _shapes(self.config)
+
+
+def _shapes(config: ExperimentConfig) -> list[list[int]]:
+    model = config.model
+    assert isinstance(model, ParXLModelConfig), "validated"
+    rows = config.trainer.per_device_train_batch_size
+    return config.search.shapes or [[config.dataset.sequence_length, model.memory_length, rows]]
 
 
 def train(config: ExperimentConfig) -> dict[str, float]:
@@ -80,6 +94,8 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     args = training_arguments(config, "unused until the run's folder is known")
     data = load_data(config, args, config.tokenizer)
     supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
+    if Stage.search in config.search.stages and config.resume is None:
+        _set_costs(config, args, supernet)
     search = Search(config, args, decide(args, lambda: run_directory(config)))
     if Stage.search in config.search.stages and not (search.directory / SUPERNET).is_dir():
         _search(search, data, supernet)
@@ -133,14 +149,12 @@ def _search(search: Search, data: LanguageData, model: PreTrainedModel) -> None:
     """Train the supernet; its gates hold the architecture."""
     config, directory = search.config, search.directory
     _announce(search, "search: training the supernet")
-    costs = read_record(directory).get("operation_costs")  # a resumed search goes on with those it has seen
-    if config.search.latency_weight > 0:
-        costs = costs or _operation_costs(search, model)
-        model.config.update({"latency_weight": config.search.latency_weight, "operation_costs": costs})
+    if config.resume is not None:  # it goes on with the costs that it has seen
+        _set_costs(config, search.args, model, read_record(directory).get("operation_costs"))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, search.args)
     parts = language_parts(config, search.args, data, model)
     with open_session(config, search.args, directory, parts, checkpoint) as session:
-        session.run.update(operation_costs=costs)
+        session.run.update(operation_costs=model.config.operation_costs)
         metrics = fit(session, checkpoint, folder=SUPERNET)
         found = metrics | _supernet_metrics(metrics)
         kept = {name: value for name, value in found.items() if name.startswith(("search/", "eval/"))}
@@ -158,15 +172,37 @@ def _supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def _operation_costs(search: Search, model: PreTrainedModel) -> list[float]:
-    """Cost of attention, feed-forward and identity at the first shape: seconds on this machine, or MACs."""
-    length, memory, batch = search.shapes[0]
+def _set_costs(
+    config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, costs: list[float] | None = None
+) -> None:
+    """Tell a supernet what its operations cost, where it matters: those given, or else as the main process finds them.
+
+    Raises:
+        ConfigError: If no architecture takes as long as the budget says.
+    """
+    if config.search.latency_weight > 0 or config.budget.target is not None:
+        costs = costs or decide(args, lambda: _operation_costs(config, args, model))
+        model.config.update({"latency_weight": config.search.latency_weight, "operation_costs": costs})
+        settings: Any = model.config
+        check_latency(config.budget, settings)
+
+
+def _operation_costs(config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel) -> list[float]:
+    """Cost of attention, feed-forward and identity at the first shape: seconds on this machine, or MACs.
+
+    Under a budget, which is in milliseconds, MACs count at the speed of an attention and a feed-forward block together.
+    """
+    length, memory, batch = _shapes(config)[0]
     settings: Any = model.config
-    if search.config.search.latency_costs is Costs.macs:
-        return [architecture_macs(settings, operation, length, memory, batch) for operation in "sf-"]
-    repeats = search.config.search.timing_repeats
-    seconds = operation_latencies(settings, length, memory, batch, search.args.device, torch.float32, repeats)
-    return [seconds[operation] for operation in "sf-"]
+    by_macs = config.search.latency_costs is Costs.macs
+    macs = [architecture_macs(settings, operation, length, memory, batch) for operation in OPERATIONS]
+    if by_macs and config.budget.target is None:
+        return macs
+    repeats = config.search.timing_repeats
+    seconds = operation_latencies(settings, length, memory, batch, args.device, torch.float32, repeats)
+    if by_macs:
+        return [cost * sum(seconds.values()) / sum(macs) for cost in macs]
+    return [seconds[operation] for operation in OPERATIONS]
 
 
 # ---- derive
@@ -179,8 +215,8 @@ def _derive(search: Search, run: Run) -> None:
         return
     _announce(search, "derive: the most probable operation of every block")
     supernet = ParXLSupernet.from_pretrained(search.directory / SUPERNET)
-    derived: Any = derive_par_xl(supernet)
     settings, wanted = search.config, search.config.search
+    derived: Any = derive_par_xl(supernet, within_budget(supernet, settings.budget))
     length, memory, batch = search.shapes[0]
     macs = partial(architecture_macs, derived.config, length=length, memory=memory, batch=batch)
     architecture = derived.config.architecture
@@ -190,6 +226,10 @@ def _derive(search: Search, run: Run) -> None:
         baselines = {str(name): known[str(name)] for name in wanted.baselines}
     _evaluate_as_it_is(search, derived, architecture)
     run.update(architectures={"derived": architecture, **baselines})
+    if settings.budget.target is not None:
+        latency = describe_latency(supernet, architecture, settings.budget.target)
+        run.update(latency=latency)
+        _announce(search, latency_line(latency))
 
 
 def _evaluate_as_it_is(search: Search, derived: PreTrainedModel, architecture: str) -> None:
@@ -232,6 +272,7 @@ def _fixed(config: ExperimentConfig, architecture: str) -> ExperimentConfig:
         model=dataclasses.replace(config.model, architecture=architecture),
         trainer=dataclasses.replace(config.trainer, max_steps=steps),
         search=SearchConfig(),
+        budget=BudgetConfig(),
         resume=None,
     )
 

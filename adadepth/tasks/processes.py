@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments
@@ -30,15 +29,16 @@ def main_first(args: TrainingArguments, work: Callable[[], T]) -> T:
     return result
 
 
-def decide(args: TrainingArguments, work: Callable[[], Path]) -> Path:
-    """Run `work` on the main process only and give every process its path."""
+def decide(args: TrainingArguments, work: Callable[[], T]) -> T:
+    """Run `work` on the main process only and give every process what it returns."""
     if args.world_size == 1:
         return work()
-    path, failure = _attempt(work) if args.process_index == 0 else (None, None)
+    found, failure = _attempt(work) if args.process_index == 0 else (None, None)
     _raise_everywhere(failure)
-    shared = [str(path)]
+    shared: list[Any] = [found]
     broadcast_object_list(shared)
-    return Path(shared[0])
+    decided: T = shared[0]
+    return decided
 
 
 def wait_for_all(args: TrainingArguments) -> None:

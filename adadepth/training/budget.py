@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.atomic import write_atomic
-from adadepth.budget.controller import SMOOTHING, BudgetController, BudgetSchedule
+from adadepth.budget.controller import BudgetController, BudgetSchedule
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
 from adadepth.models.losses import LossTerm, combine_terms
@@ -68,8 +68,7 @@ class TrainingBudget:
             settings.ramp,
             settings.grow_from,
         )
-        smoothing = SMOOTHING if self.measure.is_sampled else 0.0
-        self.controller = BudgetController(schedule, settings.gain, device, smoothing)
+        self.controller = BudgetController(schedule, settings.gain, device, self.measure.response)
         self.progress = 0.0
         self._depths = torch.zeros(2, dtype=torch.float64, device=device)
 
@@ -82,7 +81,7 @@ class TrainingBudget:
         self.progress = progress
         if self.controller.schedule.grow > 0:
             self.model.force_depth(self.controller.schedule.forced_at(progress))
-        if self.measure.is_ceiling and self._has_arrived:
+        if self._is_barred:
             self.model.limit_depth(int(self.controller.schedule.target))
 
     def end(self) -> None:
@@ -98,8 +97,9 @@ class TrainingBudget:
     def term(self, outputs: Any, units: Tensor) -> Tensor:
         """This micro-batch's part of the loss: price times smooth depth, averaged over the `units` of the update."""
         measured = self.measure.read(self.model, outputs.trace)
-        self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths)
-        if self.is_growing:
+        is_counted = (units > 0).to(self._depths.device)
+        self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths) * is_counted
+        if self.is_growing or self._is_barred:
             return torch.zeros((), device=self._depths.device)
         depth, _ = combine_terms({"budget": self.measure.smooth(self.model, outputs)}, {"budget": units})
         return self.controller.price(self.progress).to(depth.device) * depth
@@ -116,6 +116,11 @@ class TrainingBudget:
     def _has_arrived(self) -> bool:
         """Whether the schedule has come to the target."""
         return self.controller.schedule.target_at(self.progress) == self.controller.schedule.target
+
+    @property
+    def _is_barred(self) -> bool:
+        """Whether nothing can be too deep any more: a price would only push the weight further than was asked for."""
+        return self.measure.is_ceiling and self._has_arrived
 
     @property
     def is_held(self) -> bool:

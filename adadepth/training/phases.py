@@ -7,7 +7,7 @@ import math
 from torch import nn
 from transformers import PreTrainedModel
 
-from adadepth.config import SearchConfig
+from adadepth.config import SearchConfig, SearchMethod
 from adadepth.data.language import TwoPhase
 
 GATES = "gates"
@@ -22,6 +22,11 @@ def two_phase(search: SearchConfig, updates: int) -> TwoPhase:
     """
     first = search.weights_only if search.weights_only >= 1 else search.weights_only * updates
     return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)
+
+
+def trains_gates(search: SearchConfig, stream: str) -> bool:
+    """Whether the gates learn from this stream."""
+    return search.method is not SearchMethod.two_phase or stream == "architecture"
 
 
 def keep_phase(model: nn.Module, stream: str) -> None:

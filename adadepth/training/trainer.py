@@ -32,7 +32,7 @@ from adadepth.training.budget import BudgetCallback, TrainingBudget
 from adadepth.training.evaluation import Evaluation, EvaluationReport
 from adadepth.training.memory import RecurrentMemory
 from adadepth.training.optimization import build_optimizer, build_schedule
-from adadepth.training.phases import keep_phase
+from adadepth.training.phases import keep_phase, trains_gates
 from adadepth.training.speed import Stopwatch, count_tokens
 
 TRAINER_STATE = "trainer_state.json"
@@ -194,8 +194,12 @@ class DepthTrainer(Trainer):
 
     def _count_targets(self, model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a micro-batch is divided by, the budget's among them."""
-        units = {} if self.budget is None else {"budget": self.budget.count_units(batch)}
-        return model.count_targets(batch) | units
+        if self.budget is None:
+            return model.count_targets(batch)
+        units = self.budget.count_units(batch)
+        if self.search is not None and not trains_gates(self.search, str(batch["stream"])):
+            units = torch.zeros_like(units)  # what cannot be changed is not counted
+        return model.count_targets(batch) | {"budget": units}
 
     def compute_loss(
         self,

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from adadepth import tasks
-from adadepth.errors import CheckpointError
+from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models import ParXLForCausalLM, ParXLSupernet
 from adadepth.tasks import architecture_search
 from tests.configs.support import configured
@@ -144,6 +144,80 @@ def test_expected_cost_is_a_part_of_the_loss(tmp_path, costs):
     attention, feed_forward, identity = record_of(run)["operation_costs"]
     assert min(attention, feed_forward) > identity == 0
     assert ParXLSupernet.from_pretrained(run / "supernet").config.operation_costs == record_of(run)["operation_costs"]
+
+
+MEASURED = {"s": 2e-3, "f": 1e-3, "-": 0.0}  # seconds: the alternating network of three blocks takes 5 ms
+LATENCY = (
+    "budget=latency", "budget.target=3", "trainer.max_steps=120", "trainer.logging_steps=1", "trainer.eval_steps=60",
+    "trainer.save_steps=60", "search.gate_learning_rate=3e-2",
+)  # fmt: skip
+
+
+@pytest.fixture
+def known_times(monkeypatch):
+    monkeypatch.setattr(architecture_search, "operation_latencies", lambda *args: MEASURED)
+
+
+@pytest.mark.parametrize("method", ["joint", "two_phase"])
+def test_a_search_holds_a_latency(method, tmp_path, known_times):
+    phases = ("search.weights_only=20", "search.architecture_share=0.5") if method == "two_phase" else ()
+    given = (f"search.method={method}", *phases, "search.stages=[search,derive]")
+    tasks.run(stream_config(tmp_path, *LATENCY, *given))
+    run = only_run(tmp_path)
+    record = record_of(run)
+    assert record["operation_costs"] == [2e-3, 1e-3, 0.0]
+    latency = record["latency"]
+    architecture = record["architectures"]["derived"]
+    assert latency["derived"] == pytest.approx(2 * architecture.count("s") + architecture.count("f")) == 3
+    assert latency["is_held"]
+    assert ParXLSupernet.from_pretrained(run / "supernet").architecture() == latency["string"]
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = [line for line in logged if "budget/measured" in line]
+    assert logged[0]["budget/target"] == 5
+    assert logged[-1]["budget/target"] == 3
+    if method == "two_phase":
+        idle = [line["budget/multiplier"] for line in logged[:20]]
+        assert idle == [0.0] * 20, "the gates do not learn yet"
+        assert logged[-1]["budget/multiplier"] != 0
+
+
+def test_a_latency_that_no_architecture_has_is_told(tmp_path, known_times, capsys):
+    tasks.run(stream_config(tmp_path, *LATENCY, "budget.target=3.5", "search.stages=[search,derive]"))
+    latency = record_of(only_run(tmp_path))["latency"]
+    assert not latency["is_held"]
+    assert latency["derived"] in (3.0, 4.0)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("latency:")]
+    assert "for a target of 3.5 ms, more than 5% away: no architecture of as many blocks is nearer" in line
+
+
+def test_a_latency_beyond_every_architecture_is_refused(tmp_path, known_times):
+    with pytest.raises(ConfigError, match=r"budget\.target=7: 3 blocks of the dearest operation take 6 ms here"):
+        tasks.run(stream_config(tmp_path, *LATENCY, "budget.target=7"))
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_budget_goes_on_with_the_costs_that_the_search_has_seen(tmp_path, known_times, monkeypatch):
+    given = (*LATENCY, "trainer.max_steps=8", "trainer.eval_steps=4", "trainer.save_steps=4",
+             "search.stages=[search,derive]", "trainer.save_total_limit=null")  # fmt: skip
+    tasks.run(stream_config(tmp_path / "whole", *given))
+    tasks.run(stream_config(tmp_path / "stopped", *given))
+    whole, stopped = only_run(tmp_path / "whole"), only_run(tmp_path / "stopped")
+    for path in (stopped / "supernet", stopped / "derived", stopped / "checkpoints" / "checkpoint-8"):
+        shutil.rmtree(path)
+    monkeypatch.setattr(architecture_search, "operation_latencies", lambda *args: pytest.fail("measured again"))
+    tasks.run(stream_config(tmp_path / "stopped", *given, f"resume={stopped}"))
+    gates = [ParXLSupernet.from_pretrained(run / "supernet").gates for run in (whole, stopped)]
+    assert torch.equal(*gates)
+    assert record_of(whole)["latency"] == record_of(stopped)["latency"]
+
+
+def test_times_estimated_by_macs_add_up_to_the_measured_ones(tmp_path, known_times):
+    given = ("search.latency_costs=macs", "trainer.max_steps=2", "search.stages=[search]", "trainer.eval_steps=2")
+    tasks.run(stream_config(tmp_path, *LATENCY, *given, "trainer.save_steps=2"))
+    attention, feed_forward, identity = record_of(only_run(tmp_path))["operation_costs"]
+    assert attention + feed_forward == pytest.approx(3e-3)
+    assert attention != pytest.approx(2e-3)
+    assert identity == 0
 
 
 def test_retraining_may_begin_with_the_weights_of_the_supernet(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import operator
+from collections.abc import Callable, Sequence
 from itertools import count, takewhile
 
 import torch
@@ -12,6 +14,7 @@ from adadepth.errors import ConfigError
 # Attention, feed-forward, identity: the order of the gates.
 OPERATIONS = "sf-"
 _DRAWS, _TOLERANCE = 1000, 0.05
+_SMALLEST = 1e-30  # of a probability: its logarithm stays finite
 
 
 def parse_architecture(key: str, text: str) -> str:
@@ -89,6 +92,34 @@ def baseline_architectures(
         "sandwich": at_equal_macs(sandwich, macs, target),
         "random": _random_at_macs(len(reference), macs, target, torch.Generator().manual_seed(seed)),
     }
+
+
+def most_probable_at_cost(
+    probabilities: Sequence[Sequence[float]], costs: Sequence[float], target: float, tolerance: float
+) -> str:
+    """The most probable of the architectures whose cost is within the tolerance; if none is, of the nearest.
+
+    Cost depends on how often each operation occurs alone, so that for each pair of counts the most probable order is
+    kept from block to block: exact, in N^3 steps.
+
+    Args:
+        probabilities: For every block those of attention, feed-forward and identity.
+        costs: Of the three.
+        target: In the unit of the costs.
+        tolerance: As a share of it.
+    """
+    best: dict[tuple[int, ...], tuple[float, str]] = {(0,) * len(OPERATIONS): (0.0, "")}
+    for row in probabilities:
+        longer: dict[tuple[int, ...], tuple[float, str]] = {}
+        for counts, (score, text) in best.items():
+            for number, operation in enumerate(OPERATIONS):
+                key = (*counts[:number], counts[number] + 1, *counts[number + 1 :])
+                found = (score + math.log(max(row[number], _SMALLEST)), text + operation)
+                longer[key] = max(longer.get(key, found), found)
+        best = longer
+    distances = {counts: abs(sum(map(operator.mul, counts, costs)) - target) for counts in best}
+    bound = max(tolerance * target, min(distances.values()) * (1 + 1e-9))  # sums of equal costs differ by rounding
+    return max(best[counts] for counts, distance in distances.items() if distance <= bound)[1]
 
 
 def _random_at_macs(blocks: int, macs: Callable[[str], float], target: float, generator: torch.Generator) -> str:

@@ -74,7 +74,7 @@ class ParXLConfig(PreTrainedConfig):
         gate_path: In training, mix all operations with noisy weights (`soft`), or run one `sampled` operation a block.
         gate_seed: Of noise and paths, the same on all processes.
         latency_weight: Weight of the expected cost in the loss, >= 0.
-        operation_costs: Cost of attention, feed-forward and identity in any one unit.
+        operation_costs: Cost of attention, feed-forward and identity in any one unit; seconds under a budget.
     """
 
     model_type = "par_xl"
@@ -145,6 +145,16 @@ class ParXLConfig(PreTrainedConfig):
         costs = dict(zip(OPERATIONS, self.operation_costs, strict=True))
         reference = sum(costs[operation] for operation in alternating(self.num_hidden_layers))
         return [cost / reference for cost in self.operation_costs]
+
+    @property
+    def full_latency(self) -> float:
+        """Milliseconds of attention and feed-forward in turn in as many blocks."""
+        return self.latency_of(alternating(self.num_hidden_layers))
+
+    def latency_of(self, architecture: str) -> float:
+        """Milliseconds of all blocks of an architecture, as the sum of what each takes by itself."""
+        assert self.operation_costs is not None
+        return 1e3 * sum(self.operation_costs[OPERATIONS.index(operation)] for operation in architecture)
 
     def _check_numbers(self) -> None:
         for name, low in _AT_LEAST.items():

@@ -204,9 +204,30 @@ class ParXLSupernet(ParXLPreTrainedModel):
         """The expected cost sum_b softmax(a_b) . c, as a share of that of attention and feed-forward in turn."""
         if not self.config.latency_weight:
             return {}
-        costs = torch.tensor(self.config.relative_costs, device=self.gates.device)
-        cost = (self.gate_probabilities() * costs).sum()
+        cost = self._expected_cost(self.gate_probabilities())
         return {"latency": LossTerm(cost * count, count, self.config.latency_weight)}
+
+    def latency(self) -> Tensor:
+        """Milliseconds of all blocks, each running its most probable operation; a scalar."""
+        costs = torch.tensor(self.config.operation_costs, dtype=torch.float64, device=self.gates.device)
+        return 1e3 * costs[self.gates.detach().argmax(dim=-1)].sum()
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Rows of a batch: all have the one architecture, and a budget counts it for each."""
+        return torch.full((), len(batch["input_ids"]), device=batch["input_ids"].device)
+
+    def expected_depth(self, outputs: ParXLOutput) -> LossTerm:
+        """N sum_b softmax(a_b) . c / c(sfsf...), the expected cost in mean blocks of the alternating network."""
+        assert outputs.gate_probabilities is not None
+        assert outputs.trace is not None
+        assert outputs.trace.tokens is not None
+        depth = self._expected_cost(outputs.gate_probabilities) * self.config.num_hidden_layers
+        count = torch.full((), len(outputs.trace.tokens), device=depth.device)
+        return LossTerm(depth * count, count)
+
+    def _expected_cost(self, probabilities: Tensor) -> Tensor:
+        """As a share of the alternating network's."""
+        return (probabilities * torch.tensor(self.config.relative_costs, device=probabilities.device)).sum()
 
     @can_return_tuple
     def forward(
@@ -239,7 +260,9 @@ class ParXLSupernet(ParXLPreTrainedModel):
         mixes, weights = self._mix(gates)
         stack = self.model(input_ids, memory, mixes, context)
         trace = trace_of(weights.detach(), mixes, input_ids, memory)
-        return self._predict(stack, trace, targets, output_hidden_states, num_targets)
+        outputs = self._predict(stack, trace, targets, output_hidden_states, num_targets)
+        outputs.gate_probabilities = self.gate_probabilities()
+        return outputs
 
     def _mix(self, gates: str | Sequence[int] | None) -> tuple[list[Mix], Tensor]:
         """What runs in each block, and the weights (N, 3)."""

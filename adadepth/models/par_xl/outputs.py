@@ -28,6 +28,7 @@ class ParXLOutput(ModelOutput):
         token_losses: Of every target in row-major order, nats, float32, detached.
         memory: For the next segment of the same rows, (A, B, M', d) with M' up to the context's, detached.
         hidden_states: The embeddings and the state after every block, N + 1 tensors (B, T, d), on request.
+        gate_probabilities: Of a supernet softmax(a), without noise, float32, (N, 3), differentiable.
         trace: Which operations ran, with which weights.
     """
 
@@ -37,6 +38,7 @@ class ParXLOutput(ModelOutput):
     token_losses: Tensor | None = None
     memory: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    gate_probabilities: Tensor | None = None
     trace: DepthTrace | None = None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from adadepth.models.par_xl.architectures import (
     alternating,
     at_equal_macs,
     baseline_architectures,
+    most_probable_at_cost,
     paper_rule,
     parse_architecture,
     random_architecture,
@@ -113,3 +115,25 @@ def test_a_random_baseline_that_cannot_be_close_is_the_closest():
     macs = weigh(10.0, 1.0)
     baselines = baseline_architectures("ff", macs)  # one block of attention costs 10, two blocks of anything at least 2
     assert baselines == {"alternating": "s", "paper_rule": "s", "sandwich": "s", "random": "f"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("tolerance", [0.0, 0.05, 0.3])
+def test_the_most_probable_architecture_at_a_cost(seed, tolerance):
+    """Against all 243 architectures of five blocks."""
+    drawn = torch.Generator().manual_seed(seed)
+    probabilities = (2 * torch.randn(5, 3, generator=drawn, dtype=torch.float64)).softmax(dim=-1).tolist()
+    costs, target = (1.7, 1.0, 0.1), 0.5 + 1.1 * seed
+
+    def cost(architecture):
+        return sum(costs["sf-".index(operation)] for operation in architecture)
+
+    def probability(architecture):
+        return math.prod(row["sf-".index(one)] for row, one in zip(probabilities, architecture, strict=True))
+
+    known = ["".join(path) for path in product("sf-", repeat=5)]
+    bound = max(tolerance * target, min(abs(cost(path) - target) for path in known)) + 1e-9
+    expected = max((path for path in known if abs(cost(path) - target) <= bound), key=probability)
+    found = most_probable_at_cost(probabilities, costs, target, tolerance)
+    assert probability(found) == pytest.approx(probability(expected))
+    assert abs(cost(found) - target) <= bound
