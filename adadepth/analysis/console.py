@@ -10,6 +10,7 @@ from adadepth.analysis.architectures import LETTERS, OPERATIONS, QUALITIES, is_f
 from adadepth.analysis.budgets import budget_label, drawn_quality, rival_columns
 from adadepth.analysis.comparison import compared_rows, conditions_text, measured_qualities, set_title
 from adadepth.analysis.exit_study import batches, cost, in_pareto_sets, score_title, warnings
+from adadepth.analysis.grids import measure_of
 from adadepth.analysis.seeds import headline_metrics
 
 _LEVELS = " .:-=+*#%@"
@@ -132,7 +133,7 @@ def rivals_table(found: Mapping[str, Any]) -> str:
 
 
 def grid_picture(grid: Mapping[str, Any]) -> str:
-    """Draw a grid twice, side by side: how far each cell is from the start, and how many updates it received.
+    """Draw a grid twice, side by side: what each cell needs, and how many updates it received.
 
     Args:
         grid: Of grids.json. Walls show as `##`, the start as `S`, cells that cannot be reached as `.`.
@@ -141,16 +142,16 @@ def grid_picture(grid: Mapping[str, Any]) -> str:
     def row_of(values: Sequence[Any], number: int) -> str:
         line = ""
         for cell, value in zip(grid["cells"][number], values, strict=True):
-            if cell in "#S":
-                line += " ##" if cell == "#" else "  S"
+            if cell is None or cell in "#S":
+                line += {None: "   ", "#": " ##", "S": "  S"}[cell]
                 continue
             line += f"{'.' if value is None else value:>3}"
         return line
 
     far = [row_of(values, number) for number, values in enumerate(grid["difficulty"])]
     deep = [row_of(values, number) for number, values in enumerate(grid["updates"])]
-    width = max(map(len, far)) + 4
-    heading = f"{'steps from the start':<{width}}updates"
+    width = max(*map(len, far), len(measure_of(grid))) + 4
+    heading = f"{measure_of(grid):<{width}}updates"
     return "\n".join([heading, *(f"{left:<{width}}{right}" for left, right in zip(far, deep, strict=True))])
 
 

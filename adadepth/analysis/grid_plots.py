@@ -10,7 +10,7 @@ from typing import Any
 
 from adadepth.analysis.files import RunFiles
 from adadepth.analysis.grid_sections import WRONG
-from adadepth.analysis.grids import Cell, depth_panel, distance_panel, facts_of
+from adadepth.analysis.grids import Cell, Grid, depth_panel, distance_panel, facts_of, measure_of
 
 
 def draw_grids(figure: Any, files: RunFiles, name: str) -> bool:
@@ -18,24 +18,24 @@ def draw_grids(figure: Any, files: RunFiles, name: str) -> bool:
     grids = files.grids["sets"][name]
     max_depth = files.grids["max_depth"]
     rows = -(-len(grids) // 2)
-    side = 0.2 * len(grids[0]["cells"]) + 0.6
+    side = 0.2 * max(len(grids[0]["cells"]), len(grids[0]["cells"][0])) + 0.6
     figure.set_size_inches(4 * side + 0.6, rows * (side + 0.5) + 0.5)
     panels = figure.subplots(rows, 4, squeeze=False).flatten()
     for number, grid in enumerate(grids):
         left, right = panels[2 * number], panels[2 * number + 1]
-        _draw(left, distance_panel(grid), len(grid["cells"]))
-        _draw(right, depth_panel(grid, max_depth), len(grid["cells"]))
-        left.set_title(f"{facts_of(grid)}\ntrue distance", fontsize=8.5, fontweight="normal")
+        _draw(left, distance_panel(grid), grid)
+        _draw(right, depth_panel(grid, max_depth), grid)
+        left.set_title(f"{facts_of(grid)}\n{measure_of(grid)}", fontsize=8.5, fontweight="normal")
         right.set_title("\ndepth (updates)", fontsize=8.5, fontweight="normal")
     for axes in panels[2 * len(grids) :]:
         axes.remove()
     figure.suptitle(
-        f"Depth of every cell beside its distance ({name}); framed: wrong", x=0.01, ha="left", weight="bold"
+        f"What each unit needs, and the depth it was given ({name}); framed: wrong", x=0.01, ha="left", weight="bold"
     )
     return True
 
 
-def _draw(axes: Any, cells: Sequence[Cell], side: int) -> None:
+def _draw(axes: Any, cells: Sequence[Cell], grid: Grid) -> None:
     """Squares with texts, the first row at the top."""
     for cell in cells:
         left, top = cell.column, cell.row
@@ -47,5 +47,5 @@ def _draw(axes: Any, cells: Sequence[Cell], side: int) -> None:
             low_x, low_y = cell.column + 0.06, cell.row + 0.06
             x, y = (low_x, low_x + 0.88), (low_y, low_y + 0.88)
             axes.plot([*x, x[1], x[0], x[0]], [y[0], y[0], y[1], y[1], y[0]], color=WRONG, linewidth=1.3, marker="")
-    axes.set(xlim=(0, side), ylim=(side, 0), aspect="equal")
+    axes.set(xlim=(0, len(grid["cells"][0])), ylim=(len(grid["cells"]), 0), aspect="equal")
     axes.axis("off")

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from adadepth.analysis import charts
 from adadepth.analysis.files import RunFiles
-from adadepth.analysis.grids import Cell, Grid, depth_panel, distance_panel, facts_of
+from adadepth.analysis.grids import Cell, Grid, depth_panel, distance_panel, facts_of, measure_of
 
 WRONG = "#d55e00"
 _GAP, _TOP = 24, 20  # between the panels and above them, in pixels
@@ -31,10 +31,10 @@ def _drawing(grid: Grid, max_depth: int) -> Markup:
     width = (charts.WIDTH - _GAP) / 2
     side, right = width / columns, width + _GAP
     content = [
-        *_title(width / 2, "true distance"), *_panel(distance_panel(grid), 0, side),
+        *_title(width / 2, measure_of(grid)), *_panel(distance_panel(grid), 0, side),
         *_title(right + width / 2, "depth (updates)"), *_panel(depth_panel(grid, max_depth), right, side),
     ]  # fmt: skip
-    description = f"Maze of {rows} x {columns} cells, true distances and depths; {facts_of(grid)}"
+    description = f"{rows} x {columns} cells, {measure_of(grid)} and depths; {facts_of(grid)}"
     return charts.picture("".join(content), description, charts.WIDTH, round(rows * side) + _TOP)
 
 

@@ -1,11 +1,14 @@
 """Example grids of an evaluation, such as mazes: the depth of every cell beside its true distance.
 
+Chains of pointers are grids too: a column for every number of pointers to follow, a chain along a row.
+
 A panel is described once, as cells with a text and colours; `grid_sections` makes SVG of it, `grid_plots` a figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -23,12 +26,16 @@ class GridSampler:
     Args:
         decode: Token id to the symbol of a cell.
         labels: Names of the classes.
+        kind: `cells`, where the inputs say row and column, or `chains`.
         count: How many are kept.
     """
 
-    def __init__(self, decode: Callable[[int], str], labels: Sequence[str], count: int = 4) -> None:
+    def __init__(
+        self, decode: Callable[[int], str], labels: Sequence[str], kind: str = "cells", count: int = 4
+    ) -> None:
         self.decode = decode
         self.labels = labels
+        self.kind = kind
         self.count = count
         self._kept: dict[int, Grid] = {}
 
@@ -53,12 +60,11 @@ class GridSampler:
     def _grid(self, batch: Mapping[str, Tensor], row: int, units: Mapping[str, Tensor]) -> Grid:
         """One grid of a batch, cell by cell in its own rows and columns."""
         real = batch["attention_mask"][row].bool().cpu()
-        places = [batch[name][row].cpu()[real] for name in ("position_ids", "token_type_ids")]
-        down, across = (place - place.min() for place in places)
+        down, across = self._places(batch, row, real)
 
         def laid_out(values: Tensor, name: Callable[[int], Any] = int) -> list[list[Any]]:
-            grid: list[list[Any]] = [[None] * (int(across.max()) + 1) for _ in range(int(down.max()) + 1)]
-            for y, x, value in zip(down.tolist(), across.tolist(), values[row].cpu()[real].tolist(), strict=True):
+            grid: list[list[Any]] = [[None] * (max(across) + 1) for _ in range(max(down) + 1)]
+            for y, x, value in zip(down, across, values[row].cpu()[real].tolist(), strict=True):
                 grid[y][x] = None if value < 0 else name(value)
             return grid
 
@@ -66,6 +72,7 @@ class GridSampler:
         predicted = laid_out(units["predicted"], self.labels.__getitem__)
         return {
             "index": int(batch["index"][row]),
+            "kind": self.kind,
             "cells": laid_out(batch["input_ids"], self.decode),
             "difficulty": laid_out(units["difficulty"]),
             "updates": laid_out(units["updates"]),
@@ -76,6 +83,15 @@ class GridSampler:
             ],
         }
 
+    def _places(self, batch: Mapping[str, Tensor], row: int, real: Tensor) -> tuple[list[int], list[int]]:
+        """Row and column of every cell."""
+        if self.kind == "chains":
+            symbols = [self.decode(number) for number in batch["input_ids"][row].cpu()[real].tolist()]
+            return chain_places(symbols, batch["difficulty"][row].cpu()[real].tolist())
+        places = [batch[name][row].cpu()[real] for name in ("position_ids", "token_type_ids")]
+        down, across = ((place - place.min()).tolist() for place in places)
+        return down, across
+
     def grids(self) -> list[Grid]:
         """The grids kept, by number.
 
@@ -83,6 +99,29 @@ class GridSampler:
         `updates`, `label` and `predicted` (names); null where there is none.
         """
         return [self._kept[index] for index in sorted(self._kept)]
+
+
+def chain_places(symbols: Sequence[str], hops: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Rows and columns of nodes: a column for every number of hops, and a node in the row of one that points to it.
+
+    The longest chains lie along a row each; where chains meet, the shorter one has its own row up to there.
+
+    Args:
+        symbols: `>n`, which points to node n, or anything else for a root.
+        hops: Pointers from each node to its root.
+    """
+    rows: dict[int, int] = {}
+    taken: set[tuple[int, int]] = set()
+    for start in sorted(range(len(hops)), key=lambda node: -hops[node]):
+        if start in rows:
+            continue
+        row, node = next(row for row in count() if (row, hops[start]) not in taken), start
+        while node not in rows and (row, hops[node]) not in taken:
+            rows[node] = row
+            taken.add((row, hops[node]))
+            if hops[node]:
+                node = int(symbols[node].removeprefix(">"))
+    return [rows[node] for node in range(len(hops))], list(hops)
 
 
 class Cell(NamedTuple):
@@ -103,7 +142,7 @@ def distance_panel(grid: Grid) -> list[Cell]:
     def draw(row: int, column: int) -> Cell:
         symbol, distance = grid["cells"][row][column], grid["difficulty"][row][column]
         if distance is not None:
-            fill = ramp((distance - 1) / max(furthest - 1, 1))
+            fill = ramp(max(distance - 1, 0) / max(furthest - 1, 1))
             return Cell(row, column, str(distance), fill, text_on(fill))
         if grid["label"][row][column] is not None:
             return Cell(row, column, "–", _ASIDE, _PLAIN)
@@ -125,7 +164,17 @@ def depth_panel(grid: Grid, max_depth: int) -> list[Cell]:
 
 
 def _panel(grid: Grid, draw: Callable[[int, int], Cell]) -> list[Cell]:
-    return [draw(row, column) for row, symbols in enumerate(grid["cells"]) for column in range(len(symbols))]
+    return [
+        draw(row, column)
+        for row, symbols in enumerate(grid["cells"])
+        for column, symbol in enumerate(symbols)
+        if symbol is not None
+    ]
+
+
+def measure_of(grid: Mapping[str, Any]) -> str:
+    """What the left panel shows."""
+    return "pointers to follow" if grid.get("kind") == "chains" else "steps from the start"
 
 
 def facts_of(grid: Grid) -> str:
@@ -137,5 +186,5 @@ def facts_of(grid: Grid) -> str:
         if label is not None
     ]
     right = sum(label == predicted for label, predicted in pairs)
-    depths = [depth for row in grid["updates"] for depth in row]
+    depths = [depth for row in grid["updates"] for depth in row if depth is not None]
     return f"example {grid['index']}: {right} of {len(pairs)} right, mean depth {sum(depths) / len(depths):.2f}"

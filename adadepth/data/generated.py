@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.labelled_data import LabelledData
+from adadepth.data.labelled_data import LabelledData, Picture
 from adadepth.data.layout import Layout
 from adadepth.data.randomness import Purpose, epoch_and_index, random_generator
 from adadepth.data.sequence_collate import SequenceCollator
@@ -120,7 +120,7 @@ def tagging_data(
     labels: tuple[str, ...],
     facts: Mapping[str, Any],
     *,
-    is_grid: bool = False,
+    picture: Picture | None = None,
 ) -> LabelledData:
     """Return drawn sequences of symbols, without special tokens, as data of a tagging run; `facts` are for reports."""
     words = symbol_tokenizer(symbols, is_wrapped=False)
@@ -128,7 +128,7 @@ def tagging_data(
         train, dict(evaluation), {}, words,
         SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length),
         summary_of(dataset, train, evaluation, facts), "tagging", labels, ("token_accuracy",),
-        has_difficulty=True, has_special_tokens=False, is_grid=is_grid,
+        has_difficulty=True, has_special_tokens=False, picture=picture,
     )  # fmt: skip
 
 

@@ -161,7 +161,7 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     drawn += [(name, ends, evaluation_size(dataset), EVALUATION_SEED) for name, ends in ranges.items()]
     if dataset.unit == "token":
         tagged = {name: TaggedHops(dataset, range_of(ends), *how) for name, ends, *how in drawn}
-        return tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts)
+        return tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture="chains")
     words = symbol_tokenizer(symbols)
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
     check_room(layout, dataset.nodes, "nodes")

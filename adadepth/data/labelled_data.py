@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 Examples = Dataset[dict[str, Any]]
+Picture = Literal["cells", "chains"]
 Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice"]
 
 
@@ -36,8 +37,8 @@ class LabelledData:
         metrics: Names of the task's metrics.
         has_difficulty: Whether examples, or their tokens, say how hard they are.
         has_special_tokens: Whether [CLS] and [SEP] are around the texts.
-        is_grid: Whether tokens are cells of a grid, with their row in ``position_ids`` and their column in
-            ``token_type_ids``.
+        picture: How an example is drawn: as ``cells`` of a grid, with their row in ``position_ids`` and their column in
+            ``token_type_ids``, or as ``chains`` of pointers; None: not at all.
     """
 
     train: Examples
@@ -51,7 +52,7 @@ class LabelledData:
     metrics: tuple[str, ...]
     has_difficulty: bool = False
     has_special_tokens: bool = True
-    is_grid: bool = False
+    picture: Picture | None = None
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:

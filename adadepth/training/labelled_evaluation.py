@@ -56,7 +56,7 @@ class LabelledEvaluation:
         self._reads_cached_states = False
         decode_label = data.labels.__getitem__ if data.problem == "tagging" else None
         self._sentences = SentenceSampler(self._token, decode_label=decode_label)
-        self._grids = GridSampler(self._token, data.labels)
+        self._grids = GridSampler(self._token, data.labels, data.picture or "cells")
 
     def _token(self, number: int) -> str:
         assert self.data.tokenizer is not None, "there are tokens"
@@ -125,7 +125,7 @@ class LabelledEvaluation:
 
     def _sample(self, batch: Mapping[str, Tensor], outputs: Any, losses: Tensor | None) -> None:
         """Offer a batch to the example sentences: with labels and predictions where tokens have them."""
-        if self.data.is_grid:
+        if self.data.picture is not None:
             self._grids.update(batch, outputs.trace, outputs.logits.argmax(dim=-1))
         if self.data.problem == "tagging" and losses is not None:
             self._sentences.update(batch, outputs.trace, losses, outputs.logits.argmax(dim=-1))

@@ -48,7 +48,7 @@ def test_every_generated_task_trains_and_tells_difficulty(
     predicted = sum(row.get("accuracy_n", 0) for row in rows)
     assert predicted == 8 if is_sequence else predicted > 8
     assert f"halting/difficulty/{rows[-1]['difficulty']}/mean" in metrics
-    assert (directory / "grids.json").exists() == (root == "act_maze")
+    assert (directory / "grids.json").exists() == (root in ("act_maze", "act_hops") and not is_sequence)
     assert "Depth and difficulty" in (directory / "report.html").read_text()
     assert (directory / "figures" / "difficulty.png").exists()
 
@@ -62,7 +62,13 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
     assert [len(grids[0]["cells"]) for grids in found["sets"].values()] == [6, 7]
     with pytest.raises(CheckpointError, match=r"dataset.field=20: the model has only 12 positions"):
         run(tmp_path / "wide", "act_maze", *again, "dataset.field=20", "model.max_position_embeddings=null")
-    start = (*SMALL, f"model.pretrained={directory}/model", "dataset.field=8", "dataset.size=6", "dataset.beyond_sizes=[]")
+    start = (
+        *SMALL,
+        f"model.pretrained={directory}/model",
+        "dataset.field=8",
+        "dataset.size=6",
+        "dataset.beyond_sizes=[]",
+    )
     with pytest.raises(ConfigError, match=r"the data's type_vocab_size=8 but 12 there"):
         run(tmp_path / "narrow", "act_maze", *start)
 

@@ -78,7 +78,7 @@ def test_sets_and_what_is_said_of_them(kind: str, tmp_path: Any) -> None:
     assert len(data.train) == 3000
     assert data.has_difficulty
     assert data.problem == ("classification" if kind == "hops_sequence" else "tagging")
-    assert data.is_grid == (kind == "maze")
+    assert data.picture == {"maze": "cells", "hops": "chains"}.get(kind)
     words = data.tokenizer
     assert words is not None
     words.save_pretrained(tmp_path)

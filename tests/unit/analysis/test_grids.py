@@ -1,0 +1,39 @@
+"""Where nodes of pointer chains are drawn, and grids in a terminal."""
+
+from __future__ import annotations
+
+from adadepth.analysis.console import grid_picture
+from adadepth.analysis.grids import chain_places, depth_panel, distance_panel, facts_of
+
+
+def test_a_chain_lies_along_a_row_and_one_that_meets_it_has_its_own():
+    symbols = [">2", "red", ">1", ">2", ">0", "blue"]  # 4 > 0 > 2 > 1 (red), 3 > 2, and 5 alone
+    hops = [2, 0, 1, 2, 3, 0]
+    rows, columns = chain_places(symbols, hops)
+    assert columns == hops
+    assert rows[4] == rows[0] == rows[2] == rows[1]
+    assert rows[3] != rows[0]
+    assert rows[5] != rows[1]
+    assert len(set(zip(rows, columns, strict=True))) == 6
+
+
+MAZE = {
+    "index": 3, "kind": "cells", "cells": [["S", "."], ["#", "."]], "difficulty": [[None, 1], [None, 2]],
+    "updates": [[2, 3], [1, 12]], "label": [[None, "a"], [None, "a"]], "predicted": [[None, "a"], [None, "b"]],
+}  # fmt: skip
+CHAINS = {
+    "index": 0, "kind": "chains", "cells": [["red", ">0"], [None, ">0"]], "difficulty": [[0, 1], [None, 1]],
+    "updates": [[1, 2], [None, 2]], "label": [["r", "r"], [None, "r"]], "predicted": [["r", "r"], [None, "r"]],
+}  # fmt: skip
+
+
+def test_a_maze_in_a_terminal():
+    heading, *rows = grid_picture(MAZE).splitlines()
+    assert heading.split() == ["steps", "from", "the", "start", "updates"]
+    assert rows == ["  S  1      S  3", " ##  2     ## 12"]
+
+
+def test_chains_have_holes():
+    assert grid_picture(CHAINS).splitlines()[1:] == ["  0  1      1  2", "     1         2"]
+    assert len(distance_panel(CHAINS)) == len(depth_panel(CHAINS, 4)) == 3
+    assert facts_of(CHAINS) == "example 0: 3 of 3 right, mean depth 1.67"
