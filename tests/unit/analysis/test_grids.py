@@ -30,10 +30,13 @@ CHAINS = {
 def test_a_maze_in_a_terminal():
     heading, *rows = grid_picture(MAZE).splitlines()
     assert heading.split() == ["steps", "from", "the", "start", "updates"]
-    assert rows == ["  S  1      S  3", " ##  2     ## 12"]
+    assert [row.split() for row in rows] == [["S", "1", "S", "3"], ["##", "2", "##", "12"]]
 
 
 def test_chains_have_holes():
-    assert grid_picture(CHAINS).splitlines()[1:] == ["  0  1      1  2", "     1         2"]
+    first, second = grid_picture(CHAINS).splitlines()[1:]
+    assert (first.split(), second.split()) == (["0", "1", "1", "2"], ["1", "2"])
+    assert second.index("1") == first.index("1")
+    assert second.index("2") == first.index("2")
     assert len(distance_panel(CHAINS)) == len(depth_panel(CHAINS, 4)) == 3
     assert facts_of(CHAINS) == "example 0: 3 of 3 right, mean depth 1.67"
