@@ -25,9 +25,9 @@ $(READY): pyproject.toml poetry.lock .ci/lock.py
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-demo: $(READY) ## Train on mazes for three minutes: depth follows distance; a fixed depth of equal work beside it
-	$(BIN)/python adadepth/run.py --config-name act_maze
-	$(BIN)/python adadepth/run.py --config-name act_maze rival_of=latest
+demo: $(READY) ## Train on pointers for two minutes: depth is what a token needs; a fixed depth of equal work beside it
+	$(BIN)/python adadepth/run.py --config-name act_hops
+	$(BIN)/python adadepth/run.py --config-name act_hops rival_of=latest
 
 test: $(READY) ## Run the quick tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
