@@ -255,6 +255,9 @@ def test_a_budget_keeps_at_most_so_many_blocks(blocks, tmp_path, base):
     depths = held(directory)
     assert depths[0][:2] == [3.0, 3.0]
     assert max(measured for _, measured, _ in depths[17:]) <= blocks  # hold and ramp are 16 of 40 updates
+    paid = [line["train/budget_loss"] for line in lines(directory) if "train/budget_loss" in line]
+    assert any(paid[:16])
+    assert not any(paid[16:]), "what is barred needs no price"
     weights = json.loads((directory / "halting.json").read_text())["layers"]["weights"]
     assert weights[blocks + 1 :] == [0.0] * (3 - blocks)
     assert sum(weights) == pytest.approx(1)
@@ -264,8 +267,9 @@ def test_a_budget_keeps_at_most_so_many_blocks(blocks, tmp_path, base):
 
 def test_an_expected_layer_is_held(tmp_path, base):
     given = ("budget=layers", "budget.target=1.2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=150")
-    steps = ("trainer.logging_steps=1", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.schedule=constant")
-    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, "model.distribution_cutoff=0", *given, *steps)
+    steps = ("trainer.logging_steps=1", "trainer.eval_steps=150", "trainer.save_steps=150")
+    soft = ("model.alpha_distribution=10", "model.distribution_cutoff=0", "trainer.learning_rate=3e-3")
+    directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *soft, *given, *steps)
     depths = [measured for _, measured, _ in held(directory)]
     assert depths[0] == pytest.approx(1.5)
     assert sum(depths[-30:]) / 30 == pytest.approx(1.2, rel=0.05)
