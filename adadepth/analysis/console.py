@@ -132,6 +132,34 @@ def rivals_table(found: Mapping[str, Any]) -> str:
     return "\n".join(["rivals of equal work (work as a multiple of the adaptive run's):", "", *lines])
 
 
+def difficulty_table(adaptive: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
+    """Draw the depth by difficulty of an adaptive run, and its accuracy beside a rival's, as text.
+
+    Args:
+        adaptive: What its halting.json holds; a run that knows no difficulty gives an empty text.
+        rival: That of the rival.
+    """
+    rows = [
+        (name, row, other)
+        for (name, found), (_, others) in zip(_difficulties(adaptive), _difficulties(rival), strict=False)
+        for row, other in zip(found, others, strict=False)
+        if "accuracy" in row
+    ]
+    if not rows:
+        return ""
+    lines = [f"{'set':12}{'difficulty':>11}{'n':>8}{'depth':>8}{'accuracy':>10}{'of the rival':>14}"]
+    for name, row, other in rows:
+        right, others_right = (f"{100 * found['accuracy']:.1f}" for found in (row, other))
+        lines.append(f"{name:12}{row['difficulty']:>11}{row['n']:>8,}{row['mean']:>8.2f}{right:>10}{others_right:>14}")
+    return "\n".join(lines)
+
+
+def _difficulties(halting: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(name of the set, rows by difficulty) of every evaluated set."""
+    sets = {halting.get("set", "first"): halting, **halting.get("further_sets", {})}
+    return [(name, found["difficulty"]["rows"]) for name, found in sets.items() if found.get("difficulty")]
+
+
 def grid_picture(grid: Mapping[str, Any]) -> str:
     """Draw a grid twice, side by side: what each cell needs, and how many updates it received.
 

@@ -10,14 +10,14 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from adadepth.analysis.console import rivals_table
-from adadepth.analysis.files import CONFIG, HALTING, RIVALS, write_rivals
+from adadepth.analysis.console import difficulty_table, grid_picture, rivals_table
+from adadepth.analysis.files import CONFIG, GRIDS, HALTING, RIVALS, write_rivals
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
 from adadepth.config import AlbertActModelConfig, BudgetConfig, ExperimentConfig
@@ -77,12 +77,26 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
 def compare(directory: Path, rival: Path) -> None:
     """Put the figures of a finished rival beside those of the run in `directory`; print them, draw the report again."""
     earlier = _read(directory / RIVALS).get("rows", [])
-    kept = [row for row in earlier if row["kind"] != "adaptive" and row["run"] != str(rival)]
+    kept = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
     rows = [describe(directory, "adaptive"), *kept, describe(rival, "fixed depth")]
     found = {"rows": rows}
     write_rivals(directory, found)
     draw_figures(directory)
-    print(f"{rivals_table(found)}\nreport: {write_report(directory)}", flush=True)
+    for text in _shown(directory, rival):
+        print(f"\n{text}")
+    print(f"\n{rivals_table(found)}\n\nreport: {write_report(directory)}", flush=True)
+
+
+def _shown(directory: Path, rival: Path) -> Iterator[str]:
+    """What is worth seeing of the adaptive run: an example, depth by difficulty, the time that it saves."""
+    sets: dict[str, Any] = _read(directory / GRIDS).get("sets", {})
+    for grids in [grids for grids in sets.values() if grids][:1]:
+        yield grid_picture(grids[0])
+    if table := difficulty_table(_read(directory / HALTING), _read(rival / HALTING)):
+        yield table
+    speed = (read_record(directory).get("final_metrics") or {}).get("cost/speedup_over_dense")
+    if speed is not None:
+        yield f"evaluation without the halted tokens: {speed:.2f} times as fast as with them, and the same results"
 
 
 def describe(directory: Path, kind: str) -> dict[str, Any]:

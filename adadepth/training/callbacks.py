@@ -189,6 +189,14 @@ class TrackingCallback(TrainerCallback):
         if exits := {name: report.exits for name, report in reports.items() if report.exits is not None}:
             write_exits(self.directory, exits, state.global_step)
 
+    def _has_one_depth(self) -> bool:
+        """Whether nobody may halt: where depth is fixed, or still grows."""
+        if self.trainer is None:
+            return False
+        budget, model = self.trainer.budget, self.trainer.model
+        is_fixed = getattr(getattr(model, "config", None), "fixed_depth", None) is not None
+        return is_fixed or (budget is not None and budget.is_growing)
+
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
         """A picture of the gates now; the dashboards show those of all evaluations as a film."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
@@ -199,8 +207,8 @@ class TrackingCallback(TrainerCallback):
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
         """Track and print one set's figures; `owner` is its name and a slash, empty for the first set."""
         is_architecture = report.statistics["unit"] == "architecture"
-        if self.trainer is not None and self.trainer.budget is not None and self.trainer.budget.is_growing:
-            report.statistics["adaptation"].pop("warning", None)  # nobody may halt yet
+        if self._has_one_depth():
+            report.statistics.get("adaptation", {}).pop("warning", None)
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)

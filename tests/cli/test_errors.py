@@ -12,14 +12,14 @@ from tests.cli.conftest import Result
 
 TINY = ["--config-name", "act_tiny"]
 MISTAKES = [
-    ([], "--config-name is missing; known configurations: act_base, act_cola"),
-    (["--config-name", "act_tny"], "unknown configuration 'act_tny' (did you mean 'act_tiny'?); known: act_base"),
+    ([], "--config-name is missing; known configurations: act_addition, act_base, act_cola"),
+    (["--config-name", "act_tny"], "unknown configuration 'act_tny' (did you mean 'act_tiny'?); known: act_addition"),
     ([*TINY, "model=albert_act_tyny"], "model=albert_act_tyny: unknown option (did you mean 'albert_act_tiny'?)"),
     ([*TINY, "sweep=penalti"], "sweep=penalti: unknown option (did you mean 'penalty'?); known: glue, none, optuna"),
     ([*TINY, "model=null"], "Config group override must be a string"),
     ([*TINY, "trainer.lerning_rate=1"], "trainer.lerning_rate: unknown key (did you mean 'trainer.learning_rate'?)"),
     ([*TINY, "learning_rate=1"], "learning_rate: unknown key (did you mean 'trainer.learning_rate'?)"),
-    ([*TINY, "modle=albert_act_mini"], "modle: unknown key (did you mean 'mode' or 'model'?); known: checkpoint"),
+    ([*TINY, "modle=albert_act_mini"], "modle: unknown key (did you mean 'mode' or 'model'?); known: budget"),
     ([*TINY, "dataset.masking.probabilty=1"], "did you mean 'dataset.masking.probability'?); known in dataset.masking"),
     ([*TINY, "~trainer.foo"], "trainer.foo: unknown key"),
     ([*TINY, "+trainer.foo=1"], "trainer.foo: unknown key; leave out the +"),

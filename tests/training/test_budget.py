@@ -12,7 +12,7 @@ TINY = (
     "debug=finetune", "trainer.disable_tqdm=true", "dataset.size=3", "dataset.beyond_sizes=[]",
     "dataset.max_evaluation_examples=24", "dataset.train_examples=32", "model.num_hidden_layers=4",
     "model.hidden_size=16", "model.embedding_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
-    "budget.target=2", "trainer.max_steps=4", "trainer.logging_steps=1",
+    "budget.target=2", "budget.grow_from=3", "trainer.max_steps=4", "trainer.logging_steps=1",
 )  # fmt: skip
 
 

@@ -66,6 +66,7 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
         *SMALL,
         f"model.pretrained={directory}/model",
         "dataset.field=8",
+        "dataset.sequence_length=64",
         "dataset.size=6",
         "dataset.beyond_sizes=[]",
     )

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
 from adadepth import tasks
-from tests.configs.support import OPTIONS, configured, home
+from tests.configs.support import NEEDS, OPTIONS, configured, home
 
 ROOTS = ("act_tiny", "act_small", "act_base")
 
@@ -65,5 +65,5 @@ def test_option(group, option, tmp_path, data_root):
         overrides += [f"dataset.path={folder}/wiki.test.tokens", f"dataset.evaluation_path={folder}/wiki.valid.tokens"]
     if option == "albert_phase2":
         overrides += ["model.max_position_embeddings=512"]
-    directory, _ = run(tmp_path, "act_tiny", *overrides)
+    directory, _ = run(tmp_path, "act_tiny", *NEEDS.get((group, option), []), *overrides)
     assert json.loads((directory / "run.json").read_text())["status"] == "finished"

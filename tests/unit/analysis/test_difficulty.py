@@ -142,7 +142,7 @@ def test_grids_lie_in_rows_and_columns() -> None:
     first, second = grids()
     assert (first["index"], second["index"]) == (0, 1)
     assert first == {
-        "index": 0, "cells": [[".", "."], ["#", "S"]], "difficulty": [[2, 1], [None, None]],
+        "index": 0, "kind": "cells", "cells": [[".", "."], ["#", "S"]], "difficulty": [[2, 1], [None, None]],
         "updates": [[5, 6], [1, 2]], "label": [["reachable", "reachable"], [None, None]],
         "predicted": [["unreachable", "reachable"], [None, None]],
     }  # fmt: skip
@@ -164,8 +164,8 @@ def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Pat
     assert "Spearman(depth, difficulty)" in table
     assert "acc %" in table
     page = write_report(tmp_path).read_text(encoding="utf-8")
-    for text in ("Depth and difficulty", "Accuracy by difficulty", "Spearman (depth, difficulty)", "true distance",
-                 "example 0: 1 of 2 right"):  # fmt: skip
+    for text in ("Depth and difficulty", "Accuracy by difficulty", "Spearman (depth, difficulty)",
+                 "steps from the start",                 "example 0: 1 of 2 right"):  # fmt: skip
         assert text in page
     assert "<script" not in page
     names = {path.name for path in draw_figures(tmp_path)}

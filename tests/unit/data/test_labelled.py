@@ -16,8 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import HubTable, Problem, Source, TokenizerConfig
 from adadepth.data import EpochSampler, LabelledData, labelled
+from adadepth.data.generated import symbol_tokenizer
 from adadepth.data.layout import Layout, cut_longest
-from adadepth.data.parity import parity_tokenizer
+from adadepth.data.parity import SYMBOLS
 from tests.configs.support import GLUE, configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
@@ -210,7 +211,7 @@ def test_pairs_are_cut_as_the_tokenizer_cuts_them(data: LabelledData, first: int
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2), st.integers(2, 40), st.integers(1, 3), st.booleans())
 def test_no_sequence_is_longer_than_allowed(lengths: list[int], extra: int, cls_tokens: int, both: bool) -> None:
-    layout = Layout.of(parity_tokenizer(), 2 * cls_tokens + 2 + extra, cls_tokens, "both" if both else "first")
+    layout = Layout.of(symbol_tokenizer(SYMBOLS), 2 * cls_tokens + 2 + extra, cls_tokens, "both" if both else "first")
     found = layout.build([np.full(length, 7 + number) for number, length in enumerate(lengths)])
     ids, special = found["input_ids"], found["special_tokens_mask"]
     room = layout.room(len(lengths))
