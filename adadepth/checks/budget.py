@@ -16,6 +16,7 @@ from adadepth.config import (
     MultiExitAlbertModelConfig,
     ParXLModelConfig,
     PonderSettings,
+    Prior,
     Task,
 )
 
@@ -61,6 +62,11 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     for name in _PRICES:
         if value := getattr(model, name, 0):
             yield f"{given}: model.{name}={value:g} is a price beside it; set it to 0, or budget=none"
+    if isinstance(model, PonderSettings) and model.prior is Prior.geometric and model.kl_penalty_factor > 0:
+        yield (
+            f"{given}: model.prior=geometric is a price beside it; set model.prior=uniform and "
+            "model.target_halt_probability=null, or model.kl_penalty_factor=0"
+        )
     if isinstance(model, AdaLayersModelConfig):
         yield from _layers(given, config, model)
     if isinstance(model, ParXLModelConfig):

@@ -118,6 +118,12 @@ def test_what_makes_no_sense_is_one_line(overrides, message):
     assert message in line
 
 
+def test_a_geometric_prior_is_a_price():
+    with pytest.raises(ConfigError, match=r"model.prior=geometric is a price beside it"):
+        configured("ponder_tiny", "budget=depth")
+    configured("ponder_tiny", "budget=depth", "model.prior=uniform", "model.target_halt_probability=null")
+
+
 def test_a_model_without_a_depth_to_learn_is_refused():
     with pytest.raises(ConfigError, match="model=albert learns no depth to hold"):
         configured("ponder_tiny", "model=albert_mini", "budget=depth")
