@@ -26,12 +26,6 @@ def sequence_columns(pad_id: int) -> Columns:
     }  # fmt: skip
 
 
-def padded_width(examples: Examples, sequence_length: int, pad_to_length: bool) -> int:
-    """Return the width of a batch: the longest example rounded up to a multiple of 8, at most ``sequence_length``."""
-    longest = max(len(example["input_ids"]) for example in examples)
-    return sequence_length if pad_to_length else min(-(-longest // _MULTIPLE) * _MULTIPLE, sequence_length)
-
-
 def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
     """Return the columns of examples as tensors (B, width); the attention mask is made here."""
     batch = {}
@@ -44,25 +38,36 @@ def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor
 
 
 @dataclass(frozen=True)
-class PretrainingCollator:
-    """Pads examples to the longest, rounded up to a multiple of 8, at most ``sequence_length``.
+class PaddingCollator:
+    """Pads examples to the longest, rounded up to a multiple of 8, at most ``sequence_length``; a subclass has columns.
 
     Attributes:
-        pad_id: id of the padding token.
-        sequence_length: longest batch.
-        pad_to_length: pad every batch to ``sequence_length`` (one shape, for compiled runs).
+        pad_id: Id of the padding token.
+        sequence_length: Longest batch.
+        pad_to_length: Pad every batch to ``sequence_length`` (one shape, for compiled runs).
     """
 
     pad_id: int
     sequence_length: int
     pad_to_length: bool = False
 
+    def width(self, examples: Examples) -> int:
+        """Return the width of a batch."""
+        if self.pad_to_length:
+            return self.sequence_length
+        longest = max(len(example["input_ids"]) for example in examples)
+        return min(-(-longest // _MULTIPLE) * _MULTIPLE, self.sequence_length)
+
+
+class PretrainingCollator(PaddingCollator):
+    """Batches of masked sequences."""
+
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8.
 
         Besides ``sentence_order_label`` and, of examples that are numbered, ``index``, each (B,) int64.
         """
-        batch = padded(examples, padded_width(examples, self.sequence_length, self.pad_to_length), {
+        batch = padded(examples, self.width(examples), {
             **sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8),
         })  # fmt: skip
         for name in ("sentence_order_label", "index"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
-from adadepth.data.collate import Columns, Examples, padded, padded_width, sequence_columns
+from adadepth.data.collate import Columns, Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.held_out import split_examples
 from adadepth.data.labelled_data import LabelledData, describe_labels
 from adadepth.data.labelled_store import LabelledStore, open_store, write_store
@@ -74,24 +74,13 @@ class ChoiceExamples(Dataset[dict[str, Any]]):
         return {**example, "token_text": texts}
 
 
-@dataclass(frozen=True)
-class ChoiceCollator:
-    """Pads the choices of all examples to the longest, rounded up to a multiple of 8, at most ``sequence_length``.
-
-    Attributes:
-        pad_id: Id of the padding token.
-        sequence_length: Longest batch.
-        pad_to_length: Pad every batch to ``sequence_length`` (one shape, for compiled runs).
-    """
-
-    pad_id: int
-    sequence_length: int
-    pad_to_length: bool = False
+class ChoiceCollator(PaddingCollator):
+    """Batches of examples with several choices, which are all as wide as the longest."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return the tokens' columns (B, choices, S) with ``token_text``, and ``index`` and ``labels`` (B,) int64."""
         choices = [choice for example in examples for choice in example["choices"]]
-        width = padded_width(choices, self.sequence_length, self.pad_to_length)
+        width = self.width(choices)
         columns: Columns = {**sequence_columns(self.pad_id), "token_text": (SPECIAL, np.uint8)}
         tokens = padded(choices, width, columns)
         return {

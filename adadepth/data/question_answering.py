@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
-from adadepth.data.collate import Columns, Examples, padded, padded_width, sequence_columns
+from adadepth.data.collate import Columns, Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.held_out import split_examples
 from adadepth.data.labelled_data import LabelledData
 from adadepth.data.layout import Layout
@@ -123,23 +122,12 @@ def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np
     return owners, starts, np.minimum(starts + rooms[owners], lengths[owners])
 
 
-@dataclass(frozen=True)
-class QuestionCollator:
-    """Pads windows to the longest, rounded up to a multiple of 8, at most ``sequence_length``.
-
-    Attributes:
-        pad_id: Id of the padding token.
-        sequence_length: Longest batch.
-        pad_to_length: Pad every batch to ``sequence_length`` (one shape, for compiled runs).
-    """
-
-    pad_id: int
-    sequence_length: int
-    pad_to_length: bool = False
+class QuestionCollator(PaddingCollator):
+    """Batches of windows."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return the tokens' columns (B, S), ``token_kind`` among them, and one number a window (B,) int64."""
-        width = padded_width(examples, self.sequence_length, self.pad_to_length)
+        width = self.width(examples)
         columns: Columns = {**sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
         numbers = {name: torch.tensor([example[name] for example in examples]) for name in _NUMBERS}
         return {**padded(examples, width, columns), **numbers}

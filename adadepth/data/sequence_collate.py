@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.data.collate import Examples, padded, padded_width, sequence_columns
+from adadepth.data.collate import Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.masking import IGNORE
 
 NO_DIFFICULTY = -1  # of a unit for which none is defined
@@ -20,19 +18,8 @@ _TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SequenceCollator:
-    """Pads sequences to the longest, rounded up to a multiple of 8, at most ``sequence_length``.
-
-    Attributes:
-        pad_id: Id of the padding token.
-        sequence_length: Longest batch.
-        pad_to_length: Pad every batch to ``sequence_length`` (one shape, for compiled runs).
-    """
-
-    pad_id: int
-    sequence_length: int
-    pad_to_length: bool = False
+class SequenceCollator(PaddingCollator):
+    """Batches of sequences that have a label, or whose tokens have one."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and what `example_columns` returns.
@@ -40,7 +27,7 @@ class SequenceCollator:
         Where the examples have a label a token, ``labels`` are (B, S) int64; so are ``position_ids`` and
         ``difficulty`` where every token has its own.
         """
-        width = padded_width(examples, self.sequence_length, self.pad_to_length)
+        width = self.width(examples)
         extra = {name: column for name, column in _TOKEN_COLUMNS.items() if name in examples[0]}
         batch = padded(examples, width, {**sequence_columns(self.pad_id), **extra})
         if "difficulties" in batch:

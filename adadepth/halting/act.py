@@ -101,6 +101,11 @@ def update_stream(rule: StateRule, state: Tensor, output: Tensor, weight: Tensor
     return output
 
 
+def recalled(state: Tensor, first: Tensor | None) -> Tensor:
+    """What the block reads: the state, with `recall` also the embedded input x_0 (Bansal et al. 2022, section 3.1)."""
+    return state if first is None else state + first
+
+
 def update_result(rule: StateRule, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:
     """The model's result under a rule that keeps it apart from the stream.
 

@@ -7,22 +7,19 @@ read off the run it is compared with, and at its end a row in that run's rivals.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from adadepth.analysis.console import difficulty_table, grid_picture, rivals_table
-from adadepth.analysis.files import CONFIG, GRIDS, HALTING, RIVALS, write_rivals
+from adadepth.analysis.files import HALTING, RunFiles, read_run, write_rivals
 from adadepth.analysis.plots import draw_figures
 from adadepth.analysis.report import write_report
 from adadepth.config import AlbertActModelConfig, BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
-from adadepth.training.run_directory import read_record, resolve_run
+from adadepth.training.run_directory import resolve_run
 
 SUFFIX = "_rival"
 
@@ -42,8 +39,8 @@ def _folder_of(rival: ExperimentConfig) -> Path:
         return Path(rival.resume)
     wanted = (str(rival.rival_of), rival.seed)
     for folder in sorted((Path(rival.output_dir) / rival.name).iterdir(), reverse=True):
-        found = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8")) if (folder / CONFIG).is_file() else {}
-        if (found.get("rival_of"), found.get("seed")) == wanted and read_record(folder).get("status") == "finished":
+        files = read_run(folder)
+        if (files.config.get("rival_of"), files.config.get("seed")) == wanted and files.run.get("status") == "finished":
             return folder
     raise AssertionError("the rival has just been trained")
 
@@ -59,11 +56,11 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     assert config.rival_of is not None
     assert isinstance(config.model, AlbertActModelConfig), "validated"
     directory = resolve_run(config.rival_of, config, needs=HALTING)
-    record, found = read_record(directory), _read(directory / HALTING)
-    share = found.get("cost", {}).get("executed_over_full")
-    if record.get("status") != "finished" or share is None:
+    files = read_run(directory)
+    share = files.halting.get("cost", {}).get("executed_over_full")
+    if files.run.get("status") != "finished" or share is None:
         raise CheckpointError(f"rival_of={config.rival_of}: {directory} is no finished run with measured work")
-    depth = max(1, math.ceil(share * found["max_depth"] - 1e-6))
+    depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
     rival = dataclasses.replace(
         config,
         name=config.name + SUFFIX,
@@ -76,37 +73,37 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
 
 def compare(directory: Path, rival: Path) -> None:
     """Put the figures of a finished rival beside those of the run in `directory`; print them, draw the report again."""
-    earlier = _read(directory / RIVALS).get("rows", [])
+    own, other = read_run(directory), read_run(rival)
+    earlier = own.rivals.get("rows", [])
     kept = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
-    rows = [describe(directory, "adaptive"), *kept, describe(rival, "fixed depth")]
+    rows = [describe(own, "adaptive"), *kept, describe(other, "fixed depth")]
     found = {"rows": rows}
     write_rivals(directory, found)
     draw_figures(directory)
-    for text in _shown(directory, rival):
+    for text in _shown(own, other):
         print(f"\n{text}")
     print(f"\n{rivals_table(found)}\n\nreport: {write_report(directory)}", flush=True)
 
 
-def _shown(directory: Path, rival: Path) -> Iterator[str]:
+def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
     """What is worth seeing of the adaptive run: an example, depth by difficulty, the time that it saves."""
-    sets: dict[str, Any] = _read(directory / GRIDS).get("sets", {})
-    for grids in [grids for grids in sets.values() if grids][:1]:
+    for grids in [grids for grids in own.grids.get("sets", {}).values() if grids][:1]:
         yield grid_picture(grids[0])
-    if table := difficulty_table(_read(directory / HALTING), _read(rival / HALTING)):
+    if table := difficulty_table(own.halting, rival.halting):
         yield table
-    speed = (read_record(directory).get("final_metrics") or {}).get("cost/speedup_over_dense")
+    speed = (own.run.get("final_metrics") or {}).get("cost/speedup_over_dense")
     if speed is not None:
         yield f"evaluation without the halted tokens: {speed:.2f} times as fast as with them, and the same results"
 
 
-def describe(directory: Path, kind: str) -> dict[str, Any]:
+def describe(files: RunFiles, kind: str) -> dict[str, Any]:
     """A row: what the network is, its depth and work, and how good it is on every evaluated set."""
-    record, found = read_record(directory), _read(directory / HALTING)
+    record, found = files.run, files.halting
     everyone, cost = found["classes"]["all"], found["cost"]
     metrics: Mapping[str, Any] = record.get("final_metrics") or {}
     return {
         "kind": kind,
-        "run": str(directory),
+        "run": str(files.directory),
         "seed": record.get("seed"),
         "mean": everyone["mean"],
         "std": everyone["std"],
@@ -115,7 +112,3 @@ def describe(directory: Path, kind: str) -> dict[str, Any]:
         "seconds": record.get("wall_time_s"),
         "metrics": {name: value for name, value in metrics.items() if name.startswith("eval")},
     }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -17,6 +17,7 @@ from adadepth.halting.act import (
     StateRule,
     act_step,
     init_act,
+    recalled,
     update_result,
     update_stream,
 )
@@ -205,8 +206,3 @@ class AlbertActTransformer(nn.Module):
         if torch.compiler.is_compiling():
             return False
         return not self.training or self.embedding_hidden_mapping_in.weight.device.type == "cpu"
-
-
-def recalled(state: Tensor, first: Tensor | None) -> Tensor:
-    """What the block reads: the state, with `recall` also the embedded input x_0 (Bansal et al. 2022, section 3.1)."""
-    return state if first is None else state + first

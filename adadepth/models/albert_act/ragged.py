@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth.halting.act import ActState, StateRule, init_act, update_result, update_stream
+from adadepth.halting.act import ActState, StateRule, init_act, recalled, update_result, update_stream
 from adadepth.halting.active_set import pack, scatter, split, take
 from adadepth.halting.trace import ComputedSteps
 from adadepth.models.albert.ragged import Kernel, Memory, Refresh, count_pairs
@@ -36,7 +36,7 @@ class Tokens(NamedTuple):
     @property
     def read(self) -> Tensor:
         """What the block reads."""
-        return self.state if self.first is None else self.state + self.first
+        return recalled(self.state, self.first)
 
     def take(self, rows: Tensor) -> Tokens:
         """Some of them."""

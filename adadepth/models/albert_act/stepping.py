@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.halting.act import act_hazard, update_stream
+from adadepth.halting.act import act_hazard, recalled, update_stream
 from adadepth.halting.active_set import ActiveSet, pack, take
 from adadepth.halting.distribution import halting_logits
 from adadepth.models.albert.ragged import Kernel, Memory, Refresh, count_pairs
-from adadepth.models.albert_act.encoder import AlbertActTransformer, recalled
+from adadepth.models.albert_act.encoder import AlbertActTransformer
 from adadepth.models.albert_act.readouts import Read
 
 
