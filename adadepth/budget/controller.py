@@ -135,6 +135,15 @@ class BudgetController:
         error = (measured - self.schedule.target_at(progress)) / self.schedule.full
         return torch.where(self._begun, multiplier + self.gain * self.response.proportional * error, multiplier).float()
 
+    def reward(self, progress: float) -> Tensor:
+        """The proportional part alone, where it is negative: what brings back depth that has fallen below the target.
+
+        For where nothing can be too deep. The integral, built up on the way there, would go on pushing.
+        """
+        measured = self._state[2]
+        error = (measured - self.schedule.target_at(progress)) / self.schedule.full
+        return (self._begun * self.gain * self.response.proportional * error.clamp(max=0.0)).float()
+
     def figures(self, progress: float) -> dict[str, float]:
         """What a log tells: target, measured depth and multiplier, by name."""
         multiplier, smoothed, _ = self._state.tolist()

@@ -174,17 +174,16 @@ def _show_grid(session: Session) -> None:
 
 
 def _time_executions(session: Session) -> None:
-    """How much faster the trained model is for leaving out halted tokens, and how much their work allows."""
+    """How much faster evaluation and training of the trained model are for leaving out halted tokens."""
     trainer, tracking = session.trainer, session.tracking
-    seconds = compare_executions(trainer, next(iter(trainer.evaluation_sets.values())))
-    share = tracking.last_metrics.get("cost/executed_over_dense")
-    if not seconds or not trainer.is_world_process_zero():
-        return
-    found = {"cost/speedup_over_dense": seconds["dense"] / seconds["ragged"]}
-    tracking.last_metrics |= found
-    tracking.tracker.log(found, trainer.state.global_step)
-    allowed = "" if not share else f"; the work that is left out allows {1 / share:.2f}"
-    print(f"without halted tokens: {found['cost/speedup_over_dense']:.2f} times as fast as with them{allowed}")
+    for kind, metric in (("evaluation", "cost/speedup_over_dense"), ("training", "cost/training_speedup_over_dense")):
+        found = compare_executions(trainer, training=kind == "training")
+        if found is None or not trainer.is_world_process_zero():
+            continue
+        tracking.last_metrics[metric] = found.speedup
+        tracking.tracker.log({metric: found.speedup}, trainer.state.global_step)
+        limit = 1.0 / found.work
+        print(f"{kind} without halted tokens: {found.speedup:.2f} times as fast as with them; the work allows {limit:.2f}")
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:

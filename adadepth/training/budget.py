@@ -99,10 +99,11 @@ class TrainingBudget:
         measured = self.measure.read(self.model, outputs.trace)
         is_counted = (units > 0).to(self._depths.device)
         self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths) * is_counted
-        if self.is_growing or self._is_barred:
+        if self.is_growing:
             return torch.zeros((), device=self._depths.device)
         depth, _ = combine_terms({"budget": self.measure.smooth(self.model, outputs)}, {"budget": units})
-        return self.controller.price(self.progress).to(depth.device) * depth
+        price = self.controller.reward(self.progress) if self._is_barred else self.controller.price(self.progress)
+        return price.to(depth.device) * depth
 
     def finish_update(self) -> None:
         """Tell the controller how deep the units of an update were, over all micro-batches and processes."""
@@ -119,7 +120,7 @@ class TrainingBudget:
 
     @property
     def _is_barred(self) -> bool:
-        """Whether nothing can be too deep any more: a price would only push the weight further than was asked for."""
+        """Whether nothing can be too deep any more: then only being shallower than the target is answered."""
         return self.measure.is_ceiling and self._has_arrived
 
     @property

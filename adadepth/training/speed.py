@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,30 +60,65 @@ class Stopwatch:
         return tokens * processes / seconds
 
 
-def compare_executions(trainer: Any, dataset: Any) -> dict[str, float]:
-    """Seconds of the model's executions on the first batches of a set: medians over rounds in which they take turns.
+class Comparison(NamedTuple):
+    """Seconds of the dense and the ragged execution on the same batches, and the work of the second over the first's."""
+
+    dense: float
+    ragged: float
+    work: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as the dense execution the ragged one is."""
+        return self.dense / self.ragged
+
+
+def compare_executions(trainer: Any, *, training: bool = False) -> Comparison | None:
+    """Time both executions of the trainer's model: medians over rounds in which they take turns.
+
+    As many of the first batches are read as a few seconds allow.
+
+    Args:
+        trainer: With a model that is left as it was; its gradients are dropped.
+        training: Whether it is forward and backward passes of training data, and not passes of evaluation data.
 
     Returns:
-        By name, of as many batches as a few seconds allow; empty for a model that has one execution only.
+        None for a model that has one execution only.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     executions: tuple[str, ...] = getattr(model, "executions", ())
     if len(executions) < 2 or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        return {}
-    loader = islice(trainer.get_eval_dataloader(dataset), _MOST_BATCHES)
-    batches = [trainer.model_inputs(trainer._prepare_inputs(batch)) for batch in loader]
-    chosen = model.config.execution
+        return None
+    loader = trainer.get_train_dataloader() if training else trainer.get_eval_dataloader()
+    batches = [trainer.model_inputs(trainer._prepare_inputs(batch)) for batch in islice(loader, _MOST_BATCHES)]
+    chosen, was_training = model.config.execution, model.training
 
-    def run(execution: str, count: int) -> None:
+    def run(execution: str, count: int) -> list[Any]:
         model.config.execution = execution
-        with torch.no_grad(), trainer.autocast_smart_context_manager():
-            for batch in batches[:count]:
-                model(**batch)
+        traces = []
+        for batch in batches[:count]:
+            with torch.set_grad_enabled(training), trainer.autocast_smart_context_manager():
+                outputs = model(**batch)
+            if training:
+                outputs.loss.backward()
+                model.zero_grad(set_to_none=True)
+            traces.append(outputs.trace)
+        return traces
 
-    model.eval()
-    first = time_interleaved({"once": partial(run, executions[0], 1)}, 1, 1, trainer.args.device)["once"]["median"]
-    count = max(1, int(_SECONDS / (first * len(executions) * (_REPEATS + 1))))
-    calls = {execution: partial(run, execution, count) for execution in executions}
-    timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
-    model.config.execution = chosen
-    return {execution: found["median"] for execution, found in timed.items()}
+    try:
+        model.train(training)
+        once = time_interleaved({"once": partial(run, executions[0], 1)}, 1, 1, trainer.args.device)["once"]["median"]
+        count = min(len(batches), max(1, int(_SECONDS / (once * len(executions) * (_REPEATS + 1)))))
+        calls = {execution: partial(run, execution, count) for execution in executions}
+        timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
+        work = _executed_share(model, run("ragged", count))
+    finally:
+        model.config.execution = chosen
+        model.train(was_training)
+    return Comparison(timed["dense"]["median"], timed["ragged"]["median"], work)
+
+
+def _executed_share(model: Any, traces: Iterable[Any]) -> float:
+    """What really ran over what the dense execution of the same batches runs, in multiply-accumulates."""
+    prices = [model.price(trace) for trace in traces]
+    return float(sum(price.executed for price in prices) / sum(price.dense for price in prices))

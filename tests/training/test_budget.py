@@ -43,6 +43,7 @@ def test_target_depth_and_multiplier_are_logged_and_drawn(trained):
 
 def test_halted_tokens_that_are_left_out_are_timed(trained):
     assert json.loads((trained / "run.json").read_text())["final_metrics"]["cost/speedup_over_dense"] > 0
+    assert json.loads((trained / "run.json").read_text())["final_metrics"]["cost/training_speedup_over_dense"] > 0
     assert "Faster than dense" in (trained / "report.html").read_text()
 
 

@@ -45,6 +45,14 @@ def test_growth_is_told_in_the_budgets_unit():
 # ---- control
 
 
+def test_what_cannot_be_too_deep_is_only_brought_back():
+    found = controller(target=2.0, full=6.0)
+    assert found.reward(1.0).item() == 0.0, "nothing has been measured"
+    for depth, reward in ((6.0, 0.0), (2.0, 0.0), (1.0, -PROPORTIONAL / 6.0), (0.0, -PROPORTIONAL / 3.0)):
+        advance(found, depth, 1.0)
+        assert found.reward(1.0).item() == pytest.approx(reward)
+
+
 def test_the_controller_is_the_plain_loop():
     depths, multiplier, smoothed = [5.0, 4.5, 2.0, 2.5, 3.5], 0.0, None
     found = controller(ramp=0.5)
