@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from adadepth import models
-from adadepth.data.collate import padded, sequence_columns
-from adadepth.data.layout import Layout
-from adadepth.data.masking import IGNORE
+from adadepth.data.padding import padded, sequence_columns
+from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.sampler import longest_first
-from adadepth.data.texts import EncodedText, Text, encode_texts, text_parts
-from adadepth.data.tokenizer import needed_tokens
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_parts
+from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, DataError, nearest
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.models.build import read_config

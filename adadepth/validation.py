@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from adadepth.analysis.quality import metric_key
+from adadepth.analysis.measure.quality import metric_key
 from adadepth.checks.budget import check_budget
 from adadepth.checks.data import (
     check_corpus,

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from adadepth import AdaLayersForSequenceClassification
-from adadepth.data.embedded import embedded_documents
-from adadepth.data.features import FeatureReader, FeatureStore, RowNumbers, cached_features
-from adadepth.data.sequence_collate import SequenceCollator
+from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, cached_features
+from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.text.embedded import embedded_documents
 from adadepth.places import resolve_place
 
 CACHE_TARGET, TRUNCATE_TARGET, MEMORY_TARGET = 20.0, 1.1, 1.1

@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActModel
-from adadepth.analysis.plots import draw_speedups
+from adadepth.analysis.render.plots import draw_speedups
 from adadepth.models.par_xl.latency import time_interleaved
 
 EXECUTIONS = ("dense", "ragged", "auto")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from adadepth.analysis.quality import check_metrics, check_tags
+from adadepth.analysis.measure.quality import check_metrics, check_tags
 from adadepth.config import (
     CorpusConfig,
     ExperimentConfig,

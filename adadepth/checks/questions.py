@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from adadepth.analysis.quality import Problem, check_metrics
+from adadepth.analysis.measure.quality import Problem, check_metrics
 from adadepth.config import (
     AlbertActModelConfig,
     ChoiceConfig,

@@ -1,13 +1,13 @@
 """Corpora, labelled data, tokenizers and examples. Knows no model and no trainer."""
 
-from adadepth.data.baseline import unigram_baseline
-from adadepth.data.labelled import load_labelled_data
-from adadepth.data.labelled_data import LabelledData
-from adadepth.data.language import LanguageData, load_language_data
-from adadepth.data.pretraining import PretrainingData, load_pretraining_data
+from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.labelled.load import load_labelled_data
+from adadepth.data.labelled.submission import check_submission_names, write_submission
+from adadepth.data.pretraining.load import PretrainingData, load_pretraining_data
+from adadepth.data.pretraining.unigram import unigram_baseline
 from adadepth.data.sampler import EpochSampler
-from adadepth.data.streams import StreamBatches, TwoPhase
-from adadepth.data.submission import check_submission_names, write_submission
+from adadepth.data.streams.batches import StreamBatches, TwoPhase
+from adadepth.data.streams.load import LanguageData, load_language_data
 
 __all__ = [
     "EpochSampler",

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, TrainingArguments
 
-from adadepth.analysis.console import comparison_table
 from adadepth.analysis.files import write_architectures
-from adadepth.analysis.report import write_report
+from adadepth.analysis.render.console import comparison_table
+from adadepth.analysis.render.report import write_report
 from adadepth.config import (
     BudgetConfig,
     Costs,
@@ -32,7 +32,7 @@ from adadepth.config import (
     Stage,
     Task,
 )
-from adadepth.data.language import LanguageData
+from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError
 from adadepth.models import ParXLForCausalLM, ParXLSupernet, derive_par_xl
 from adadepth.models.par_xl.architectures import OPERATIONS, baseline_architectures

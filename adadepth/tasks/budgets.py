@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Subset
 
-from adadepth.analysis.budgets import budget_row
-from adadepth.analysis.console import budgets_table
 from adadepth.analysis.files import budget_columns, write_budgets
+from adadepth.analysis.measure.budgets import budget_row
+from adadepth.analysis.render.console import budgets_table
 from adadepth.budget.fit import Fit
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from adadepth.analysis.console import study_table
-from adadepth.analysis.exit_study import add_online, add_timings, online_figures, study
-from adadepth.analysis.exits import step_summary
+from adadepth.analysis.exits.records import StepRecords
+from adadepth.analysis.exits.steps import step_summary
+from adadepth.analysis.exits.study import add_online, add_timings, online_figures, study
 from adadepth.analysis.files import write_exit_study, write_exits
-from adadepth.analysis.records import StepRecords
+from adadepth.analysis.render.console import study_table
 from adadepth.data import LabelledData
 from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError

@@ -14,8 +14,8 @@ from transformers import TrainingArguments
 from adadepth.config import ExperimentConfig
 from adadepth.data import LabelledData
 from adadepth.data.cache import cache_root
-from adadepth.data.feature_store import FeatureStore
-from adadepth.data.features import FeatureReader, RowNumbers, cached_features
+from adadepth.data.features.states import FeatureReader, RowNumbers, cached_features
+from adadepth.data.features.store import FeatureStore
 from adadepth.tasks.session import Parts
 from adadepth.training.arguments import choose_precision
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.analysis.quality import check_metrics, check_tags, load_metrics
-from adadepth.analysis.scoring import predictions
-from adadepth.analysis.sequence_classes import SequenceClasses
+from adadepth.analysis.measure.quality import check_metrics, check_tags, load_metrics
+from adadepth.analysis.measure.scoring import predictions
+from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.config import (
     ChoiceConfig,
     DatasetConfig,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from adadepth.analysis.plots import draw_figures
-from adadepth.analysis.report import write_report
+from adadepth.analysis.render.plots import draw_figures
+from adadepth.analysis.render.report import write_report
 from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError, nearest
 from adadepth.training.run_directory import resolve_run

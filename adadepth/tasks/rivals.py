@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.analysis.console import difficulty_table, grid_picture, rivals_table
 from adadepth.analysis.files import HALTING, RunFiles, read_run, write_rivals
-from adadepth.analysis.plots import draw_figures
-from adadepth.analysis.report import write_report
+from adadepth.analysis.render.console import difficulty_table, grid_picture, rivals_table
+from adadepth.analysis.render.plots import draw_figures
+from adadepth.analysis.render.report import write_report
 from adadepth.config import AlbertActModelConfig, BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
 from adadepth.training.run_directory import resolve_run

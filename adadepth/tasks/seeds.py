@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from adadepth.analysis.console import seeds_table
 from adadepth.analysis.files import write_seeds
-from adadepth.analysis.report import write_report
-from adadepth.analysis.seeds import summarise_seeds
+from adadepth.analysis.measure.seeds import summarise_seeds
+from adadepth.analysis.render.console import seeds_table
+from adadepth.analysis.render.report import write_report
 from adadepth.config import ExperimentConfig
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import training_arguments

@@ -18,12 +18,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from adadepth.analysis.console import grid_picture
-from adadepth.analysis.plots import draw_figures
-from adadepth.analysis.report import write_report
+from adadepth.analysis.render.console import grid_picture
+from adadepth.analysis.render.plots import draw_figures
+from adadepth.analysis.render.report import write_report
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, SearchConfig, positions_read
-from adadepth.data.features import FeatureReader
+from adadepth.data.features.states import FeatureReader
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
@@ -183,7 +183,9 @@ def _time_executions(session: Session) -> None:
         tracking.last_metrics[metric] = found.speedup
         tracking.tracker.log({metric: found.speedup}, trainer.state.global_step)
         limit = 1.0 / found.work
-        print(f"{kind} without halted tokens: {found.speedup:.2f} times as fast as with them; the work allows {limit:.2f}")
+        print(
+            f"{kind} without halted tokens: {found.speedup:.2f} times as fast as with them; the work allows {limit:.2f}"
+        )
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:

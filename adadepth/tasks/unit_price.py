@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.analysis.exit_study import Price
-from adadepth.analysis.records import StepRecords
-from adadepth.analysis.token_units import sequences_of
+from adadepth.analysis.exits.records import StepRecords
+from adadepth.analysis.exits.study import Price
+from adadepth.analysis.exits.token_units import sequences_of
 from adadepth.halting.trace import DepthTrace
 
 

@@ -15,12 +15,12 @@ import torch.distributed as dist
 from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.analysis.architectures import flatten_search
-from adadepth.analysis.console import architecture_table, exits_table, halting_table, layers_table
-from adadepth.analysis.exits import flatten_exits
+from adadepth.analysis.architecture.search import flatten_search
+from adadepth.analysis.exits.steps import flatten_exits
 from adadepth.analysis.files import class_table, write_exits, write_grids, write_halting_files, write_predictions
-from adadepth.analysis.plots import draw_gate_frame
-from adadepth.analysis.statistics import flatten
+from adadepth.analysis.measure.statistics import flatten
+from adadepth.analysis.render.console import architecture_table, exits_table, halting_table, layers_table
+from adadepth.analysis.render.plots import draw_gate_frame
 from adadepth.training.budget import BUDGET
 from adadepth.training.evaluation import EvaluationReport
 from adadepth.training.tracking import Tracker

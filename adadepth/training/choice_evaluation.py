@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.analysis.choice_classes import CHOICE_CLASSES, choice_classes
-from adadepth.analysis.sequence_classes import SequenceClasses
-from adadepth.analysis.statistics import HaltingStatistics
-from adadepth.data.multiple_choice import CONTEXT, ENDING
+from adadepth.analysis.measure.choice_classes import CHOICE_CLASSES, choice_classes
+from adadepth.analysis.measure.sequence_classes import SequenceClasses
+from adadepth.analysis.measure.statistics import HaltingStatistics
+from adadepth.data.labelled.multiple_choice import CONTEXT, ENDING
 from adadepth.training.labelled_evaluation import LabelledEvaluation, max_updates
 
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from adadepth.analysis.sentences import SentenceSampler
-from adadepth.analysis.statistics import HaltingStatistics
-from adadepth.analysis.token_classes import TOKEN_CLASSES, token_classes
+from adadepth.analysis.measure.sentences import SentenceSampler
+from adadepth.analysis.measure.statistics import HaltingStatistics
+from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
 from adadepth.training.metrics import PretrainingMetrics
 
 

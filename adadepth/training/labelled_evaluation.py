@@ -13,13 +13,13 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from adadepth.analysis.exits import step_summary
-from adadepth.analysis.grids import GridSampler
-from adadepth.analysis.records import StepRecorder, StepRecords, merge
-from adadepth.analysis.scoring import example_losses, quality_of, rightness, token_losses
-from adadepth.analysis.sentences import SentenceSampler
-from adadepth.analysis.sequence_classes import SequenceClasses, classes_of, like_units
-from adadepth.analysis.statistics import HaltingStatistics
+from adadepth.analysis.exits.records import StepRecorder, StepRecords, merge
+from adadepth.analysis.exits.steps import step_summary
+from adadepth.analysis.measure.grids import GridSampler
+from adadepth.analysis.measure.scoring import example_losses, quality_of, rightness, token_losses
+from adadepth.analysis.measure.sentences import SentenceSampler
+from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of, like_units
+from adadepth.analysis.measure.statistics import HaltingStatistics
 from adadepth.data import LabelledData
 from adadepth.halting.distribution import HaltingDistribution
 from adadepth.halting.trace import DepthTrace

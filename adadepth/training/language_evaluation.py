@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
-from adadepth.analysis.architectures import LETTERS, describe_architecture
-from adadepth.analysis.summary import describe_work
-from adadepth.data.streams import StreamBatches
+from adadepth.analysis.architecture.search import LETTERS, describe_architecture
+from adadepth.analysis.measure.summary import describe_work
+from adadepth.data.streams.batches import StreamBatches
 from adadepth.halting.gates import sample_path
 from adadepth.halting.trace import Work
 from adadepth.models.par_xl.modeling import Context

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from adadepth.config import SearchConfig, SearchMethod
-from adadepth.data.language import TwoPhase
+from adadepth.data.streams.load import TwoPhase
 
 GATES = "gates"
 

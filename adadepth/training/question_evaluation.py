@@ -11,12 +11,12 @@ import torch.distributed as dist
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from adadepth.analysis.answers import answer_quality
-from adadepth.analysis.sequence_classes import SequenceClasses
-from adadepth.analysis.spans import SPAN_CLASSES, best_spans, span_classes
-from adadepth.analysis.statistics import HaltingStatistics
+from adadepth.analysis.measure.answers import answer_quality
+from adadepth.analysis.measure.sequence_classes import SequenceClasses
+from adadepth.analysis.measure.spans import SPAN_CLASSES, best_spans, span_classes
+from adadepth.analysis.measure.statistics import HaltingStatistics
 from adadepth.config import QuestionConfig
-from adadepth.data.question_answering import CONTEXT, QUESTION, QuestionExamples
+from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, QuestionExamples
 from adadepth.training.evaluation import EvaluationReport
 from adadepth.training.labelled_evaluation import LabelledEvaluation, max_updates
 

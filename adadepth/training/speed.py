@@ -61,7 +61,7 @@ class Stopwatch:
 
 
 class Comparison(NamedTuple):
-    """Seconds of the dense and the ragged execution on the same batches, and the work of the second over the first's."""
+    """Seconds of the dense and the ragged execution of some batches, and the work of the second over the first's."""
 
     dense: float
     ragged: float

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from adadepth.analysis.quality import tagging_quality
+from adadepth.analysis.measure.quality import tagging_quality
 from adadepth.training.labelled_evaluation import LabelledEvaluation
 
 _OUTSIDE = "O"  # what is predicted for a word that was cut off: no entity, and another tag than any part of speech

@@ -24,9 +24,9 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
-from adadepth.data.features import FeatureReader
+from adadepth.data.features.states import FeatureReader
 from adadepth.data.sampler import EpochSampler, evaluation_order
-from adadepth.data.streams import StreamBatches
+from adadepth.data.streams.batches import StreamBatches
 from adadepth.errors import UserError
 from adadepth.training.budget import BudgetCallback, TrainingBudget
 from adadepth.training.evaluation import Evaluation, EvaluationReport

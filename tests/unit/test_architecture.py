@@ -83,7 +83,7 @@ def crossings(path: Path, source: str) -> set[str]:
         ("data/corpus.py", "from ..training import metrics", {"training"}),
         ("data/corpus.py", "def f():\n    import adadepth.models.losses", {"models"}),
         ("analysis/report.py", "from adadepth import models", {"models"}),
-        ("training/trainer.py", "from adadepth.analysis.statistics import HaltingStatistics", set()),
+        ("training/trainer.py", "from adadepth.analysis.measure.statistics import HaltingStatistics", set()),
         ("models/albert/__init__.py", "from ...tasks.pretrain import run", {"tasks"}),
     ],
 )

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from adadepth.analysis.files import write_halting_files
-from adadepth.analysis.sentences import SentenceSampler
-from adadepth.analysis.statistics import HaltingStatistics, flatten
-from adadepth.analysis.token_classes import TOKEN_CLASSES, token_classes
+from adadepth.analysis.measure.sentences import SentenceSampler
+from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
+from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
 from adadepth.halting.trace import DepthTrace, Work
 
 CLS, SEP, MASK, PAD = 2, 3, 4, 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.analysis.architectures import describe_architecture, flatten_search
+from adadepth.analysis.architecture.search import describe_architecture, flatten_search
 from adadepth.analysis.files import write_architectures, write_halting_files
 
 SHAPES = [

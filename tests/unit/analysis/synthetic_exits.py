@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.analysis.exit_study import add_timings, study
-from adadepth.analysis.exits import step_summary
+from adadepth.analysis.exits.records import StepRecords
+from adadepth.analysis.exits.steps import step_summary
+from adadepth.analysis.exits.study import add_timings, study
 from adadepth.analysis.files import write_exit_study, write_exits
-from adadepth.analysis.records import StepRecords
 from adadepth.halting.distribution import geometric_prior
 from adadepth.halting.exit_rules import apply_rule, parse_rule, predictions_at, standard_rules
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from adadepth.analysis.files import write_halting_files
-from adadepth.analysis.statistics import HaltingStatistics, flatten
+from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
 from adadepth.halting.trace import DepthTrace, Work
 
 FACTS = {"added_parameters": 345_098, "base_parameters": 10_566_912, "from_cache": False}

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from adadepth.analysis.adaptation import describe_adaptation
+from adadepth.analysis.measure.adaptation import describe_adaptation
 
 
 def described(*counts: int) -> dict[str, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.analysis.answers import answer_quality, answer_scores, normalised
-from adadepth.analysis.quality import check_metrics
+from adadepth.analysis.measure.answers import answer_quality, answer_scores, normalised
+from adadepth.analysis.measure.quality import check_metrics
 from adadepth.errors import ConfigError
 
 # (prediction, answers, exact match, F1) as evaluate-v2.0.py gives them.

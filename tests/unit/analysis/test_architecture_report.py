@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.analysis.architectures import block_metrics
-from adadepth.analysis.console import architecture_table, comparison_table, seeds_table
+from adadepth.analysis.architecture.search import block_metrics
 from adadepth.analysis.files import ARCHITECTURES, HALTING, METRICS, write_seeds
-from adadepth.analysis.plots import draw_figures, draw_gate_frame
-from adadepth.analysis.report import write_report
-from adadepth.analysis.seeds import summarise_seeds
+from adadepth.analysis.measure.seeds import summarise_seeds
+from adadepth.analysis.render.console import architecture_table, comparison_table, seeds_table
+from adadepth.analysis.render.plots import draw_figures, draw_gate_frame
+from adadepth.analysis.render.report import write_report
 from tests.unit.analysis.synthetic_architectures import (
     SHAPES,
     make_comparison,

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from adadepth.analysis.architectures import (
+from adadepth.analysis.architecture.comparison import compared_rows, quality_points
+from adadepth.analysis.architecture.search import (
     architecture_history,
     architectures_over_seeds,
     block_metrics,
@@ -23,9 +24,8 @@ from adadepth.analysis.architectures import (
     is_fixed,
     operations_by_third,
 )
-from adadepth.analysis.comparison import compared_rows, quality_points
 from adadepth.analysis.files import METRICS, read_run, write_architectures
-from adadepth.analysis.seeds import headline_metrics, summarise_seeds
+from adadepth.analysis.measure.seeds import headline_metrics, summarise_seeds
 from tests.unit.analysis.synthetic_architectures import (
     SHAPES,
     gate_probabilities,

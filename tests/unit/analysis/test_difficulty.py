@@ -10,15 +10,15 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from adadepth.analysis.console import halting_table
-from adadepth.analysis.difficulty_sections import difficulty_curves
 from adadepth.analysis.files import read_run, write_grids, write_halting_files
-from adadepth.analysis.grids import GridSampler, depth_panel, distance_panel, facts_of
-from adadepth.analysis.plots import draw_figures
-from adadepth.analysis.report import write_report
-from adadepth.analysis.scoring import rightness, token_losses
-from adadepth.analysis.sequence_classes import SequenceClasses, classes_of
-from adadepth.analysis.statistics import HaltingStatistics, flatten
+from adadepth.analysis.measure.grids import GridSampler, depth_panel, distance_panel, facts_of
+from adadepth.analysis.measure.scoring import rightness, token_losses
+from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of
+from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
+from adadepth.analysis.render.console import halting_table
+from adadepth.analysis.render.difficulty import difficulty_curves
+from adadepth.analysis.render.plots import draw_figures
+from adadepth.analysis.render.report import write_report
 from adadepth.halting.trace import DepthTrace
 
 DEPTH, DIFFICULTIES, LABELS = 6, 5, ("no", "yes", "maybe")

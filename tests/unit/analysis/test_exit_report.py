@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from adadepth.analysis.charts import Frame
-from adadepth.analysis.exit_sections import study_charts
+from adadepth.analysis.exits.sections import study_charts
 from adadepth.analysis.files import EXIT_RULES, EXITS, write_exit_study, write_exits, write_halting_files
-from adadepth.analysis.plots import draw_figures
-from adadepth.analysis.report import write_report
-from adadepth.analysis.scatter import Dot, scatter_chart, shape_style
-from adadepth.analysis.sequence_classes import SequenceClasses
-from adadepth.analysis.statistics import HaltingStatistics, flatten
+from adadepth.analysis.measure.sequence_classes import SequenceClasses
+from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
+from adadepth.analysis.render.charts import Frame
+from adadepth.analysis.render.plots import draw_figures
+from adadepth.analysis.render.report import write_report
+from adadepth.analysis.render.scatter import Dot, scatter_chart, shape_style
 from adadepth.halting.trace import DepthTrace
 from tests.unit.analysis.synthetic_exits import LABELS, add_exit_files, make_records, make_study, make_summary
 from tests.unit.analysis.test_report import Page

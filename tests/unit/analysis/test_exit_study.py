@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.analysis.console import exits_table, study_table
-from adadepth.analysis.exit_study import DRAWS, add_timings, batches, in_pareto_sets, pareto, study
+from adadepth.analysis.exits.records import StepRecords
+from adadepth.analysis.exits.study import DRAWS, add_timings, batches, in_pareto_sets, pareto, study
 from adadepth.analysis.files import read_run, write_exit_study, write_exits
-from adadepth.analysis.records import StepRecords
+from adadepth.analysis.render.console import exits_table, study_table
 from adadepth.halting.exit_rules import apply_rule, parse_rule
 from tests.unit.analysis.synthetic_exits import make_records, make_study, make_summary, price
 

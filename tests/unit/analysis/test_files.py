@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.analysis.console import halting_table
 from adadepth.analysis.files import (
     depth_histograms,
     loss_curves,
@@ -15,6 +14,7 @@ from adadepth.analysis.files import (
     series,
     write_halting_files,
 )  # fmt: skip
+from adadepth.analysis.render.console import halting_table
 from adadepth.atomic import write_atomic
 from tests.unit.analysis.synthetic import evaluate
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.analysis.charts import depth_ticks
-from adadepth.analysis.console import layers_table, seeds_table
 from adadepth.analysis.files import HALTING, METRICS, write_seeds
-from adadepth.analysis.layer_sections import needed_blocks
-from adadepth.analysis.plots import draw_figures
-from adadepth.analysis.report import write_report
-from adadepth.analysis.seeds import summarise_seeds
-from adadepth.analysis.statistics import flatten
+from adadepth.analysis.layers.sections import needed_blocks
+from adadepth.analysis.measure.seeds import summarise_seeds
+from adadepth.analysis.measure.statistics import flatten
+from adadepth.analysis.render.charts import depth_ticks
+from adadepth.analysis.render.console import layers_table, seeds_table
+from adadepth.analysis.render.plots import draw_figures
+from adadepth.analysis.render.report import write_report
 from tests.unit.analysis.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 from tests.unit.analysis.test_report import Page
 

@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from adadepth.analysis.files import read_run
-from adadepth.analysis.layers import describe_layers, distance_over_seeds, layer_history, weights_over_seeds
-from adadepth.analysis.seeds import headline_metrics, summarise_seeds
-from adadepth.analysis.statistics import HaltingStatistics, flatten
+from adadepth.analysis.layers.distribution import (
+    describe_layers,
+    distance_over_seeds,
+    layer_history,
+    weights_over_seeds,
+)
+from adadepth.analysis.measure.seeds import headline_metrics, summarise_seeds
+from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
 from adadepth.halting.trace import DepthTrace
 from tests.unit.analysis.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.analysis.plots import draw_figures
+from adadepth.analysis.render.plots import draw_figures
 from tests.unit.analysis.synthetic import make_run
 
 NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.analysis.quality import METRICS, UNDEFINED, check_metrics, load_metrics, metric_key, quality
+from adadepth.analysis.measure.quality import METRICS, UNDEFINED, check_metrics, load_metrics, metric_key, quality
 from adadepth.errors import ConfigError, DataError
 
 

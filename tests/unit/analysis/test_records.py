@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from adadepth.analysis.records import StepRecorder, StepRecords, merge
+from adadepth.analysis.exits.records import StepRecorder, StepRecords, merge
 from adadepth.halting.trace import DepthTrace
 from tests.unit.analysis.synthetic_exits import make_records
 

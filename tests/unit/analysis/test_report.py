@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.colors import contrast, depth_color, text_on
 from adadepth.analysis.files import HALTING, METRICS, RUN, SENTENCES
-from adadepth.analysis.report import clock, number, write_report
+from adadepth.analysis.render.colors import contrast, depth_color, text_on
+from adadepth.analysis.render.report import clock, number, write_report
 from tests.unit.analysis.synthetic import make_run
 
 FILES = ("run.json", "config.yaml", "metrics.jsonl", "halting.json", "sentences.jsonl")

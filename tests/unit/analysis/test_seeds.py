@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.analysis.console import seeds_table
 from adadepth.analysis.files import write_seeds
-from adadepth.analysis.report import write_report
-from adadepth.analysis.seeds import headline_metrics, summarise_seeds
+from adadepth.analysis.measure.seeds import headline_metrics, summarise_seeds
+from adadepth.analysis.render.console import seeds_table
+from adadepth.analysis.render.report import write_report
 from tests.unit.analysis.test_report import Page
 
 RUNS = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from adadepth.analysis.sentences import SentenceSampler
+from adadepth.analysis.measure.sentences import SentenceSampler
 from adadepth.halting.trace import DepthTrace
 from tests.unit.analysis import synthetic
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy.stats import entropy, spearmanr
 
-from adadepth.analysis.statistics import COSINE_GROUPS, HaltingStatistics, flatten
-from adadepth.analysis.token_classes import TOKEN_CLASSES, token_classes
+from adadepth.analysis.measure.statistics import COSINE_GROUPS, HaltingStatistics, flatten
+from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
 from adadepth.halting.trace import DepthTrace
 from tests.unit.analysis import synthetic
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.analysis.quality import check_metrics, check_tags, tagging_quality
+from adadepth.analysis.measure.quality import check_metrics, check_tags, tagging_quality
 from adadepth.errors import ConfigError
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adadepth.config import CorpusConfig, MaskingConfig, Separator, Source, TokenizerConfig
-from adadepth.data.masking import Vocabulary
+from adadepth.data.pretraining.masking import Vocabulary
 
 SUBJECTS = ["cat", "dog", "bird", "fox", "horse", "lion", "tiger", "wolf", "bear", "owl", "mouse", "snake", "whale"]
 VERBS = ["sees", "hears", "follows", "likes", "meets", "helps", "finds", "knows"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from adadepth.config import CorpusConfig, LabelledConfig, Source, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.bigram_shift import SHARES, draw_pairs, swap, usable_sentences
-from adadepth.data.corpora import Split
+from adadepth.data.generated.bigram_shift import SHARES, draw_pairs, swap, usable_sentences
+from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from adadepth.data import load_pretraining_data
-from adadepth.data.corpora import Split, document_hash
+from adadepth.data.text.corpora import Split, document_hash
 from adadepth.errors import DataError
 
 from .support import CorpusConfig, Separator, Source, flat, local_config, small_tokenizer, write_corpus

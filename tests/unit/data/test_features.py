@@ -23,9 +23,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import BertConfig, BertModel
 
-from adadepth.data import feature_store, features
-from adadepth.data.features import FeatureReader, FeatureStore, RowNumbers, cached_features
-from adadepth.data.sequence_collate import SequenceCollator
+from adadepth.data.features import states as features
+from adadepth.data.features import store as feature_store
+from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, cached_features
+from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.errors import DataError
 
 WIDTH = 5

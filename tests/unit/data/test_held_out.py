@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adadepth.config import Problem, Source, TaggingConfig, TokenizerConfig
 from adadepth.data import load_labelled_data
-from adadepth.data.held_out import set_aside
+from adadepth.data.labelled.held_out import set_aside
 from adadepth.errors import DataError
 
 from .labelled_support import config, load, rows_of_pairs, write_splits

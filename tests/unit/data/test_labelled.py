@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import HubTable, Problem, Source, TokenizerConfig
-from adadepth.data import EpochSampler, LabelledData, labelled
-from adadepth.data.generated import symbol_tokenizer
-from adadepth.data.layout import Layout, cut_longest
-from adadepth.data.parity import SYMBOLS
+from adadepth.data import EpochSampler, LabelledData
+from adadepth.data.generated.blocks import symbol_tokenizer
+from adadepth.data.generated.parity import SYMBOLS
+from adadepth.data.labelled import load as labelled
+from adadepth.data.text.layout import Layout, cut_longest
 from tests.configs.support import GLUE, configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table

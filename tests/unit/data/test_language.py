@@ -12,9 +12,9 @@ import pytest
 
 from adadepth.config import CorpusConfig, Source, StreamConfig, TokenizerConfig, TokenizerKind
 from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
-from adadepth.data import language as language_module
-from adadepth.data.corpora import Split
-from adadepth.data.token_store import write_lines
+from adadepth.data.stores.documents import write_lines
+from adadepth.data.streams import load as language_module
+from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
 
 LINES = [f"{'The' if n % 3 else 'A'} cat number {n} sat  down ." * (n % 4) for n in range(40)]  # every fourth is blank

@@ -11,9 +11,9 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.config import TokenizerConfig, TokenizerKind
-from adadepth.data.embedded import embedded_documents
-from adadepth.data.language_tokenizer import stream_tokenizer
-from adadepth.data.tokenizer import encode_sentences, load_tokenizer
+from adadepth.data.streams.tokenizer import stream_tokenizer
+from adadepth.data.text.embedded import embedded_documents
+from adadepth.data.text.tokenizer import encode_sentences, load_tokenizer
 from adadepth.errors import DataError
 
 LINES = [line for document in list(embedded_documents())[:30] for line in document.split("\n") if line.isascii()]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.config import TokenizerConfig
-from adadepth.data.layout import Layout
-from adadepth.data.tokenizer import encode_sentences, load_tokenizer, needed_tokens
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tokenizer import encode_sentences, load_tokenizer, needed_tokens
 from adadepth.errors import CheckpointError, DataError
 
 from .labelled_support import config, load, rows_of_pairs, write_splits

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth.data import PretrainingData
-from adadepth.data.masking import (
+from adadepth.data.pretraining.masking import (
     IGNORE,
     MASKED,
     NOT_SELECTED,

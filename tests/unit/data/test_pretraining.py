@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, pretraining, unigram_baseline
+from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, unigram_baseline
 from adadepth.data.cache import cached_folder, digest
-from adadepth.data.masking import IGNORE
-from adadepth.data.token_store import open_store, write_store
+from adadepth.data.pretraining import load as pretraining
+from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.stores.documents import open_store, write_store
 from adadepth.errors import DataError
 
 from .support import TokenizerConfig, flat, local_config, small_tokenizer, write_corpus

@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import QuestionConfig, Source, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.question_answering import CONTEXT, QUESTION, cut_windows
-from adadepth.data.question_store import answer_tokens
-from adadepth.data.tokenizer import encode_with_spans
+from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, cut_windows
+from adadepth.data.stores.questions import answer_tokens
+from adadepth.data.text.tokenizer import encode_with_spans
 from adadepth.errors import DataError, UserError
 
 from .labelled_support import write_table

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from adadepth.config import CorpusConfig, LabelledConfig, ParityConfig, TaggingConfig, TokenizerConfig
 from adadepth.data import load_labelled_data, load_pretraining_data
-from adadepth.data.features import RowNumbers
+from adadepth.data.features.states import RowNumbers
 from adadepth.data.sampler import evaluation_order, known_lengths, longest_first
 from tests.unit.data.labelled_support import config, load, rows_of_pairs, write_splits
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from adadepth.data.streams import RowShare, StreamBatches, TokenStream, TwoPhase, is_architecture_update
-from adadepth.data.token_store import LineStore, open_lines
+from adadepth.data.stores.documents import LineStore, open_lines
+from adadepth.data.streams.batches import RowShare, StreamBatches, TokenStream, TwoPhase, is_architecture_update
 
 EOS, PAD = 1, 0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.data.submission import SUBMISSIONS, check_submission_names, write_submission
+from adadepth.data.labelled.submission import SUBMISSIONS, check_submission_names, write_submission
 from adadepth.errors import ConfigError
 
 ENTAILMENT = ["entailment", "neutral", "contradiction"]

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import HubTable, Source, TaggingConfig, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.tokenizer import encode_words
+from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
 
 from .labelled_support import write_table

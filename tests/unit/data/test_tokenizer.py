@@ -8,9 +8,9 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data import PretrainingData
-from adadepth.data.embedded import embedded_documents
-from adadepth.data.sentences import split_sentences
-from adadepth.data.tokenizer import load_tokenizer, train_tokenizer, wrap_tokenizer
+from adadepth.data.text.embedded import embedded_documents
+from adadepth.data.text.sentences import split_sentences
+from adadepth.data.text.tokenizer import load_tokenizer, train_tokenizer, wrap_tokenizer
 from adadepth.errors import DataError
 
 
@@ -114,6 +114,6 @@ def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.Mon
     data.tokenizer.save_pretrained(tmp_path / "maskless")
     maskless = AutoTokenizer.from_pretrained(tmp_path / "maskless")
     maskless.mask_token = None
-    monkeypatch.setattr("adadepth.data.tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: maskless)
+    monkeypatch.setattr("adadepth.data.text.tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: maskless)
     with pytest.raises(DataError, match="the model needs mask_token, which this tokenizer lacks"):
         load_tokenizer(str(tmp_path / "maskless"))

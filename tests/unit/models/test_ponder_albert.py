@@ -22,7 +22,7 @@ from adadepth import (
     PonderAlbertForSequenceClassification,
     PonderClassificationLoss,
 )
-from adadepth.data.layout import Layout
+from adadepth.data.text.layout import Layout
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.halting.trace import DepthTrace
 from tests.models_support import SMALL, padded_batch, small_config, small_ponder

@@ -1,0 +1,1 @@
+"""Architectures: what a search chooses, and networks compared."""

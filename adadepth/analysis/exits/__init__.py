@@ -1,0 +1,1 @@
+"""Predictions after every step: what exits are worth, and which rule would do better."""

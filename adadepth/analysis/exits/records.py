@@ -1,0 +1,126 @@
+"""What an evaluation keeps of every example: enough to study any exit rule afterwards without running the model again.
+
+Unlike the halting statistics this grows with the evaluated set, by N·C + N numbers an example: 8 MB for the 40,000
+pairs of QQP at 24 steps.
+
+Shape legend: M examples, B of a batch, T positions, N steps, C classes (1 for a regression).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth.analysis.exits.token_units import token_columns
+from adadepth.halting.trace import DepthTrace
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """The examples of an evaluation, each once, in the order of their index; tensors on the CPU.
+
+    Attributes:
+        index: Position in the evaluated set, (M,) int64.
+        lengths: Real positions of the input, (M,) int64.
+        logits: At each example's own exit, (M, C) float32.
+        depth: Updates of each example, (M,) float32: its exit step, or the mean over its tokens where those halt.
+        max_steps: N, the most updates there can be.
+        labels: (M,), int64 for classes, float32 for a regression; None for an unlabelled set.
+        difficulty: (M,) int64 where the data set knows it.
+        step_logits: Of every step, (M, N, C) float32, NaN where an example did not run it; None without such logits.
+        halting_logits: Of every step, (M, N) float32, likewise.
+        exit_steps: 1-based, (M,) int64; None where whole examples do not halt.
+    """
+
+    index: Tensor
+    lengths: Tensor
+    logits: Tensor
+    depth: Tensor
+    max_steps: int
+    labels: Tensor | None = None
+    difficulty: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    exit_steps: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def ran_every_step(self) -> bool:
+        """Whether there are logits of every step for every example, as the study of exit rules needs."""
+        return self.step_logits is not None and not bool(self.step_logits.isnan().any())
+
+
+class StepRecorder:
+    """Collects records batch by batch; those of several processes are put together by `merge`."""
+
+    def __init__(self) -> None:
+        self._batches: list[dict[str, Tensor]] = []
+
+    @torch.no_grad()
+    def add(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Keep what a batch says.
+
+        Args:
+            batch: `index` (B,), `attention_mask` (B, T) or `inputs` (B, T), and if there are any `labels` and
+                `difficulty` (B,).
+            outputs: `logits` (B, C) and `trace`; if the model has them `step_logits`, `halting_logits`, `exit_steps`.
+                With `logits` (B, T, C) every labelled token is an example; see `token_columns`.
+        """
+        kept = token_columns(batch, outputs) if outputs.logits.dim() == 3 else _sequence_columns(batch, outputs)
+        kept["max_steps"] = torch.tensor([outputs.trace.max_depth])
+        self._batches.append({name: values.detach().cpu() for name, values in kept.items()})
+
+    def parts(self) -> dict[str, Tensor]:
+        """Everything collected so far by name, for `merge`; empty if this process had no batch."""
+        names = self._batches[0] if self._batches else ()
+        return {name: torch.cat([batch[name] for batch in self._batches]) for name in names}
+
+
+def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
+    """What is kept of every sequence of a batch."""
+    real = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["inputs"])
+    steps = getattr(outputs, "exit_steps", None)
+    kept = {
+        "index": batch["index"],
+        "lengths": real.sum(dim=-1).long(),
+        "logits": outputs.logits.float(),
+        "depth": _mean_updates(outputs.trace) if steps is None else steps.float(),
+    }
+    kept |= {name: batch[name] for name in ("labels", "difficulty") if batch.get(name) is not None}
+    for name in ("step_logits", "halting_logits"):
+        if (values := getattr(outputs, name, None)) is not None:
+            kept[name] = values.float()
+    return kept if steps is None else kept | {"exit_steps": steps}
+
+
+def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
+    """Put the parts of all processes together; an example that came twice (padding of a sampler) counts once."""
+    filled = [part for part in parts if part]
+    assert filled, "no process evaluated anything"
+    joined = {name: torch.cat([part[name] for part in filled]) for name in filled[0]}
+    max_steps = int(joined.pop("max_steps")[0])
+    first = _first_positions(joined["index"])
+    return StepRecords(max_steps=max_steps, **{name: values[first] for name, values in joined.items()})
+
+
+def _first_positions(index: Tensor) -> Tensor:
+    """Where each index first occurs, in increasing order of the index."""
+    values, order = index.sort(stable=True)
+    is_first = torch.ones_like(values, dtype=torch.bool)
+    is_first[1:] = values[1:] != values[:-1]
+    return order[is_first]
+
+
+def _mean_updates(trace: DepthTrace) -> Tensor:
+    """Updates of each example, (B,) float32: a mean over real tokens where tokens halt."""
+    updates = trace.updates.float()
+    if updates.dim() == 1:
+        return updates
+    valid = trace.valid.float()
+    return (updates * valid).sum(dim=-1) / valid.sum(dim=-1).clamp(min=1)

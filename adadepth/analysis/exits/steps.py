@@ -1,0 +1,290 @@
+"""What an evaluation of a model with predictions after every step says: exits.json, and flat names for trackers.
+
+A figure that could not be computed is absent, with the reason under `missing`: never 0. All are defined in
+docs/statistics.md. Shape legend: M examples, N steps, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth.analysis.exits.calibration import confidence_calibration, halting_calibration
+from adadepth.analysis.exits.records import StepRecords
+from adadepth.analysis.measure.correlation import spearman
+from adadepth.analysis.measure.quality import UNDEFINED, Problem, metric_key
+from adadepth.analysis.measure.scoring import example_losses, quality_of
+from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of
+from adadepth.halting.distribution import (
+    HaltingDistribution,
+    KLDirection,
+    Truncation,
+    halting_distribution,
+    halting_kl,
+)
+
+
+def step_summary(
+    records: StepRecords,
+    *,
+    problem: Problem,
+    labels: Sequence[str],
+    metrics: Sequence[str],
+    prior_pmf: Tensor | None = None,
+    truncation: Truncation | None = None,
+    kl_direction: KLDirection = "posterior_prior",
+) -> dict[str, Any]:
+    """Everything that the records of an evaluation say about steps and exits, as JSON values.
+
+    Args:
+        records: Of the whole evaluated set.
+        problem: What is predicted: a class, or one value.
+        labels: Class names in order; empty for a regression.
+        metrics: Names for `quality`.
+        prior_pmf: What training draws the halting distribution towards, (N,).
+        truncation: Of the halting distribution; None if the model has no halting probabilities.
+        kl_direction: Of the divergence from the prior.
+
+    Returns:
+        `n`, `max_steps`, `problem`; `exit` (depth, quality and loss at each example's own exit); `halting` (expected
+        steps, entropy, divergence); `steps`, a row for every step; `classes`; `calibration`; `spearman`; `missing`.
+    """
+    missing: dict[str, str] = {}
+    posterior = _posterior(records, truncation, missing)
+    found = {
+        "n": len(records),
+        "max_steps": records.max_steps,
+        "problem": problem,
+        "exit": _at_exit(records, problem, metrics, missing),
+        "halting": _halting(posterior, prior_pmf, truncation, kl_direction, missing),
+        "steps": _steps(records, problem, metrics, posterior, prior_pmf, missing),
+        "classes": _classes(records, labels, posterior),
+        "calibration": _calibration(records, problem, posterior, missing),
+        "spearman": _correlations(records, problem, posterior, missing),
+    }
+    return {**found, "missing": missing}
+
+
+def sequence_classes(records: StepRecords, labels: Sequence[str]) -> SequenceClasses:
+    """The classes of an evaluated set: its labels, quartiles of its lengths, up to eight parts of its difficulty."""
+    difficulty = records.difficulty
+    known = None if difficulty is None else difficulty[difficulty >= 0]  # a negative one says that there is none
+    return classes_of(labels, records.lengths, known)
+
+
+# ---- the parts of the summary
+
+
+def _posterior(
+    records: StepRecords, truncation: Truncation | None, missing: dict[str, str]
+) -> HaltingDistribution | None:
+    if records.halting_logits is None or truncation is None:
+        missing["halting"] = "the model has no halting probabilities"
+    elif records.halting_logits.isnan().any():
+        missing["halting"] = "not every example ran every step"
+    else:
+        return halting_distribution(records.halting_logits, truncation)
+    return None
+
+
+def _at_exit(records: StepRecords, problem: Problem, metrics: Sequence[str], missing: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {**_spread(records.depth), "median": float(records.depth.quantile(0.5))}
+    if records.exit_steps is None:
+        missing["exit/histogram"] = "the model does not halt whole examples"
+    else:
+        found["histogram"] = _histogram(records.exit_steps, records.max_steps)
+    if records.labels is None:
+        missing["exit/quality"] = missing["exit/loss"] = "the evaluated set has no labels"
+        return found
+    found["quality"] = quality_of(records.logits, records.labels, problem, metrics)
+    missing |= {f"exit/{name}": UNDEFINED for name in map(metric_key, metrics) if name not in found["quality"]}
+    _put_finite(found, "loss", example_losses(records.logits, records.labels, problem), "exit/loss", missing)
+    return found
+
+
+def _halting(
+    posterior: HaltingDistribution | None,
+    prior_pmf: Tensor | None,
+    truncation: Truncation | None,
+    kl_direction: KLDirection,
+    missing: dict[str, str],
+) -> dict[str, Any]:
+    if posterior is None:
+        return {}
+    expected = posterior.expected_steps()
+    found: dict[str, Any] = {
+        "truncation": truncation,
+        "expected_steps": _spread(expected),
+        "entropy": _spread(posterior.entropy()),
+    }
+    if prior_pmf is None:
+        missing["halting/kl"] = "the model has no prior"
+        return found
+    prior = HaltingDistribution(prior_pmf.float().log())
+    found["kl_direction"] = kl_direction
+    found["kl"] = _spread(halting_kl(posterior, prior, kl_direction))
+    found["prior_expected_steps"] = float(prior.expected_steps())
+    return found
+
+
+def _steps(
+    records: StepRecords,
+    problem: Problem,
+    metrics: Sequence[str],
+    posterior: HaltingDistribution | None,
+    prior_pmf: Tensor | None,
+    missing: dict[str, str],
+) -> list[dict[str, Any]]:
+    """A row for every step: who exits there, the halting distribution, the quality if everybody exited there."""
+    rows: list[dict[str, Any]] = [{"step": step} for step in range(1, records.max_steps + 1)]
+
+    def put(name: str, values: Sequence[Any]) -> None:
+        for row, value in zip(rows, values, strict=True):
+            row[name] = value
+
+    if records.exit_steps is not None:
+        counts = _histogram(records.exit_steps, records.max_steps)
+        put("n", counts)
+        put("share", [count / len(records) for count in counts])
+        put("survival", [sum(counts[position:]) / len(records) for position in range(len(counts))])
+    if posterior is not None:
+        assert records.halting_logits is not None
+        put("posterior", posterior.pmf.double().mean(dim=0).tolist())
+        put("halting_probability", records.halting_logits.double().sigmoid().mean(dim=0).tolist())
+    if prior_pmf is not None:
+        put("prior", prior_pmf.tolist())
+    if records.step_logits is None:
+        missing["steps/quality"] = "the model predicts after its last step only"
+    elif not records.ran_every_step:
+        missing["steps/quality"] = "not every example ran every step"
+    elif records.labels is None:
+        missing["steps/quality"] = "the evaluated set has no labels"
+    else:
+        by_step = records.step_logits.unbind(dim=1)
+        put("quality", [quality_of(logits, records.labels, problem, metrics) for logits in by_step])
+        for name in map(metric_key, metrics):
+            if without := [str(row["step"]) for row in rows if name not in row["quality"]]:
+                missing[f"steps/{name}"] = f"{UNDEFINED} at step {', '.join(without)}"
+        for row, logits in zip(rows, by_step, strict=True):
+            losses = example_losses(logits, records.labels, problem)
+            _put_finite(row, "loss", losses, f"steps/{row['step']}/loss", missing)
+    return rows
+
+
+def _classes(
+    records: StepRecords, labels: Sequence[str], posterior: HaltingDistribution | None
+) -> dict[str, dict[str, Any]]:
+    """Depth by class of sequences; a class that nobody is in has n = 0 only."""
+    masks = sequence_classes(records, labels).masks(records.logits, records.labels, records.lengths, records.difficulty)
+    expected = None if posterior is None else posterior.expected_steps()
+    described: dict[str, dict[str, Any]] = {}
+    for name, mask in masks.items():
+        described[name] = _spread(records.depth[mask])
+        if expected is not None and mask.any():
+            described[name]["expected_steps"] = float(expected[mask].double().mean())
+    return described
+
+
+def _calibration(
+    records: StepRecords, problem: Problem, posterior: HaltingDistribution | None, missing: dict[str, str]
+) -> dict[str, Any]:
+    if problem == "regression" or records.labels is None:
+        reason = "a regression has no correct step" if problem == "regression" else "the evaluated set has no labels"
+        missing["calibration"] = reason
+        return {}
+    if not records.logits.isfinite().all():
+        missing["calibration"] = "a prediction is not finite"
+        return {}
+    found = {"confidence": confidence_calibration(records.logits, records.labels)}
+    if posterior is None:
+        missing["calibration/halting"] = missing["halting"]
+    elif not records.ran_every_step:
+        missing["calibration/halting"] = missing["steps/quality"]
+    else:
+        assert records.step_logits is not None
+        found["halting"] = halting_calibration(records.step_logits, records.labels, posterior.pmf)
+    return found
+
+
+def _correlations(
+    records: StepRecords, problem: Problem, posterior: HaltingDistribution | None, missing: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Rank correlations of the depth, and of the expected steps, with loss at exit, length and difficulty."""
+    depths = {"updates": records.depth}
+    if posterior is not None:
+        depths["expected_steps"] = posterior.expected_steps()
+    others = {"length": records.lengths}
+    if records.difficulty is not None:
+        others["difficulty"] = records.difficulty
+    if records.labels is not None:
+        others["loss"] = example_losses(records.logits, records.labels, problem)
+    described = {}
+    for (depth, depths_found), (other, values) in product(depths.items(), others.items()):
+        here = values >= 0 if other == "difficulty" else torch.ones_like(values, dtype=torch.bool)
+        if not values.isfinite().all():
+            missing[f"spearman/{depth}_{other}"] = f"{other} is not finite"
+        elif (correlation := spearman(depths_found[here].numpy(), values[here].numpy())) is not None:
+            described[f"{depth}_{other}"] = correlation._asdict()
+        else:
+            too_few = f"{len(records)} examples, 3 are needed"
+            reason = too_few if len(records) < 3 else f"{depth} or {other} is constant"
+            missing[f"spearman/{depth}_{other}"] = reason
+    return described
+
+
+def _spread(values: Tensor) -> dict[str, Any]:
+    """n, mean, and standard deviation over the examples (divided by n: a spread, not an uncertainty)."""
+    if not len(values):
+        return {"n": 0}
+    values = values.double()
+    return {"n": len(values), "mean": float(values.mean()), "std": float(values.std(correction=0))}
+
+
+def _put_finite(target: dict[str, Any], key: str, values: Tensor, name: str, missing: dict[str, str]) -> None:
+    """Set `target[key]` to the mean, or say under `name` why there is none."""
+    mean = float(values.double().mean())
+    if math.isfinite(mean):
+        target[key] = mean
+    else:
+        missing[name] = "not finite"
+
+
+def _histogram(exit_steps: Tensor, max_steps: int) -> list[int]:
+    """How many examples exit at each step 1..N."""
+    return [int(count) for count in torch.bincount(exit_steps, minlength=max_steps + 1)[1:]]
+
+
+# ---- flat names
+
+
+def flatten_exits(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The figures worth a curve, by flat name; what the summary does not have is not there.
+
+    Names: `halting/exit_step/mean` and `std`; `halting/expected_steps`, `halting/posterior_entropy`, `halting/kl`;
+    `halting/posterior/<k>`; `halting/calibration/tv` and `ece`; `halting/spearman_<updates or expected_steps>_<other>`;
+    `eval/step_<k>/score` and `loss`.
+    """
+    flat: dict[str, float] = {}
+    at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]
+    if "histogram" in at_exit:
+        flat |= {f"halting/exit_step/{key}": at_exit[key] for key in ("mean", "std")}
+    names = {"expected_steps": "expected_steps", "entropy": "posterior_entropy", "kl": "kl"}
+    flat |= {f"halting/{names[key]}": halting[key]["mean"] for key in names if key in halting}
+    if "halting" in calibration:
+        flat["halting/calibration/tv"] = calibration["halting"]["total_variation"]
+    if "confidence" in calibration:
+        flat["halting/calibration/ece"] = calibration["confidence"]["ece"]
+    flat |= {f"halting/spearman_{name}": found["value"] for name, found in summary["spearman"].items()}
+    for row in summary["steps"]:
+        if "posterior" in row:
+            flat[f"halting/posterior/{row['step']}"] = row["posterior"]
+        if "score" in row.get("quality", {}):
+            flat[f"eval/step_{row['step']}/score"] = row["quality"]["score"]
+        if "loss" in row:
+            flat[f"eval/step_{row['step']}/loss"] = row["loss"]
+    return flat

@@ -1,0 +1,1 @@
+"""A distribution over layers that a whole task shares."""

@@ -1,0 +1,1 @@
+"""What is measured of an evaluation: depth by class, quality, examples."""

@@ -1,0 +1,1 @@
+"""Hidden states of a frozen base, computed once and kept on disk."""

@@ -1,0 +1,261 @@
+"""Hidden states of a frozen base, computed once and read in every epoch, run and seed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from filelock import FileLock
+from torch import Tensor
+from torch.utils.data import Dataset
+from tqdm import tqdm
+
+from adadepth.data.cache import CACHE_FORMAT, FORBIDDEN, FULL, digest
+from adadepth.data.features.store import (
+    DESCRIPTION,
+    Description,
+    FeatureStore,
+    FeatureWriter,
+    check_description,
+    create_store,
+    finished_tokens,
+    open_store,
+    size_in_bytes,
+)
+from adadepth.data.labelled.contract import Examples
+from adadepth.data.randomness import epoch_and_index
+from adadepth.data.sampler import known_lengths
+from adadepth.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+Collate = Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]
+Compute = Callable[[dict[str, Tensor], tuple[int, ...]], Mapping[int, Tensor]]
+_INPUTS = ("input_ids", "token_type_ids")  # of an example, on which its states depend
+
+
+def cached_features(
+    root: Path,
+    examples: Examples,
+    states: Sequence[int],
+    width: int,
+    precision: str,
+    base_key: object,
+    compute: Compute,
+    collate: Collate,
+    *,
+    limit_gib: float = 100.0,
+    batch_tokens: int = 8192,
+    processes: tuple[int, int] = (0, 1),
+    barrier: Callable[[], None] = lambda: None,
+) -> FeatureStore:
+    """Return the states of all examples, computing those that no earlier run has left in ``root``.
+
+    The folder is named by a digest of the base, the examples' tokens (and with them tokenizer, texts and maximum
+    length), states, precision and library versions; its ``features.json`` says them. It appears whole or not at all:
+    a run that ends early leaves a folder that the next one completes. Of several runs that want it, one computes and
+    the others wait.
+
+    Args:
+        root: The cache's folder.
+        examples: ``examples[row]`` has ``input_ids`` and maybe ``token_type_ids``, the same at every call.
+        states: Numbers of the wanted states.
+        width: K of a state.
+        precision: Of what is stored: ``fp32``, ``bf16`` or ``fp16``.
+        base_key: JSON-able: all that a state depends on besides tokens and libraries, such as a hash of the weights.
+        compute: From a batch and state numbers to their values (B, T, K), on any device.
+        collate: From examples to a batch; pads on the right.
+        limit_gib: The largest size allowed.
+        batch_tokens: Most tokens in a batch, padding included; one row at least.
+        processes: Number of this process and how many share the work and the disk.
+        barrier: Waits for the other processes.
+
+    Raises:
+        DataError: Too large, no room, damaged, or not representable; one line. What was finished stays.
+    """
+    tokens_digest, lengths = _fingerprint(examples)
+    description: Description = {
+        "format": CACHE_FORMAT, "base": base_key, "examples": tokens_digest, "rows": len(lengths),
+        "tokens": int(lengths.sum()), "states": list(states), "width": width, "precision": str(precision),
+        "torch": torch.__version__, "transformers": transformers.__version__,
+    }  # fmt: skip
+    folder = root / f"features-{digest(description)}"
+    partial = folder.with_name(f"{folder.name}.partial")
+    is_main = processes[0] == 0
+    with ExitStack() as held, _one_line(root):
+        if is_main and not folder.exists():
+            root.mkdir(parents=True, exist_ok=True)
+            held.enter_context(FileLock(f"{folder}.lock"))
+        barrier()  # from here to the last barrier no other run touches the folder
+        if not folder.exists():
+            started = time.perf_counter()
+            is_begun = (partial / DESCRIPTION).exists()
+            if is_begun:
+                check_description(partial, description)
+            done = finished_tokens(partial) if is_begun else 0
+            _check_size(description, done, root, limit_gib)  # in every process, so that all end on a refusal
+            barrier()
+            if is_main:
+                logger.info("features: %s, %d tokens done already, in %s", _describe(description), done, folder)
+                if not is_begun:
+                    create_store(partial, description, lengths)
+            barrier()
+            _compute_share(partial, examples, tuple(states), compute, collate, batch_tokens, processes)
+            barrier()
+            if is_main:
+                open_store(partial)  # refuses if a process wrote to a disk of its own
+                partial.rename(folder)
+                logger.info("features: computed in %.1f s", time.perf_counter() - started)
+            barrier()
+        check_description(folder, description)
+        return open_store(folder)
+
+
+class RowNumbers(Dataset[dict[str, Any]]):
+    """Examples that know their row in the feature stores: ``feature_row``.
+
+    Args:
+        examples: As `cached_features` got them.
+        first: Rows in the stores before theirs, see `FeatureReader`.
+    """
+
+    def __init__(self, examples: Examples, first: int = 0) -> None:
+        self.examples = examples
+        self.first = first
+
+    def __len__(self) -> int:
+        return len(self.examples)  # type: ignore[arg-type]
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        return {**self.examples[item], "feature_row": self.first + epoch_and_index(item)[1]}
+
+    def lengths(self) -> np.ndarray | None:
+        """See `known_lengths`."""
+        return known_lengths(self.examples)
+
+    def gold(self, index: int) -> list[int]:
+        """Return what the examples of a tagging task say."""
+        return self.examples.gold(index)  # type: ignore[attr-defined, no-any-return]
+
+
+@dataclass(frozen=True)
+class FeatureReader:
+    """Adds cached states to batches whose examples know their rows.
+
+    Attributes:
+        stores: Their rows are numbered on from one to the next. A batch comes from one of them.
+    """
+
+    stores: Sequence[FeatureStore]
+
+    def __call__(self, batch: dict[str, Any], states: Sequence[int]) -> dict[str, Any]:
+        """Return the batch with ``states``, number to (B, T, K) float32 on its device; without rows, as it is."""
+        if "feature_row" not in batch:
+            return batch
+        rows = batch["feature_row"].cpu().numpy()
+        bounds = np.cumsum([0, *map(len, self.stores)])
+        numbers = np.searchsorted(bounds, rows, side="right") - 1
+        assert (numbers == numbers[0]).all(), "a batch is from one store"
+        ids = batch["input_ids"]
+        found = self.stores[numbers[0]].read(rows - bounds[numbers[0]], states, ids.shape[1])
+        return batch | {"states": {state: values.to(ids.device).float() for state, values in found.items()}}
+
+
+def _fingerprint(examples: Examples) -> tuple[str, np.ndarray]:
+    """Return a digest of what the base reads of all examples, and their lengths, (rows,) int64."""
+    content = hashlib.blake2b(digest_size=16)
+    lengths = np.zeros(len(examples), dtype=np.int64)  # type: ignore[arg-type]
+    for row in range(len(lengths)):
+        example = examples[row]
+        lengths[row] = len(example["input_ids"])
+        for name in _INPUTS:
+            if name in example:
+                content.update(name.encode() + np.asarray(example[name], dtype="<i8").tobytes())
+    return content.hexdigest(), lengths
+
+
+def _check_size(description: Description, done: int, root: Path, limit_gib: float) -> None:
+    """Refuse features that are above the limit, or that do not fit on the disk beside what is ``done``, in tokens."""
+    size = size_in_bytes(description)
+    missing = size - size_in_bytes(description, done)
+    free = shutil.disk_usage(root).free
+    advice = "features.precision=fp16 or bf16, fewer examples, or features.cache=false"
+    if size > limit_gib * 2**30:
+        raise DataError(
+            f"features.limit_gib={limit_gib:g}: the features would take {_describe(description)}; raise the limit, or "
+            f"use {advice}"
+        )
+    if missing > free:
+        raise DataError(
+            f"dataset.cache_dir={root}: the features take {_describe(description)}, {_gib(missing)} of them still to "
+            f"be written, and {_gib(free)} are free; choose another folder, or use {advice}"
+        )
+
+
+def _describe(description: Description) -> str:
+    return (
+        f"{_gib(size_in_bytes(description))} ({description['tokens']} tokens, {len(description['states'])} states of "
+        f"width {description['width']} in {description['precision']})"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
+
+
+def _compute_share(
+    partial: Path,
+    examples: Examples,
+    states: tuple[int, ...],
+    compute: Compute,
+    collate: Collate,
+    batch_tokens: int,
+    processes: tuple[int, int],
+) -> None:
+    """Compute every ``processes[1]``-th batch but the finished ones; the longest rows come first."""
+    rank, world = processes
+    with FeatureWriter(partial) as writer:
+        share = list(_batches(writer.lengths, batch_tokens))[rank::world]
+        missing = [rows for rows in share if not writer.finished[rows].all()]
+        tokens = sum(int(writer.lengths[rows].sum()) for rows in missing)
+        silent = rank != 0 or not sys.stderr.isatty()
+        with tqdm(total=tokens, desc="features", unit=" tokens", unit_scale=True, disable=silent) as progress:
+            for rows in missing:
+                batch = collate([examples[row] for row in writer.order[rows].tolist()])
+                writer.write(rows, compute(batch, states))
+                progress.update(int(writer.lengths[rows].sum()))
+
+
+def _batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[slice]:
+    """Yield consecutive rows, as many as fit when all are padded to the first, the longest."""
+    first = 0
+    while first < len(lengths):
+        last = min(first + max(1, batch_tokens // int(lengths[first])), len(lengths))
+        yield slice(first, last)
+        first = last
+
+
+@contextmanager
+def _one_line(root: Path) -> Iterator[None]:
+    """Turn a disk that is full or closed to the user into one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            what = "the disk filled up; what was finished stays, free some space and start again"
+        elif error.errno in FORBIDDEN:
+            what = f"cannot use the cache of features ({error.strerror})"
+        else:
+            raise
+        raise DataError(f"dataset.cache_dir={root}: {what}, or choose another folder") from error

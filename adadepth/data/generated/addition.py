@@ -1,0 +1,107 @@
+"""Addition: the sum of two numbers, where a carry may come from far away.
+
+A column of two digits, one above the other, is one token, the most significant first, and its label is the digit of the
+sum there. A column whose digits sum to 9 hands on the carry it gets; any other decides by itself what it hands on. So
+how far away the nearest lower column is whose digits do not sum to 9 is how far a column must look for its carry, be it
+0 or 1: its difficulty, 0 for the last column, which gets none.
+
+Columns lie at a random place of a field, in evaluation too (the same place in every run), so that longer numbers than
+the trained ones can be read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adadepth.data.generated.blocks import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.randomness import EVALUATION_SEED, Purpose
+
+if TYPE_CHECKING:
+    from adadepth.config import AdditionConfig
+    from adadepth.data.labelled.contract import LabelledData
+
+LABELS = tuple(str(digit) for digit in range(10))
+SYMBOLS = tuple(f"{first}+{second}" for first in range(10) for second in range(10))
+
+
+class AdditionExamples(DrawnTags):
+    """Sums of two numbers of ``digits`` digits, in one column more: a first one of zeros, where a carry may arrive."""
+
+    purpose = Purpose.ADDITION
+
+    def __init__(self, dataset: AdditionConfig, digits: int, length: int, seed: int) -> None:
+        super().__init__(length, seed)
+        self.digits = digits
+        self.nines = dataset.nines
+        self.places = dataset.field - digits
+
+    def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw the ``numbers`` (rows, 2, digits + 1) int8, their ``sums`` and ``difficulties`` int8, and the place."""
+        numbers = draw_numbers(rows, self.digits, self.nines, generator)
+        sums, difficulties = add_columns(numbers)
+        place = generator.integers(0, self.places, rows, dtype=np.int16)
+        return {"numbers": numbers, "sums": sums, "difficulties": difficulties, "place": place}
+
+    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Place the columns."""
+        first, second = drawn["numbers"].astype(np.int64)
+        return {
+            "input_ids": symbol_ids(10 * first + second),
+            "position_ids": int(drawn["place"]) + np.arange(len(first)),
+            "token_type_ids": np.zeros(len(first), dtype=np.int64),
+            "special_tokens_mask": np.zeros(len(first), dtype=np.uint8),
+            "labels": drawn["sums"].astype(np.int64),
+            "difficulties": drawn["difficulties"].astype(np.int64),
+        }
+
+
+def draw_numbers(rows: int, digits: int, nines: float, generator: np.random.Generator) -> np.ndarray:
+    """Return pairs of numbers, the most significant digit first after a 0, (rows, 2, digits + 1) int8.
+
+    The digits of a column sum to 9 with probability ``nines``; all other pairs are as likely as each other.
+    """
+    first = generator.integers(0, 10, (rows, digits), dtype=np.int8)
+    other = (9 - first + generator.integers(1, 10, first.shape, dtype=np.int8)) % 10
+    second = np.where(generator.random(first.shape, dtype=np.float32) < nines, 9 - first, other)
+    numbers = np.zeros((rows, 2, digits + 1), dtype=np.int8)
+    numbers[:, 0, 1:], numbers[:, 1, 1:] = first, second
+    return numbers
+
+
+def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the digits of the sums, and how far away each column's carry is decided.
+
+    Args:
+        numbers: (rows, 2, columns), the most significant digit first.
+
+    Returns:
+        Two int8 arrays (rows, columns).
+    """
+    totals = numbers.sum(axis=1, dtype=np.int8)
+    digits, distance = np.empty_like(totals), np.empty_like(totals)
+    carry = np.zeros(len(totals), dtype=np.int8)
+    away = np.zeros_like(carry)
+    for column in reversed(range(totals.shape[1])):
+        total = totals[:, column]
+        digits[:, column], distance[:, column] = (total + carry) % 10, away
+        # Below the last column nothing can come: a run of nines at the end is decided where the number ends.
+        away = np.where(total == 9, away + 1, 1).astype(np.int8)
+        carry = (total + carry) // 10
+    return digits, distance
+
+
+def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
+    """Return sums: the evaluation set ``inside`` has numbers of the trained length, ``beyond_N`` longer ones.
+
+    The evaluation sets depend on neither the seed nor the number of training examples.
+    """
+    train = AdditionExamples(dataset, dataset.digits, dataset.train_examples, seed)
+    digits = {"inside": dataset.digits, **{f"beyond_{number}": number for number in dataset.beyond_digits}}
+    evaluation = {
+        name: AdditionExamples(dataset, number, evaluation_size(dataset), EVALUATION_SEED)
+        for name, number in digits.items()
+    }
+    facts = {"digits": digits, "nines": dataset.nines, "field": dataset.field}
+    return tagging_data(dataset, train, evaluation, SYMBOLS, LABELS, facts)

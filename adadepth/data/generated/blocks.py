@@ -1,0 +1,153 @@
+"""What generated data sets share: examples drawn in blocks, a tokenizer of symbols, and tags of which all are known."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.labelled.contract import LabelledData, Picture
+from adadepth.data.randomness import Purpose, epoch_and_index, random_generator
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tokenizer import SPECIAL_TOKENS
+from adadepth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adadepth.config import GeneratedConfig
+
+_BLOCK = 1024  # examples drawn at once
+
+
+class DrawnExamples(Dataset[dict[str, Any]], ABC):
+    """``length`` examples: each a pure function of (seed, epoch, index).
+
+    Blocks of examples are drawn at once, which is far quicker than one by one, and those of one epoch are kept.
+    """
+
+    purpose: ClassVar[Purpose]
+
+    def __init__(self, length: int, seed: int) -> None:
+        self.length = length
+        self.seed = seed
+        self._epoch: int | None = None
+        self._blocks: dict[int, dict[str, np.ndarray]] = {}
+
+    @abstractmethod
+    def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw the columns of so many examples, each (rows, ...) and of a small type."""
+
+    @abstractmethod
+    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Make an example of its row of the columns, but for its ``index``."""
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        epoch, index = epoch_and_index(item)
+        number, row = divmod(index, _BLOCK)
+        drawn = {name: column[row] for name, column in self._block(epoch, number).items()}
+        return {**self.example(drawn), "index": index}
+
+    def _block(self, epoch: int, number: int) -> dict[str, np.ndarray]:
+        if epoch != self._epoch:
+            self._epoch, self._blocks = epoch, {}
+        if number not in self._blocks:
+            generator = random_generator(self.seed, self.purpose, epoch, number)
+            self._blocks[number] = self.draw(_BLOCK, epoch, generator)
+        return self._blocks[number]
+
+
+class DrawnTags(DrawnExamples):
+    """Drawn sequences whose tokens have labels: ``labels`` and ``difficulties``, each (S,) int64."""
+
+    def gold(self, index: int) -> list[int]:
+        """Return the labels of an example's labelled tokens, in order."""
+        labels = self[index]["labels"]
+        tags: list[int] = labels[labels >= 0].tolist()
+        return tags
+
+
+def symbol_ids(numbers: np.ndarray) -> np.ndarray:
+    """Return the token ids, int64, of symbols of a `symbol_tokenizer` given by their numbers."""
+    ids: np.ndarray = numbers.astype(np.int64) + len(SPECIAL_TOKENS)
+    return ids
+
+
+def symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of ALBERT's special tokens and the symbols; text is symbols with spaces between.
+
+    Args:
+        symbols: Symbol n has the id that `symbol_ids` says.
+        is_wrapped: Whether sequences of text have [CLS] and [SEP] around them.
+    """
+    words = [*SPECIAL_TOKENS.values(), *symbols]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if is_wrapped:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+        )  # fmt: skip
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        bos_token=SPECIAL_TOKENS["cls_token"], eos_token=SPECIAL_TOKENS["sep_token"], **SPECIAL_TOKENS,
+    )  # fmt: skip
+
+
+def check_room(layout: Layout, tokens: int, what: str) -> None:
+    """Raise a ``ConfigError`` unless a sequence holds so many tokens besides the special ones."""
+    length = layout.sequence_length
+    if layout.room(1) < tokens:
+        raise ConfigError(
+            f"dataset.sequence_length={length}: {tokens} {what} and the special tokens need "
+            f"{tokens + length - layout.room(1)}"
+        )
+
+
+def tagging_data(
+    dataset: GeneratedConfig,
+    train: DrawnTags,
+    evaluation: Mapping[str, DrawnTags],
+    symbols: Sequence[str],
+    labels: tuple[str, ...],
+    facts: Mapping[str, Any],
+    *,
+    picture: Picture | None = None,
+) -> LabelledData:
+    """Return drawn sequences of symbols, without special tokens, as data of a tagging run; `facts` are for reports."""
+    words = symbol_tokenizer(symbols, is_wrapped=False)
+    return LabelledData(
+        train, dict(evaluation), {}, words,
+        SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length),
+        summary_of(dataset, train, evaluation, facts), "tagging", labels, ("token_accuracy",),
+        has_difficulty=True, has_special_tokens=False, picture=picture,
+    )  # fmt: skip
+
+
+def summary_of(
+    dataset: GeneratedConfig, train: DrawnExamples, evaluation: Mapping[str, DrawnExamples], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what was drawn, for logs and reports."""
+    return {
+        "name": dataset.name, "source": "drawn", **facts, "train": {"examples": len(train)},
+        "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
+    }  # fmt: skip
+
+
+def evaluation_size(dataset: GeneratedConfig) -> int:
+    """Return how many examples each evaluation set has: by default those of a training epoch."""
+    return dataset.max_evaluation_examples or dataset.train_examples
+
+
+def range_of(ends: Any) -> tuple[int, int]:
+    """Return a checked setting [lowest, highest] as a pair."""
+    low, high = ends
+    return int(low), int(high)

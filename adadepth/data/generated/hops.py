@@ -1,0 +1,174 @@
+"""Pointers: which colour do they lead to? A node must follow as many as there are between it and a root.
+
+Some nodes, the roots, have a colour; each other node points to a node. Following pointers from a node always ends at a
+root, whose colour is the node's label. How many pointers must be followed is the node's difficulty: an iteration of
+attention follows one at least (and may learn to double its reach).
+
+Nodes lie in a random order. A pointer names the place of its target among the nodes, ``>0`` the first one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adadepth.data.generated.blocks import (
+    DrawnExamples,
+    DrawnTags,
+    check_room,
+    evaluation_size,
+    range_of,
+    summary_of,
+    symbol_ids,
+    symbol_tokenizer,
+    tagging_data,
+)
+from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.randomness import EVALUATION_SEED, Purpose
+from adadepth.data.text.layout import Layout
+
+if TYPE_CHECKING:
+    from adadepth.config import HopsConfig
+
+COLOURS = ("red", "green", "blue", "yellow", "black", "white", "pink", "grey")
+_MARKED = 1  # token type of the node that is asked for
+
+
+class HopsExamples(DrawnExamples):
+    """What both forms draw: forests of pointers, the longest chain as long as the range's end; five bytes a node.
+
+    Args:
+        dataset: Nodes, colours.
+        hops: Lowest and highest difficulty of a labelled node.
+        length: How many examples there are.
+        seed: Of the draws.
+    """
+
+    purpose = Purpose.HOPS
+
+    def __init__(self, dataset: HopsConfig, hops: tuple[int, int], length: int, seed: int) -> None:
+        super().__init__(length, seed)
+        self.nodes, self.colours = dataset.nodes, dataset.colours
+        self.hops = hops
+
+    def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw the ``symbols`` (rows, nodes) int16, and their ``hops`` and ``colours`` int8; see `draw_forests`.
+
+        Besides, ``marked`` (rows,) int16 is a node whose hops are as likely any of the range.
+        """
+        targets, hops, colours = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
+        wanted = generator.integers(self.hops[0], self.hops[1] + 1, (rows, 1))
+        lots = np.where(hops == wanted, generator.random(hops.shape, dtype=np.float32), -1.0)
+        symbols = np.where(hops == 0, self.nodes + colours, targets)
+        return {
+            "symbols": symbols.astype(np.int16), "hops": hops, "colours": colours,
+            "marked": lots.argmax(axis=1).astype(np.int16),
+        }  # fmt: skip
+
+
+class TaggedHops(HopsExamples, DrawnTags):
+    """Every node is a token; those within the range of hops have a label, all have a difficulty."""
+
+    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Label the nodes within the range."""
+        hops = drawn["hops"].astype(np.int64)
+        is_asked = (self.hops[0] <= hops) & (hops <= self.hops[1])
+        return {
+            "input_ids": symbol_ids(drawn["symbols"]),
+            "token_type_ids": np.zeros(self.nodes, dtype=np.int64),
+            "special_tokens_mask": np.zeros(self.nodes, dtype=np.uint8),
+            "labels": np.where(is_asked, drawn["colours"].astype(np.int64), IGNORE),
+            "difficulties": hops,
+        }
+
+
+class MarkedHops(HopsExamples):
+    """The sequence has the label and the difficulty of one node, whose token type is 1; [CLS] and [SEP] are around."""
+
+    def __init__(self, *args: Any, layout: Layout) -> None:
+        super().__init__(*args)
+        self.layout = layout
+
+    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Mark the node."""
+        found = self.layout.build([symbol_ids(drawn["symbols"])])
+        marked = int(drawn["marked"])
+        found["token_type_ids"][np.flatnonzero(found["special_tokens_mask"] == 0)[marked]] = _MARKED
+        return {**found, "label": int(drawn["colours"][marked]), "difficulty": int(drawn["hops"][marked])}
+
+
+def draw_forests(
+    rows: int, nodes: int, longest: int, colours: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return forests whose longest chains have ``longest`` pointers, and whose nodes have any number of hops as often.
+
+    There are as many chains of that length as fit, two at least, that share no node and end at different colours: what
+    most nodes lead to says little about one of them.
+
+    Returns:
+        ``targets``, the place of the node that each points to (of a root: its own), int64; ``hops`` and ``colours``,
+        int8; all (rows, nodes).
+    """
+    levels = longest + 1
+    chains = np.tile(np.arange(levels, dtype=np.int8), nodes // levels)
+    others = generator.integers(0, levels, (rows, nodes - len(chains)), dtype=np.int8)
+    hops = np.sort(np.concatenate([np.broadcast_to(chains, (rows, len(chains))), others], axis=1), axis=1)
+    counts = (hops[:, :, None] == np.arange(levels)).sum(axis=1)
+    first = np.cumsum(counts, axis=1) - counts  # of the nodes with so many hops
+    rank = np.arange(nodes) - np.take_along_axis(first, hops.astype(np.int64), axis=1)  # among them
+    closer = np.maximum(hops.astype(np.int64) - 1, 0)
+    targets = np.take_along_axis(counts, closer, axis=1)
+    lots = (generator.random(hops.shape) * targets).astype(np.int64)
+    parents = np.take_along_axis(first, closer, axis=1) + np.where(rank < targets, rank, lots)
+    parents = np.where(hops == 0, np.arange(nodes), parents)
+    palette = generator.random((rows, colours), dtype=np.float32).argsort(axis=1).astype(np.int8)
+    found = np.take_along_axis(palette, rank % colours, axis=1)  # of the roots
+    for _ in range(longest):
+        found = np.take_along_axis(found, parents, axis=1)
+    # In a random order: node n of those sorted by hops lies at places[n].
+    order = generator.random(hops.shape, dtype=np.float32).argsort(axis=1)
+    places = order.argsort(axis=1)
+    targets, hops, found = (
+        np.take_along_axis(column, order, axis=1)
+        for column in (np.take_along_axis(places, parents, axis=1), hops, found)
+    )
+    return targets, hops, found
+
+
+def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
+    """Return pointers: the evaluation set ``inside`` has the trained range of hops, ``beyond`` another.
+
+    The evaluation sets depend on neither the seed nor the number of training examples.
+
+    Args:
+        dataset: Which of its two forms, and how large.
+        seed: Of the training examples.
+        cls_tokens: How many [CLS] a sequence with one label begins with.
+
+    Raises:
+        ConfigError: ``dataset.sequence_length`` does not hold all tokens.
+    """
+    symbols = [*(f">{node}" for node in range(dataset.nodes)), *COLOURS[: dataset.colours]]
+    labels = COLOURS[: dataset.colours]
+    ranges = {"inside": dataset.train_hops}
+    if dataset.beyond_hops is not None:
+        ranges["beyond"] = dataset.beyond_hops
+    facts = {"nodes": dataset.nodes, "colours": dataset.colours, "hops": {name: list(r) for name, r in ranges.items()}}
+    drawn = [("train", dataset.train_hops, dataset.train_examples, seed)]
+    drawn += [(name, ends, evaluation_size(dataset), EVALUATION_SEED) for name, ends in ranges.items()]
+    if dataset.unit == "token":
+        tagged = {name: TaggedHops(dataset, range_of(ends), *how) for name, ends, *how in drawn}
+        return tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture="chains")
+    words = symbol_tokenizer(symbols)
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    check_room(layout, dataset.nodes, "nodes")
+    marked = {name: MarkedHops(dataset, range_of(ends), *how, layout=layout) for name, ends, *how in drawn}
+    train = marked.pop("train")
+    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return LabelledData(
+        train, dict(marked), {}, words, collate, summary_of(dataset, train, marked, facts), "classification", labels,
+        ("accuracy",), has_difficulty=True,
+    )  # fmt: skip

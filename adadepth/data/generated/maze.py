@@ -1,0 +1,117 @@
+"""Mazes: which cells can be reached from the start? What a cell needs to know grows with its distance.
+
+A maze is a square of cells, one token each, a share of them walls, and a random one of the others the start. Every
+other free cell is to be told reachable or not. A cell has no way to know before news from the start has travelled the
+shortest path to it, a cell an iteration where attention looks at neighbours: its distance is its difficulty.
+
+Positions are two-dimensional with ALBERT's own inputs: the row is the position, the column the token type. Mazes lie at
+a random place of a field, those of evaluation too (the same place in every run): every row and column is trained, so
+that mazes larger than the trained ones can be read, and evaluation asks what training does, not only its middle.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adadepth.data.generated.blocks import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.labelled.collate import NO_DIFFICULTY
+from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.randomness import EVALUATION_SEED, Purpose
+
+if TYPE_CHECKING:
+    from adadepth.config import MazeConfig
+    from adadepth.data.labelled.contract import LabelledData
+
+LABELS = ("unreachable", "reachable")
+SYMBOLS = ("#", ".", "S")  # wall, free, start
+_WALL, _FREE, _START = range(3)
+
+
+class MazeExamples(DrawnTags):
+    """Mazes of one size; three bytes a cell are kept.
+
+    An example has a token a cell, row by row: ``position_ids`` are rows of the field, ``token_type_ids`` its columns.
+    ``labels`` are -100 at walls and at the start; ``difficulties`` are distances, -1 where there is no path.
+    """
+
+    purpose = Purpose.MAZE
+
+    def __init__(self, dataset: MazeConfig, size: int, length: int, seed: int) -> None:
+        super().__init__(length, seed)
+        self.size = size
+        self.walls = dataset.walls
+        self.places = dataset.field - size + 1
+
+    def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw ``cells`` (rows, size^2) int8, their ``distances`` int16, and the maze's ``place`` (rows, 2) int16."""
+        cells = draw_mazes(rows, self.size, self.walls, generator)
+        place = generator.integers(0, self.places, (rows, 2), dtype=np.int16)
+        return {"cells": cells.reshape(rows, -1), "distances": distances(cells).reshape(rows, -1), "place": place}
+
+    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Place the cells and label them."""
+        cells, distance = drawn["cells"], drawn["distances"].astype(np.int64)
+        row, column = np.divmod(np.arange(len(cells)), self.size) + drawn["place"].astype(np.int64)[:, None]
+        return {
+            "input_ids": symbol_ids(cells),
+            "position_ids": row,
+            "token_type_ids": column,
+            "special_tokens_mask": np.zeros(len(cells), dtype=np.uint8),
+            "labels": np.where(cells == _FREE, (distance >= 0).astype(np.int64), IGNORE),
+            "difficulties": np.where(cells == _FREE, distance, NO_DIFFICULTY),
+        }
+
+
+def draw_mazes(rows: int, size: int, walls: float, generator: np.random.Generator) -> np.ndarray:
+    """Return mazes with one start each, numbers of SYMBOLS, (rows, size, size) int8.
+
+    A cell is a wall with probability ``walls``; where all of them would be, the first is the start.
+    """
+    free = generator.random((rows, size * size), dtype=np.float32) >= walls
+    lots = np.where(free, generator.random(free.shape, dtype=np.float32), -1.0)
+    cells = np.where(free, np.int8(_FREE), np.int8(_WALL))
+    cells[np.arange(rows), lots.argmax(axis=1)] = _START
+    return cells.reshape(rows, size, size)
+
+
+def distances(cells: np.ndarray) -> np.ndarray:
+    """Return how many steps each cell is from its maze's start, -1 where no path leads, (rows, size, size) int16.
+
+    Breadth-first, all mazes at once: those further away are found from those found before.
+    """
+    found = np.full(cells.shape, NO_DIFFICULTY, dtype=np.int16)
+    open_cells, front = cells != _WALL, cells == _START
+    for distance in count():
+        found[front] = distance
+        open_cells &= ~front
+        front = _neighbours(front) & open_cells
+        if not front.any():
+            return found
+    raise AssertionError
+
+
+def _neighbours(cells: np.ndarray) -> np.ndarray:
+    """The cells beside, above or below any of these; boolean (rows, size, size)."""
+    beside = np.zeros_like(cells)
+    beside[:, 1:] |= cells[:, :-1]
+    beside[:, :-1] |= cells[:, 1:]
+    beside[:, :, 1:] |= cells[:, :, :-1]
+    beside[:, :, :-1] |= cells[:, :, 1:]
+    return beside
+
+
+def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
+    """Return mazes: the evaluation set ``inside`` has the trained size, ``beyond_N`` are larger ones.
+
+    The evaluation sets depend on neither the seed nor the number of training examples.
+    """
+    train = MazeExamples(dataset, dataset.size, dataset.train_examples, seed)
+    sizes = {"inside": dataset.size, **{f"beyond_{size}": size for size in dataset.beyond_sizes}}
+    evaluation = {
+        name: MazeExamples(dataset, size, evaluation_size(dataset), EVALUATION_SEED) for name, size in sizes.items()
+    }
+    facts = {"sizes": sizes, "walls": dataset.walls, "field": dataset.field}
+    return tagging_data(dataset, train, evaluation, SYMBOLS, LABELS, facts, picture="cells")

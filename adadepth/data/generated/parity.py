@@ -1,0 +1,112 @@
+"""Parity: is the number of ones odd? The task of ACT (Graves 2016) and PonderNet (Banino et al. 2021, section 3.1).
+
+A vector of ``size`` values has k of them, at random places, set to +1 or -1 at random, and zeros elsewhere; k is drawn
+uniformly. Nothing is stored on disk: examples are drawn when they are asked for.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adadepth.data.generated.blocks import DrawnExamples, check_room, range_of, symbol_tokenizer
+from adadepth.data.labelled.collate import SequenceCollator, collate_vectors
+from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.randomness import EVALUATION_SEED, Purpose
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tokenizer import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from adadepth.config import ParityConfig
+
+LABELS = ("even", "odd")
+SYMBOLS = ("-1", "0", "1")  # the value v is symbol v + 1
+
+
+class ParityExamples(DrawnExamples):
+    """Sequences of values with ``label`` (1 odd) and ``difficulty`` (the number of counted ones).
+
+    ``inputs`` are (size,) float32 or, with a layout, a sequence of tokens. ``size`` bytes an example are kept.
+    """
+
+    purpose = Purpose.PARITY
+
+    def __init__(
+        self, dataset: ParityConfig, ones: tuple[int, int], length: int, seed: int, layout: Layout | None
+    ) -> None:
+        super().__init__(length, seed)
+        self.size = dataset.size
+        self.easy_epochs, self.easy_ones = dataset.easy_epochs, dataset.easy_ones
+        self.counts_negative = dataset.counted == "nonzero"
+        self.ones = ones
+        self.layout = layout
+
+    def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw the values, (rows, size) int8."""
+        return {"values": draw_values(rows, self.size, self._ones_of(epoch), generator)}
+
+    def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Count the ones."""
+        values = drawn["values"]
+        counted = int(np.count_nonzero(values) if self.counts_negative else (values > 0).sum())
+        found = {"label": counted % 2, "difficulty": counted}
+        if self.layout is None:
+            return {"inputs": values.astype(np.float32), **found}
+        return {**self.layout.build([values + (1 + len(SPECIAL_TOKENS))]), **found}
+
+    def _ones_of(self, epoch: int) -> tuple[int, int]:
+        """The range of an epoch; evaluation is epoch -1 and always the whole range."""
+        if self.easy_ones is None or not 0 <= epoch < self.easy_epochs:
+            return self.ones
+        return self.ones[0], self.easy_ones
+
+
+def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
+    """Return rows with k values of +1 or -1 and zeros, k uniform from ``ones[0]`` to ``ones[1]``; (rows, size) int8."""
+    counts = generator.integers(ones[0], ones[1] + 1, (rows, 1))
+    ranks = generator.random((rows, size), dtype=np.float32).argsort(axis=1)  # a random permutation a row
+    signs = 2 * generator.integers(0, 2, (rows, size), dtype=np.int8) - 1
+    values: np.ndarray = np.where(ranks < counts, signs, np.int8(0))
+    return values
+
+
+def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
+    """Return parity as vectors, or as tokens with the given number of [CLS].
+
+    The evaluation sets depend on neither the seed nor the number of training examples; ``max_evaluation_examples`` is
+    the size of each, by default that of a training epoch.
+
+    Raises:
+        ConfigError: ``dataset.sequence_length`` does not hold all tokens.
+    """
+    words = symbol_tokenizer(SYMBOLS) if dataset.representation == "tokens" else None
+    layout = None
+    if words is not None:
+        layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+        check_room(layout, dataset.size, "values")
+    draw = partial(ParityExamples, dataset, layout=layout)
+    train = draw(ones=range_of(dataset.train_ones), length=dataset.train_examples, seed=seed)
+    size = dataset.max_evaluation_examples or dataset.train_examples
+    ranges = {"interpolation": dataset.train_ones, "extrapolation": dataset.extrapolation_ones}
+    evaluation = {
+        name: draw(ones=range_of(ones), length=size, seed=EVALUATION_SEED)
+        for name, ones in ranges.items()
+        if ones is not None
+    }
+    summary = {
+        "name": dataset.name, "source": f"drawn, {dataset.representation}", "size": dataset.size,
+        "counted": str(dataset.counted), "train": {"examples": len(train), "ones": list(train.ones)},
+        "evaluation": {
+            name: {"examples": len(examples), "ones": list(examples.ones)} for name, examples in evaluation.items()
+        },
+    }  # fmt: skip
+    if words is None:
+        return LabelledData(
+            train, dict(evaluation), {}, None, collate_vectors, summary, "classification", LABELS, ("accuracy",), True
+        )
+    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return LabelledData(
+        train, dict(evaluation), {}, words, collate, summary, "classification", LABELS, ("accuracy",), True
+    )

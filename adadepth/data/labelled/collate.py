@@ -1,0 +1,53 @@
+"""From labelled examples to batches: sequences of tokens, or vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.data.padding import Examples, PaddingCollator, padded, sequence_columns
+from adadepth.data.pretraining.masking import IGNORE
+
+NO_DIFFICULTY = -1  # of a unit for which none is defined
+
+
+# What some data sets know of every token: name -> value of padding, type.
+_TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
+    "labels": (IGNORE, np.int64), "position_ids": (0, np.int64), "difficulties": (NO_DIFFICULTY, np.int64),
+}  # fmt: skip
+
+
+class SequenceCollator(PaddingCollator):
+    """Batches of sequences that have a label, or whose tokens have one."""
+
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
+        """Return ids, types and mask (B, S) int64, special marks (B, S) uint8, and what `example_columns` returns.
+
+        Where the examples have a label a token, ``labels`` are (B, S) int64; so are ``position_ids`` and
+        ``difficulty`` where every token has its own.
+        """
+        width = self.width(examples)
+        extra = {name: column for name, column in _TOKEN_COLUMNS.items() if name in examples[0]}
+        batch = padded(examples, width, {**sequence_columns(self.pad_id), **extra})
+        if "difficulties" in batch:
+            batch["difficulty"] = batch.pop("difficulties")
+        return {**batch, **example_columns(examples)}
+
+
+def collate_vectors(examples: Examples) -> dict[str, Tensor]:
+    """Return ``inputs`` (B, S) float32, and what `example_columns` returns."""
+    inputs = np.stack([example["inputs"] for example in examples]).astype(np.float32)
+    return {"inputs": torch.from_numpy(inputs), **example_columns(examples)}
+
+
+def example_columns(examples: Examples) -> dict[str, Tensor]:
+    """Return one number an example, (B,): ``index`` int64 and, where the examples have them, ``labels`` and others.
+
+    ``labels`` are int64 for classes, float32 for values; ``difficulty`` is int64.
+    """
+    columns = {"index": torch.tensor([example["index"] for example in examples])}
+    for name, column in (("label", "labels"), ("difficulty", "difficulty"), ("feature_row", "feature_row")):
+        if name in examples[0]:
+            columns[column] = torch.tensor([example[name] for example in examples])
+    return columns

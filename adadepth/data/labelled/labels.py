@@ -1,0 +1,116 @@
+"""Labels of tables: which classes there are, and from what a file holds to class numbers or values."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from adadepth.data.cache import CACHE_FORMAT, cached_folder, digest
+from adadepth.data.labelled.table import Table
+from adadepth.errors import DataError, nearest
+
+
+def class_names(
+    labels: Sequence[str] | None, key: str, column: str, tables: Sequence[Table], root: Path
+) -> tuple[str, ...]:
+    """Return the classes in order: those configured, those the data declare, or all that some tables hold.
+
+    Args:
+        labels: Those configured, if any.
+        key: Setting that names the column, for messages.
+        column: Where the labels are, one a row or a list of them.
+        tables: The first one declares the classes, or all are searched.
+        root: Cache folder.
+
+    Raises:
+        DataError: There are fewer than two, or one twice.
+    """
+    if labels:
+        source, names = f"dataset.labels={list(labels)}", list(labels)
+    else:
+        names = tables[0].class_names.get(column) or _ordered(
+            name for table in tables for name in _distinct(key, column, table, root)
+        )
+        source = f"dataset.{key}={column}: {tables[0].label} has the classes {', '.join(names) or 'none'}"
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise DataError(f"{source}; at least two different ones are needed")
+    return tuple(names)
+
+
+def _distinct(key: str, column: str, table: Table, root: Path) -> list[str]:
+    """Return the different labels of a table in order; found once and cached."""
+
+    def build(folder: Path) -> None:
+        values = (value for batch in table.batches() for value in batch[column])
+        flat = (label for value in values for label in (value if isinstance(value, list) else [value]))
+        ordered = _ordered(name for name in map(_name, flat) if name is not None)
+        if numbers := [name for name in ordered if _is_number(name) and "." in name]:
+            raise DataError(
+                f"dataset.{key}={column}: {table.label} holds values such as {numbers[0]}, not classes; "
+                "use dataset.problem=regression"
+            )
+        (folder / "names.json").write_text(json.dumps(ordered), encoding="utf-8")
+
+    folder = cached_folder(root, f"classes-{digest(CACHE_FORMAT, table.fingerprint(), column)}", build)
+    names: list[str] = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+    return names
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Return the different names, numbers in numerical order."""
+    found = set(names)
+    return sorted(found, key=float) if all(map(_is_number, found)) else sorted(found)
+
+
+def _name(value: Any) -> str | None:
+    """Return the text of a label: 3.0, "3.0" and True are ``3``, ``3`` and ``1``; None for what is not there."""
+    text = "" if value is None else str(int(value) if isinstance(value, bool) else value).strip()
+    if text in ("", "nan"):
+        return None
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", text)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
+
+
+def class_reader(names: tuple[str, ...]) -> Callable[[Any], int]:
+    """Return the function from what a table holds, a name or a class number, to the class number.
+
+    Where the names are numbers themselves, e.g. 1 to 5 stars, a number is a name.
+
+    Raises:
+        ValueError: Of that function: it is neither; the message says what is allowed.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    allowed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    if not all(map(_is_number, names)):
+        numbers |= {str(number): number for number in range(len(names))}
+        allowed = f"0 to {len(names) - 1} or {allowed}"
+
+    def read(value: Any) -> int:
+        name = _name(value)
+        if name not in numbers:
+            raise ValueError(f"allowed are {allowed}{nearest(name, names)}")
+        return numbers[name]
+
+    return read
+
+
+def read_value(value: Any) -> float:
+    """Return the value of a regression.
+
+    Raises:
+        ValueError: It is not a finite number.
+    """
+    name = _name(value)
+    if name is None or not _is_number(name):
+        raise ValueError("a finite number is needed")
+    return float(name)

@@ -1,0 +1,198 @@
+"""Multiple choice: which of several endings goes with a text. Every choice is a sequence of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.labelled.contract import LabelledData, describe_labels
+from adadepth.data.labelled.held_out import split_examples
+from adadepth.data.labelled.labels import class_reader
+from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.table import Rows, Table, require_columns
+from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
+from adadepth.data.randomness import epoch_and_index
+from adadepth.data.stores.rows import LabelledStore, open_store, write_store
+from adadepth.data.text.layout import Layout, cut_longest
+from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.config import ChoiceConfig, TokenizerConfig
+
+SPECIAL, CONTEXT, ENDING = 0, 1, 2  # values of token_text
+
+
+class ChoiceExamples(Dataset[dict[str, Any]]):
+    """Some rows of a store, each as a list of sequences, one a choice; the same in every epoch.
+
+    An example has ``choices``, whose entries are like those of `Layout.build` with ``token_text`` (S,) uint8, the
+    text that each token is of. Besides ``label``, and ``index``, its place in this set.
+    """
+
+    def __init__(self, store: LabelledStore, rows: np.ndarray, layout: Layout) -> None:
+        self.store = store
+        self.rows = rows
+        self.layout = layout
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of the longest choice of each example, (examples,) int64."""
+        return self.layout.lengths(self.tokens().max(axis=1), 2)
+
+    def tokens(self) -> np.ndarray:
+        """Return the tokens that each choice would have uncut, without special ones, (examples, choices) int64."""
+        texts = np.diff(self.store.offsets).reshape(-1, self.store.texts)[self.rows]
+        uncut: np.ndarray = texts[:, :1] + texts[:, 1:]
+        return uncut
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        index = epoch_and_index(item)[1]
+        row = int(self.rows[index])
+        context, *endings = self.store.row(row)
+        assert self.store.labels is not None, "every split is labelled"
+        choices = [self._choice(context, ending) for ending in endings]
+        return {"choices": choices, "index": index, "label": int(self.store.labels[row])}
+
+    def _choice(self, context: np.ndarray, ending: np.ndarray) -> dict[str, Any]:
+        example = self.layout.build([context, ending])
+        ordinary = np.flatnonzero(example["special_tokens_mask"] == 0)
+        kept = cut_longest([len(context), len(ending)], self.layout.room(2))
+        texts = np.full(len(example["input_ids"]), SPECIAL, dtype=np.uint8)
+        texts[ordinary] = np.repeat([CONTEXT, ENDING], kept)
+        return {**example, "token_text": texts}
+
+
+class ChoiceCollator(PaddingCollator):
+    """Batches of examples with several choices, which are all as wide as the longest."""
+
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
+        """Return the tokens' columns (B, choices, S) with ``token_text``, and ``index`` and ``labels`` (B,) int64."""
+        choices = [choice for example in examples for choice in example["choices"]]
+        width = self.width(choices)
+        columns: Columns = {**sequence_columns(self.pad_id), "token_text": (SPECIAL, np.uint8)}
+        tokens = padded(choices, width, columns)
+        return {
+            **{name: values.view(len(examples), -1, width) for name, values in tokens.items()},
+            "index": torch.tensor([example["index"] for example in examples]),
+            "labels": torch.tensor([example["label"] for example in examples]),
+        }
+
+
+def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
+    """Read and tokenise texts with several endings, or take from the cache what was done before.
+
+    Raises:
+        DataError: Something the data or the tokenizer lack, in one line.
+    """
+    root = cache_root(dataset.cache_dir)
+    tables = open_splits(dataset)
+    for table in tables.values():
+        for key in ("context_columns", "ending_columns"):
+            require_columns(table, key, getattr(dataset, key))
+        require_columns(table, "label_column", [dataset.label_column])
+    train = choice_table(tables[dataset.train_split], dataset)
+    names = tuple(dataset.labels or map(str, range(len(dataset.ending_columns))))
+    columns = [*dataset.context_columns, *dataset.ending_columns]
+    with parallel_encoding():
+        words = load_or_train(
+            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), columns),
+            lambda: _texts(train, tokenizer.train_documents), needed_tokens(cls_tokens),
+        )  # fmt: skip
+        key = digest(
+            CACHE_FORMAT, dataset.context_columns, dataset.ending_columns, dataset.label_column, names,
+            words.backend_tokenizer.to_str(),
+        )  # fmt: skip
+
+        def store(table: Table) -> LabelledStore:
+            chosen = choice_table(table, dataset)
+            texts = [name for name in chosen.columns if name != dataset.label_column]
+            build = partial(
+                write_store, table=chosen, columns=texts, tokenizer=words, label_column=dataset.label_column,
+                read_label=class_reader(names),
+            )  # fmt: skip
+            return open_store(cached_folder(root, f"choices-{digest(key, table.fingerprint())}", build), len(texts))
+
+        stores = {split: store(table) for split, table in tables.items()}
+    make = partial(ChoiceExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens))
+    training, evaluation, _ = split_examples(dataset, tables, stores, make, _labels)
+    summary = {
+        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "train": _describe(training, names),
+        "evaluation": {split: _describe(found, names) for split, found in evaluation.items()}, "test": {},
+        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
+    }  # fmt: skip
+    collate = ChoiceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return LabelledData(
+        training, dict(evaluation), {}, words, collate, summary, "multiple_choice", names, tuple(dataset.metrics)
+    )
+
+
+def choice_table(table: Table, dataset: ChoiceConfig) -> Table:
+    """Return the table with a column for the context, one for every whole ending, and the label.
+
+    Raises:
+        DataError: While it is read: a text is not text; the message names the row.
+    """
+    context, *beginning = dataset.context_columns
+
+    def batches() -> Iterator[Rows]:
+        first = 0
+        for batch in table.batches():
+            read = partial(_column, table, batch, first=first)
+            starts = read("context_columns", beginning[0]) if beginning else None
+            endings = {name: read("ending_columns", name) for name in dataset.ending_columns}
+            if starts is not None:
+                endings = {
+                    name: [f"{start} {ending}" for start, ending in zip(starts, texts, strict=True)]
+                    for name, texts in endings.items()
+                }
+            yield {
+                context: read("context_columns", context),
+                **endings,
+                dataset.label_column: batch[dataset.label_column],
+            }
+            first += len(batch[context])
+
+    return replace(table, columns=[context, *dataset.ending_columns, dataset.label_column], batches=batches)
+
+
+def _column(table: Table, batch: Rows, key: str, name: str, *, first: int) -> list[str]:
+    """Return a column of texts; a missing one is empty."""
+    for number, text in enumerate(batch[name], start=first):
+        if text is not None and not isinstance(text, str):
+            kind = type(text).__name__
+            raise DataError(f"dataset.{key}={name}: row {number} of {table.label} holds {kind}, not text")
+    return [text or "" for text in batch[name]]
+
+
+def _texts(table: Table, limit: int | None) -> Iterator[str]:
+    columns = table.columns[:-1]
+    rows = (row for batch in table.batches() for row in zip(*map(batch.get, columns), strict=True))
+    return (text for row in islice(rows, limit) for text in row)
+
+
+def _labels(store: LabelledStore) -> np.ndarray:
+    assert store.labels is not None, "every split is labelled"
+    return store.labels
+
+
+def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return rows there are and rows used, how many sequences these are, how many of them are cut, and the labels."""
+    tokens, labels = examples.tokens(), _labels(examples.store)
+    return {
+        "rows": len(examples.store), "examples": len(examples), "choices": tokens.size, "tokens": int(tokens.sum()),
+        "cut": int((tokens > examples.layout.room(2)).sum()),
+        **describe_labels(np.asarray(labels[examples.rows]), names),
+    }  # fmt: skip

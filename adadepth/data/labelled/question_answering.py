@@ -1,0 +1,201 @@
+"""Question answering: the span of a context that answers a question, in windows where the context is too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.labelled.held_out import split_examples
+from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.table import Table, require_columns
+from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
+from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.randomness import epoch_and_index
+from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, open_questions, write_questions
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.config import QuestionConfig, TokenizerConfig
+
+SPECIAL, QUESTION, CONTEXT = 0, 1, 2  # values of token_kind
+_NUMBERS = ("index", "question", "context_shift", "start_positions", "end_positions")
+
+
+class QuestionExamples(Dataset[dict[str, Any]]):
+    """Windows of some questions of a store; the same in every epoch.
+
+    An example is a window, ``[CLS] question [SEP] part of its context [SEP]``, with ``token_kind`` (S,) uint8 and
+
+    - ``start_positions``, ``end_positions``: of the answer; those of [CLS] where the window does not hold all of it,
+      -100 where no token holds its text;
+    - ``question``: the place of its question in this set, and ``index``, its own place among the windows;
+    - ``context_shift``: what is added to the position of a context token to get its number in the context.
+
+    Args:
+        store: Questions.
+        rows: Those of the set, (questions,).
+        layout: Special tokens and length of a window.
+        stride: Context tokens from the beginning of a window to that of the next one.
+        max_question_length: Tokens; longer questions are cut.
+    """
+
+    def __init__(
+        self, store: QuestionStore, rows: np.ndarray, layout: Layout, stride: int, max_question_length: int
+    ) -> None:
+        self.store = store
+        self.rows = rows
+        self.layout = layout
+        self.max_question_length = max_question_length
+        questions, contexts = store.lengths()[rows].T
+        self._asked = np.minimum(questions, max_question_length)
+        self.questions, self.starts, self.ends = cut_windows(contexts, layout.room(2) - self._asked, stride)
+        self._spans = store.context_starts()
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each window, (windows,) int64."""
+        return self.layout.lengths(self.ends - self.starts + self._asked[self.questions], 2)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        index = epoch_and_index(item)[1]
+        number, start, end = (int(column[index]) for column in (self.questions, self.starts, self.ends))
+        row = int(self.rows[number])
+        question, context = self.store.pieces(row)
+        question = question[: self.max_question_length]
+        example = self.layout.build([question, context[start:end]])
+        before = len(self.layout.pair.special[0])
+        first = before + len(question) + len(self.layout.pair.special[1])
+        kinds = np.full(len(example["input_ids"]), SPECIAL, dtype=np.uint8)
+        kinds[before : before + len(question)] = QUESTION
+        kinds[first : first + end - start] = CONTEXT
+        answer = tuple(self.store.answers[row].tolist())
+        is_inside = start <= answer[0] and answer[1] < end
+        if answer[0] == IGNORE:
+            positions = (IGNORE, IGNORE)
+        else:
+            positions = tuple(token - start + first for token in answer) if is_inside else (0, 0)
+        return {
+            **example, "token_kind": kinds, "index": index, "question": number, "context_shift": start - first,
+            "start_positions": positions[0], "end_positions": positions[1],
+        }  # fmt: skip
+
+    def text(self, question: int) -> Question:
+        """Return the text of a question of this set."""
+        return self.store.question(int(self.rows[question]))
+
+    def span_text(self, question: int, first: int, last: int) -> str:
+        """Return the context of a question from one of its tokens to another, both included."""
+        begin = int(self._spans[self.rows[question]])
+        start, end = self.store.spans[begin + first, 0], self.store.spans[begin + last, 1]
+        return self.text(question).context[start:end]
+
+
+def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut contexts into windows that overlap, each as long as there is room, until the first that reaches the end.
+
+    Args:
+        lengths: Tokens of each context, (questions,).
+        rooms: Context tokens that a window of each question can hold, at least ``stride``, (questions,).
+        stride: Tokens from the beginning of a window to that of the next one.
+
+    Returns:
+        The question of each window, its first token and the one after its last, each (windows,) int64. A context
+        without tokens has one window.
+    """
+    counts = 1 + np.maximum(-(-(lengths - rooms) // stride), 0)
+    owners = np.repeat(np.arange(len(lengths)), counts)
+    ordinals = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+    starts = ordinals * stride
+    return owners, starts, np.minimum(starts + rooms[owners], lengths[owners])
+
+
+class QuestionCollator(PaddingCollator):
+    """Batches of windows."""
+
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
+        """Return the tokens' columns (B, S), ``token_kind`` among them, and one number a window (B,) int64."""
+        width = self.width(examples)
+        columns: Columns = {**sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
+        numbers = {name: torch.tensor([example[name] for example in examples]) for name in _NUMBERS}
+        return {**padded(examples, width, columns), **numbers}
+
+
+def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
+    """Read and tokenise questions with their contexts, or take from the cache what was done before.
+
+    Raises:
+        DataError: Something the data or the tokenizer lack, in one line.
+    """
+    root = cache_root(dataset.cache_dir)
+    tables = open_splits(dataset)
+    for table in tables.values():
+        for key in ("question_column", "context_column", "answers_column", "id_column"):
+            require_columns(table, key, [name for name in [getattr(dataset, key)] if name is not None])
+    train = tables[dataset.train_split]
+    texts = [dataset.question_column, dataset.context_column]
+    columns = [*texts, dataset.answers_column, dataset.id_column]
+    with parallel_encoding():
+        words = load_or_train(
+            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
+            lambda: _texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
+        )  # fmt: skip
+        key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
+
+        def store(table: Table) -> QuestionStore:
+            build = partial(write_questions, table=table, dataset=dataset, tokenizer=words)
+            return open_questions(cached_folder(root, f"questions-{digest(key, table.fingerprint())}", build))
+
+        stores = {split: store(table) for split, table in tables.items()}
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    _check_room(dataset, layout)
+    make = partial(
+        QuestionExamples, layout=layout, stride=dataset.stride, max_question_length=dataset.max_question_length
+    )
+    training, evaluation, _ = split_examples(dataset, tables, stores, make)
+    summary = {
+        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "train": _describe(training), "evaluation": {split: _describe(found) for split, found in evaluation.items()},
+        "test": {}, "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
+    }  # fmt: skip
+    collate = QuestionCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return LabelledData(
+        training, dict(evaluation), {}, words, collate, summary, "question_answering", (), tuple(dataset.metrics)
+    )
+
+
+def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
+    """Windows may not leave out what lies between two of them."""
+    room = layout.room(2) - dataset.max_question_length
+    if dataset.stride > room:
+        raise DataError(
+            f"dataset.stride={dataset.stride}: windows of dataset.sequence_length={dataset.sequence_length} hold "
+            f"{room} context tokens after dataset.max_question_length={dataset.max_question_length} and special tokens"
+        )
+
+
+def _texts(table: Table, columns: list[str], limit: int | None) -> Iterator[str]:
+    rows = (row for batch in table.batches() for row in zip(*map(batch.get, columns), strict=True))
+    return (text for row in islice(rows, limit) for text in row if isinstance(text, str))
+
+
+def _describe(examples: QuestionExamples) -> dict[str, Any]:
+    """Return rows there are and questions used, their windows and tokens, and how many have no answer in tokens."""
+    store, rows = examples.store, examples.rows
+    first = np.asarray(store.answers[rows, 0])
+    return {
+        "rows": len(store), "examples": len(rows), "windows": len(examples), "tokens": int(store.lengths()[rows].sum()),
+        "unanswerable": int((first == NO_ANSWER).sum()), "answers_lost": int((first == IGNORE).sum()),
+    }  # fmt: skip

@@ -1,0 +1,121 @@
+"""The splits of labelled data: files of a folder, files named one by one, or a data set of the hub."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adadepth.data.labelled.held_out import table_splits
+from adadepth.data.labelled.table import Rows, Table, joined
+from adadepth.data.text.columns import COLUMN_TEXT, column_table
+from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_digest, find_files, text_lines
+from adadepth.data.text.hub import file_table, hub_tables
+from adadepth.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from adadepth.config import TableConfig
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *_DELIMITERS, *COLUMN_TEXT)
+_ROWS_AT_ONCE = 1000
+
+
+def open_splits(dataset: TableConfig, optional: Sequence[str] = ()) -> dict[str, Table]:
+    """Return those splits that the configuration names, and of the ``optional`` ones those that are there.
+
+    Raises:
+        DataError: A split is absent, or a file or the hub cannot be read.
+    """
+    required = table_splits(dataset)
+    wanted = list(dict.fromkeys([*required, *optional]))
+    if dataset.source == "hub":
+        found = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
+    else:
+        files = _named_files(dataset.path) if isinstance(dataset.path, Mapping) else _folder(dataset.path, wanted)
+        found = {split: joined([_table(file) for file in files[split]]) for split in wanted if split in files}
+    for split in required:
+        if split not in found:
+            key = "train_split" if split == dataset.train_split else "evaluation_splits"
+            raise DataError(f"dataset.{key}={split}: {_what_there_is(dataset, split, list(found))}")
+    return {split: found[split] for split in wanted if split in found}
+
+
+def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
+    if dataset.source == "hub":
+        return f"the data set has only {', '.join(found)}{nearest(split, found)}"
+    if isinstance(dataset.path, Mapping):
+        known = list(map(str, dataset.path))
+        return f"dataset.path names files for {', '.join(known)} only{nearest(split, known)}"
+    names = sorted(entry.name for entry in Path(dataset.path).expanduser().iterdir())
+    there = f"there is {', '.join(names[:10]) or 'nothing'}{nearest(split, [name.split('.')[0] for name in names])}"
+    return f"no file {split} with one of {', '.join(_SUFFIXES)} in dataset.path={dataset.path}; {there}"
+
+
+def _named_files(path: Mapping[Any, Any]) -> dict[str, list[Path]]:
+    return {str(split): find_files(f"dataset.path.{split}", files) for split, files in path.items()}
+
+
+def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
+    """Return the files of a folder that are called like a split, like a part of it on the hub, or as in a treebank."""
+    folder = Path(str(path)).expanduser()
+    if not folder.is_dir():
+        siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        problem = "is a file" if folder.exists() else f"no such folder{nearest(folder.name, siblings)}"
+        raise DataError(f"dataset.path={path}: {problem}; give a folder of splits, or a mapping of splits to files")
+    names = sorted(file.name for file in folder.iterdir() if file.is_file() and file.stat().st_size > 0)
+    endings = "|".join(map(re.escape, _SUFFIXES))
+    found = {}
+    for split in wanted:
+        # Universal Dependencies: en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu
+        treebank = rf".+-ud-{'dev' if split == 'validation' else re.escape(split)}\.conllu"
+        pattern = re.compile(rf"{re.escape(split)}(?:-\d+-of-\d+)?({endings})|({treebank})")
+        matches = [match for match in map(pattern.fullmatch, names) if match]
+        if len({match[1] or match[2] for match in matches}) > 1:
+            several = ", ".join(match[0] for match in matches)
+            raise DataError(
+                f"dataset.path={path}: {several} are all the split {split}; choose with dataset.path={{{split}: FILE}}"
+            )
+        if matches:
+            found[split] = find_files("dataset.path", [folder / match[0] for match in matches])
+    return found
+
+
+def _table(file: Path) -> Table:
+    if file.suffix in _DELIMITERS:
+        return _delimited(file)
+    if file.suffix in COLUMN_TEXT:
+        return column_table(file)
+    if file.name.endswith(_SUFFIXES):
+        return file_table("dataset.path", file)
+    raise DataError(f"dataset.path={file}: not a table; known are {', '.join(_SUFFIXES)}")
+
+
+def _delimited(file: Path) -> Table:
+    """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks."""
+    label, delimiter = f"dataset.path={file}", _DELIMITERS[file.suffix]
+
+    def rows() -> Iterator[list[str]]:
+        # With their line ends, because a quoted field may hold some.
+        lines = (f"{line}\n" for line in text_lines("dataset.path", file))
+        quoted = csv.reader(lines) if delimiter == "," else csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        try:
+            yield from (row for row in quoted if row)
+        except csv.Error as error:
+            raise DataError(f"{label}: {error}") from error
+
+    columns = next(rows(), [])
+
+    def batches() -> Iterator[Rows]:
+        numbered = enumerate(islice(rows(), 1, None))
+        while batch := list(islice(numbered, _ROWS_AT_ONCE)):
+            for number, row in batch:
+                if len(row) != len(columns):
+                    raise DataError(f"{label}: row {number} has {len(row)} fields, its header {len(columns)}")
+            yield {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
+
+    return Table(label, columns, {}, batches, partial(files_digest, [file]))

@@ -1,0 +1,137 @@
+"""Tagging: a label for every word of a sentence, e.g. named entities or parts of speech.
+
+A word may be several tokens. Its first one carries the label, the others and the special tokens none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.labelled.contract import LabelledData, describe_labels
+from adadepth.data.labelled.held_out import split_examples
+from adadepth.data.labelled.labels import class_names, class_reader
+from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.table import Table, require_columns
+from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.randomness import epoch_and_index
+from adadepth.data.stores.words import TaggedStore, open_tagged, write_tagged
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
+
+if TYPE_CHECKING:
+    from adadepth.config import TaggingConfig, TokenizerConfig
+
+
+class TaggingExamples(Dataset[dict[str, Any]]):
+    """Some sentences of a store; the same in every epoch.
+
+    An example has ``labels`` (S,) int64 and ``index``, its place in this set.
+    """
+
+    def __init__(self, store: TaggedStore, rows: np.ndarray, layout: Layout) -> None:
+        self.store = store
+        self.rows = rows
+        self.layout = layout
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        return self.layout.lengths(self.store.lengths()[self.rows], 1)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        index = epoch_and_index(item)[1]
+        row = int(self.rows[index])
+        tokens, starts = self.store.pieces(row)
+        pieces = np.full(len(tokens), IGNORE)
+        pieces[starts] = self.store.tags_of(row)
+        example = self.layout.build([tokens])
+        ordinary = example["special_tokens_mask"] == 0
+        labels = np.full(len(ordinary), IGNORE, dtype=np.int64)
+        labels[ordinary] = pieces[: ordinary.sum()]
+        return {**example, "labels": labels, "index": index}
+
+    def gold(self, index: int) -> list[int]:
+        """Return the tags of all words of an example, also of those that its sequence has no room for."""
+        tags: list[int] = self.store.tags_of(int(self.rows[index])).tolist()
+        return tags
+
+
+def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
+    """Read and tokenise sentences of tagged words, or take from the cache what was done before.
+
+    Raises:
+        DataError: Something the data or the tokenizer lack, in one line.
+    """
+    root = cache_root(dataset.cache_dir)
+    tables = open_splits(dataset)
+    for table in tables.values():
+        require_columns(table, "token_column", [dataset.token_column])
+        require_columns(table, "tag_column", [dataset.tag_column])
+    names = class_names(dataset.labels, "tag_column", dataset.tag_column, list(tables.values()), root)
+    train = tables[dataset.train_split]
+    with parallel_encoding():
+        words = load_or_train(
+            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), dataset.token_column),
+            lambda: _sentences(train, dataset.token_column, tokenizer.train_documents), needed_tokens(cls_tokens),
+        )  # fmt: skip
+        columns = (dataset.token_column, dataset.tag_column)
+
+        def store(table: Table) -> TaggedStore:
+            declared = table.class_names.get(dataset.tag_column, [])
+            read = partial(
+                write_tagged, table=table, columns=columns, tokenizer=words, read_tag=_reader(names, declared)
+            )
+            key = digest(CACHE_FORMAT, columns, names, declared, words.backend_tokenizer.to_str(), table.fingerprint())
+            return open_tagged(cached_folder(root, f"tagged-{key}", read))
+
+        stores = {split: store(table) for split, table in tables.items()}
+    make = partial(TaggingExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens))
+    training, evaluation, _ = split_examples(dataset, tables, stores, make)
+    summary = {
+        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "train": _describe(training, names),
+        "evaluation": {split: _describe(found, names) for split, found in evaluation.items()}, "test": {},
+        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
+    }  # fmt: skip
+    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return LabelledData(
+        training, dict(evaluation), {}, words, collate, summary, "tagging", names, tuple(dataset.metrics)
+    )
+
+
+def _sentences(table: Table, column: str, limit: int | None) -> Iterator[str]:
+    rows = (words for batch in table.batches() for words in batch[column])
+    return (" ".join(map(str, words)) for words in islice(rows, limit))
+
+
+def _reader(names: tuple[str, ...], declared: list[str]) -> Callable[[Any], int]:
+    """Return the function from a name or a class number to the tag's number.
+
+    A number is that of the classes that the data declare, if they do: configured names may be in another order.
+    """
+    read = class_reader(names)
+    if not declared:
+        return read
+    read_declared = class_reader(tuple(declared))
+    return lambda tag: read(declared[read_declared(tag)])
+
+
+def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return rows there are and rows used, their words and tokens, how many are cut, and the tags."""
+    store, rows = examples.store, examples.rows
+    lengths = store.lengths()[rows]
+    tags = np.concatenate([store.tags_of(int(row)) for row in rows])
+    return {
+        "rows": len(store), "examples": len(rows), "words": len(tags), "tokens": int(lengths.sum()),
+        "cut": int((lengths > examples.layout.room(1)).sum()), **describe_labels(tags, names),
+    }  # fmt: skip

@@ -1,0 +1,91 @@
+"""One pretraining example from a span of tokens, and the map-style data sets of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
+from adadepth.data.pretraining.segments import NO_PAIR, cut_in_two, pack_spans
+from adadepth.data.randomness import Purpose, epoch_and_index, random_generator
+from adadepth.data.stores.documents import TokenStore
+
+if TYPE_CHECKING:
+    from adadepth.config import CorpusConfig
+
+
+def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> np.ndarray:
+    """Return the spans of a store that leave room for the special tokens, (spans, 2) int64."""
+    shortest = 2 if dataset.sentence_order else 1
+    length = dataset.sequence_length - special_tokens(dataset)
+    return pack_spans(store, length, dataset.short_sequence_probability, shortest, generator)
+
+
+def special_tokens(dataset: CorpusConfig) -> int:
+    """Return how many special tokens `make_example` adds."""
+    return 3 if dataset.sentence_order else 2
+
+
+def make_example(
+    store: TokenStore, span: np.ndarray, vocabulary: Vocabulary, dataset: CorpusConfig, generator: np.random.Generator
+) -> dict[str, Any]:
+    """Return ``[CLS] A [SEP] B [SEP]`` (or ``[CLS] A [SEP]``) with masked tokens.
+
+    Returns:
+        ``input_ids``, ``token_type_ids``, ``labels`` (S,) int64; ``mask_kind``, ``special_tokens_mask`` (S,) uint8;
+        ``sentence_order_label`` int (0 in order, 1 swapped, -100 no pair). Nothing is padded.
+    """
+    start, end = int(span[0]), int(span[1])
+    tokens = np.asarray(store.tokens[start:end], dtype=np.int64)
+    cls, sep = [vocabulary.cls], [vocabulary.sep]
+    if dataset.sentence_order:
+        low = np.searchsorted(store.sentences, start, side="right")
+        high = np.searchsorted(store.sentences, end, side="left")
+        first, second, label = cut_in_two(tokens, store.sentences[low:high] - start, generator)
+        ids = np.concatenate([cls, first, sep, second, sep])
+    else:
+        first, label = tokens, NO_PAIR
+        ids = np.concatenate([cls, tokens, sep])
+    types, special = np.zeros_like(ids), np.zeros(len(ids), dtype=np.uint8)
+    types[len(first) + 2 :] = 1
+    special[[0, len(first) + 1, -1]] = 1
+    corrupted, labels, kinds = mask_tokens(ids, vocabulary, dataset.masking, generator)
+    return {
+        "input_ids": corrupted, "token_type_ids": types, "labels": labels, "mask_kind": kinds,
+        "special_tokens_mask": special, "sentence_order_label": label,
+    }  # fmt: skip
+
+
+class PretrainingExamples(Dataset[dict[str, Any]]):
+    """Examples of a token store: ``examples[(epoch, index)]`` is a pure function of (seed, epoch, index).
+
+    Which tokens an example holds is fixed by the seed; cut, order and masks are drawn afresh every epoch. A bare index
+    means epoch -1, the one that evaluation uses. An example has its ``index`` besides what `make_example` returns.
+    """
+
+    def __init__(self, store: TokenStore, vocabulary: Vocabulary, dataset: CorpusConfig, seed: int) -> None:
+        self.store = store
+        self.spans = spans_of(store, dataset, random_generator(seed, Purpose.PACKING, 0, 0))
+        self.vocabulary = vocabulary
+        self.dataset = dataset
+        self.seed = seed
+
+    def keep(self, count: int | None) -> None:
+        """Keep ``count`` examples, evenly spread over the text."""
+        if count is not None and count < len(self.spans):
+            self.spans = self.spans[np.arange(count) * len(self.spans) // count]
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        return np.diff(self.spans, axis=1)[:, 0] + special_tokens(self.dataset)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        epoch, index = epoch_and_index(item)
+        generator = random_generator(self.seed, Purpose.EXAMPLE, epoch, index)
+        example = make_example(self.store, self.spans[index], self.vocabulary, self.dataset, generator)
+        return {**example, "index": index}

@@ -1,0 +1,104 @@
+"""From a configuration to the data of a pretraining run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.cache import cache_root, cached_folder, digest
+from adadepth.data.padding import PretrainingCollator
+from adadepth.data.pretraining.examples import PretrainingExamples
+from adadepth.data.pretraining.masking import Vocabulary
+from adadepth.data.pretraining.streaming import StreamedExamples, first_documents
+from adadepth.data.randomness import EVALUATION_SEED
+from adadepth.data.stores.documents import TokenStore, open_store, write_store
+from adadepth.data.text.corpora import Split
+from adadepth.data.text.sentences import split_sentences
+from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, load_or_train, parallel_encoding
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.config import CorpusConfig, TokenizerConfig
+
+
+@dataclass(frozen=True)
+class PretrainingData:
+    """Everything a pretraining run reads.
+
+    Attributes:
+        train: ``train[(epoch, index)]`` is one masked example, a pure function of (seed, epoch, index); when streaming,
+            an iterable data set with ``set_epoch``.
+        evaluation: ``evaluation[index]``, always the same masks, independent of the seed.
+        tokenizer: to be saved with the model.
+        collate: makes a padded batch of examples.
+        summary: what was read, for logs and reports.
+    """
+
+    train: PretrainingExamples | StreamedExamples
+    evaluation: PretrainingExamples
+    tokenizer: PreTrainedTokenizerFast
+    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
+    summary: dict[str, Any]
+
+
+def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, seed: int) -> PretrainingData:
+    """Read, split, tokenise and pack a corpus, or take from the cache what was done before.
+
+    Safe to call from several processes at once; one of them does the work.
+
+    Raises:
+        DataError: something the corpus or the tokenizer lacks, in one line.
+    """
+    split = Split(dataset)
+    root = cache_root(dataset.cache_dir)
+    with parallel_encoding():
+        words = corpus_tokenizer(split, tokenizer, root)
+        vocabulary = Vocabulary.of(words)
+        key = digest(split.key, words.backend_tokenizer.to_str())
+        train: PretrainingExamples | StreamedExamples
+        if dataset.streaming:
+            train = StreamedExamples(split.train, words, vocabulary, dataset, seed)
+            held_out = first_documents(split.evaluation(), words, dataset)
+        else:
+            stored = _store(root, f"train-{key}", split.train, words)
+            train = PretrainingExamples(stored, vocabulary, dataset, seed)
+            held_out = _store(root, f"evaluation-{key}", split.evaluation, words)
+        evaluation = PretrainingExamples(held_out, vocabulary, dataset, EVALUATION_SEED)
+    summary: dict[str, Any] = {
+        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "train": {"streamed": True} if isinstance(train, StreamedExamples) else _counts(dataset, "training", train),
+        "evaluation": _counts(dataset, "held-out", evaluation),
+        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)}, "cache_key": key,
+    }  # fmt: skip
+    evaluation.keep(dataset.max_evaluation_examples)
+    summary["evaluation"]["examples_used"] = len(evaluation)
+    collate = PretrainingCollator(vocabulary.pad, dataset.sequence_length, dataset.pad_to_length)
+    return PretrainingData(train, evaluation, words, collate, summary)
+
+
+def corpus_tokenizer(
+    split: Split, config: TokenizerConfig, root: Path, needed: Sequence[str] = PRETRAINING_TOKENS
+) -> PreTrainedTokenizerFast:
+    """Return the configured tokenizer; one to be trained sees the training documents of the corpus."""
+
+    def sentences() -> Iterator[str]:
+        for document in islice(split.train(), config.train_documents):
+            yield from split_sentences(document)
+
+    return load_or_train(config, root, lambda: split.key, sentences, needed)
+
+
+def _store(root: Path, name: str, texts: Callable[[], Iterator[str]], tokenizer: PreTrainedTokenizerFast) -> TokenStore:
+    return open_store(cached_folder(root, name, lambda folder: write_store(folder, texts(), tokenizer)))
+
+
+def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
+    if not len(examples):
+        raise DataError(f"dataset.name={dataset.name}: the {side} documents hold no text to make an example of")
+    return {**examples.store.counts(), "examples": len(examples)}

@@ -1,0 +1,95 @@
+"""Training examples straight from the corpus: nothing is prepared, nothing is stored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.pretraining.examples import make_example, spans_of
+from adadepth.data.pretraining.masking import Vocabulary
+from adadepth.data.randomness import Purpose, random_generator
+from adadepth.data.stores.documents import TokenStore, store_in_memory, tokenised_documents
+
+if TYPE_CHECKING:
+    from adadepth.config import CorpusConfig
+
+_DOCUMENTS_AT_ONCE = 64
+
+
+class StreamedExamples(IterableDataset[dict[str, Any]]):
+    """One pass over the training documents an epoch, in their own order but for a shuffle buffer.
+
+    Every loader worker of every process takes its own part of the documents and numbers its own examples, so the
+    sequence is the same every time for the same seed, epoch, and number of processes and workers.
+    """
+
+    def __init__(
+        self, documents: Callable[[int, int], Iterator[str]], tokenizer: PreTrainedTokenizerFast,
+        vocabulary: Vocabulary, dataset: CorpusConfig, seed: int,
+    ) -> None:  # fmt: skip
+        self.documents = documents
+        self.tokenizer = tokenizer
+        self.vocabulary = vocabulary
+        self.dataset = dataset
+        self.seed = seed
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on must see it change
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self._epoch.fill_(epoch)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        epoch = int(self._epoch)
+        shard, shards = reader_number()
+        packing = random_generator(self.seed, Purpose.PACKING, epoch, shard)
+        spans = self._spans(self.documents(shard, shards), packing)
+        buffer = random_generator(self.seed, Purpose.BUFFER, epoch, shard)
+        for count, (store, span) in enumerate(shuffled(spans, self.dataset.shuffle_buffer, buffer)):
+            generator = random_generator(self.seed, Purpose.EXAMPLE, epoch, count * shards + shard)
+            yield make_example(store, span, self.vocabulary, self.dataset, generator)
+
+    def _spans(self, texts: Iterator[str], packing: np.random.Generator) -> Iterator[tuple[TokenStore, np.ndarray]]:
+        documents = tokenised_documents(texts, self.tokenizer)
+        while batch := list(islice(documents, _DOCUMENTS_AT_ONCE)):
+            store = store_in_memory(batch)
+            yield from ((store, span) for span in spans_of(store, self.dataset, packing))
+
+
+def reader_number() -> tuple[int, int]:
+    """Return the number of this reader and the number of readers, over all processes and their loader workers."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", 0))
+    world = torch.distributed.get_world_size() if distributed else int(os.environ.get("WORLD_SIZE", 1))
+    worker = get_worker_info()
+    worker_id, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+    return rank * workers + worker_id, world * workers
+
+
+def shuffled(items: Iterator[Any], size: int, generator: np.random.Generator) -> Iterator[Any]:
+    """Yield ``items`` in random order as far as a buffer of ``size`` of them allows."""
+    buffer = list(islice(items, size))
+    for item in items:
+        place = int(generator.integers(size))
+        yield buffer[place]
+        buffer[place] = item
+    yield from (buffer[int(place)] for place in generator.permutation(len(buffer)))
+
+
+def first_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
+    """Return, in memory, as many documents as ``max_evaluation_examples`` full examples need; all when it is None."""
+    limit = dataset.max_evaluation_examples
+    missing = float("inf") if limit is None else limit * dataset.sequence_length
+    chosen = []
+    for document in tokenised_documents(texts, tokenizer):
+        chosen.append(document)
+        missing -= sum(map(len, document))
+        if missing <= 0:
+            break
+    return store_in_memory(chosen)

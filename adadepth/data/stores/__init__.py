@@ -1,0 +1,1 @@
+"""Tokenised examples as flat arrays on disk, written as they come and read through memory maps."""

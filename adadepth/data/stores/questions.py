@@ -1,0 +1,175 @@
+"""Tokenised questions with their contexts and answers, written to disk as they come and read through memory maps.
+
+Nothing here depends on how contexts are cut: windows of any length and stride are made from the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.labelled.table import Rows, Table
+from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.stores.rows import map_tokens, token_type
+from adadepth.data.text.tokenizer import encode_sentences, encode_with_spans
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.config import QuestionConfig
+
+NO_ANSWER = -1  # first and last token of a question that has no answer; IGNORE where no token holds the answer's text
+
+
+class Question(NamedTuple):
+    """The text of a row: its id, its context, and its answers, none where there is no answer."""
+
+    id: str
+    context: str
+    answers: list[str]
+
+
+@dataclass(frozen=True)
+class QuestionStore:
+    """Token ids of questions and contexts, and where in their texts the tokens and the answers are.
+
+    Attributes:
+        tokens: Ids without special tokens, row by row the question's and the context's, (tokens,) uint16 or uint32.
+        offsets: Where each of these begins in ``tokens``, then their number, (2 · rows + 1,) int64.
+        spans: First character of each context token and the one after its last, (context tokens, 2) int32.
+        answers: First and last context token of the first answer, `NO_ANSWER` or `IGNORE`, (rows, 2) int64.
+        records: The rows' `Question` as JSON, (bytes,) uint8.
+        record_offsets: Where each row begins in ``records``, then their size, (rows + 1,) int64.
+        folder: Where the arrays are mapped from.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    spans: np.ndarray
+    answers: np.ndarray
+    records: np.ndarray
+    record_offsets: np.ndarray
+    folder: Path
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def pieces(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of a question, and those of its context."""
+        start, middle, end = self.offsets[2 * row : 2 * row + 3]
+        return self.tokens[start:middle], self.tokens[middle:end]
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each question and of its context, (rows, 2) int64."""
+        lengths: np.ndarray = np.diff(self.offsets).reshape(-1, 2)
+        return lengths
+
+    def context_starts(self) -> np.ndarray:
+        """Return where the tokens of each context begin in ``spans``, (rows,) int64."""
+        lengths = self.lengths()[:, 1]
+        starts: np.ndarray = lengths.cumsum() - lengths
+        return starts
+
+    def question(self, row: int) -> Question:
+        """Return the text of a row."""
+        first, last = self.record_offsets[row : row + 2]
+        return Question(*json.loads(self.records[first:last].tobytes()))
+
+    def __reduce__(self) -> Any:
+        """Send a loader worker the folder, not a copy of its content."""
+        return open_questions, (self.folder,)
+
+
+def write_questions(folder: Path, table: Table, dataset: QuestionConfig, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Tokenise a table's questions and contexts into files in ``folder``, which is there and empty.
+
+    Raises:
+        DataError: A text is not text, an answer is not in its context, or there is none though all questions should
+            have one; the message names the row.
+    """
+    dtype = token_type(tokenizer)
+    lengths, sizes = [0], [0]
+    spans: list[np.ndarray] = [np.empty((0, 2), np.int32)]
+    answers: list[tuple[int, int]] = []
+    with (folder / dtype.__name__).open("wb") as tokens, (folder / "records").open("wb") as records:
+        for batch in table.batches():
+            rows = list(read_rows(table, batch, dataset, len(answers)))
+            questions = encode_sentences(tokenizer, [question for question, _, _ in rows])
+            contexts = encode_with_spans(tokenizer, [row.context for _, row, _ in rows])
+            for question, (context, places), (_, row, starts) in zip(questions, contexts, rows, strict=True):
+                tokens.write(np.array([*question, *context], dtype=dtype).tobytes())
+                lengths += [len(question), len(context)]
+                spans.append(places)
+                answers.append(answer_tokens(places, starts[0], row.answers[0]) if starts else (NO_ANSWER, NO_ANSWER))
+                sizes.append(records.write(json.dumps(row).encode()))
+    np.save(folder / "offsets.npy", np.array(lengths, dtype=np.int64).cumsum())
+    np.save(folder / "spans.npy", np.concatenate(spans))
+    np.save(folder / "answers.npy", np.array(answers, dtype=np.int64).reshape(-1, 2))
+    np.save(folder / "record_offsets.npy", np.array(sizes, dtype=np.int64).cumsum())
+
+
+def open_questions(folder: Path) -> QuestionStore:
+    """Map the files that `write_questions` left in ``folder``."""
+    names = ("offsets", "spans", "answers", "record_offsets")
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
+    file = folder / "records"
+    is_empty = file.stat().st_size == 0  # which cannot be mapped
+    records = np.empty(0, np.uint8) if is_empty else np.memmap(file, np.uint8, mode="r")
+    return QuestionStore(map_tokens(folder), records=records, folder=folder, **arrays)
+
+
+def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
+    """Return the first and the last token that share a character with an answer, or `IGNORE` where none does.
+
+    Args:
+        spans: First character of each token and the one after its last, (tokens, 2), in the order of the text.
+        start: Where the answer begins in the context, in characters.
+        text: The answer.
+    """
+    touching = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)))
+    return (int(touching[0]), int(touching[-1])) if len(touching) else (IGNORE, IGNORE)
+
+
+def read_rows(
+    table: Table, batch: Rows, dataset: QuestionConfig, first: int
+) -> Iterator[tuple[str, Question, Sequence[int]]]:
+    """Yield the question of each row, the texts that go with it, and where in its context each answer begins."""
+    columns = [dataset.question_column, dataset.context_column, dataset.answers_column]
+    ids = batch[dataset.id_column] if dataset.id_column else None
+    for number, (question, context, answers) in enumerate(zip(*map(batch.get, columns), strict=True)):
+        place = f"row {first + number} of {table.label}"
+        for key, text in (("question", question), ("context", context)):
+            if not isinstance(text, str):
+                column = getattr(dataset, f"{key}_column")
+                raise DataError(f"dataset.{key}_column={column}: {place} holds {type(text).__name__}, not text")
+        texts, starts = _answers(answers, f"dataset.answers_column={dataset.answers_column}: {place}")
+        if not texts and not dataset.unanswerable:
+            raise DataError(
+                f"dataset.unanswerable=false: {place} has no answer; if questions may have none, set it to true"
+            )
+        if texts and context[starts[0] : starts[0] + len(texts[0])] != texts[0]:
+            there = context[starts[0] : starts[0] + len(texts[0])]
+            raise DataError(
+                f"dataset.answers_column={dataset.answers_column}: {place} has the answer {texts[0]!r}, but at "
+                f"character {starts[0]} of its context there is {there!r}"
+            )
+        yield question, Question(str(first + number if ids is None else ids[number]), context, texts), starts
+
+
+def _answers(value: Any, where: str) -> tuple[list[str], list[int]]:
+    """Return the texts of a row's answers, and where they begin."""
+    found = value if isinstance(value, dict) else {}
+    texts, starts = found.get("text"), found.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list):
+        raise DataError(f"{where} holds {type(value).__name__}, not {{text: [...], answer_start: [...]}}")
+    if len(texts) != len(starts):
+        raise DataError(f"{where} has {len(texts)} answers but {len(starts)} places")
+    for text, start in zip(texts, starts, strict=True):
+        if not isinstance(text, str) or not isinstance(start, int) or not text or start < 0:
+            raise DataError(f"{where} has the answer {text!r} at {start!r}; a text and its first character are needed")
+    return texts, starts

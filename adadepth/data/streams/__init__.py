@@ -1,0 +1,1 @@
+"""Running text as contiguous streams for models with memory."""

@@ -1,0 +1,168 @@
+"""Contiguous streams: text as parallel rows that a model with memory reads from beginning to end.
+
+A stream of n tokens is cut into R rows; row r predicts the tokens [r n // R, (r + 1) n // R), each exactly once. Step t
+holds the columns [t T, (t + 1) T) of every row, so that row r of step t continues row r of step t - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.stores.documents import LineStore
+
+
+class TwoPhase(NamedTuple):
+    """A search that trains weights and architecture in turn, on different tokens.
+
+    Attributes:
+        first: The first update that may train the architecture.
+        period: From then on, the last of so many updates trains it.
+        share: Of the training tokens, the last ones, that only those updates read.
+    """
+
+    first: int
+    period: int
+    share: float
+
+
+def is_architecture_update(update: int, first: int, period: int) -> bool:
+    """Return whether an update trains the architecture: the last of every ``period`` from ``first`` on."""
+    return update >= first and (update - first) % period == period - 1
+
+
+def architecture_updates(update: int, first: int, period: int) -> int:
+    """Return how many of the updates before ``update`` train the architecture."""
+    return max(update - first, 0) // period
+
+
+class RowShare(NamedTuple):
+    """Which rows of a stream a process reads at a time.
+
+    Micro-batch ``slot`` of process ``process`` holds the rows [(slot * processes + process) * batch, + batch), so that
+    the rows of an update are the same however they are shared out.
+    """
+
+    batch: int
+    slots: int = 1
+    process: int = 0
+    processes: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows, R."""
+        return self.batch * self.slots * self.processes
+
+    def of(self, slot: int) -> range:
+        """Return the rows of a micro-batch."""
+        first = (slot * self.processes + self.process) * self.batch
+        return range(first, first + self.batch)
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """A stretch of stored tokens, read as rows.
+
+    Attributes:
+        store: Where the tokens are.
+        begin, end: Which of them.
+        rows: R, how many rows.
+        length: T, tokens of a row at a time.
+        start: Id that stands before the first token.
+        pad: Id of an input without a target.
+    """
+
+    store: LineStore
+    begin: int
+    end: int
+    rows: int
+    length: int
+    start: int
+    pad: int
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens, n."""
+        return self.end - self.begin
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps read all of them."""
+        return -(-self._longest // self.length)
+
+    @property
+    def _longest(self) -> int:
+        return -(-self.tokens // self.rows)
+
+    def segment(self, step: int, rows: range) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of some rows at a step, (rows, T) int64; at the last step they may be narrower.
+
+        An input is the token before its target. Where a row has ended, the target is -100.
+        """
+        first = step * self.length
+        columns = np.arange(first, min(first + self.length, self._longest))
+        bounds = np.arange(rows.start, rows.stop + 1) * self.tokens // self.rows
+        places = bounds[:-1, None] + columns
+        ended = places >= bounds[1:, None]
+        targets = np.where(ended, IGNORE, self._tokens_at(np.minimum(places, self.tokens - 1)))
+        inputs = np.where(places == 0, self.start, self._tokens_at(np.maximum(places, 1) - 1))
+        return torch.from_numpy(np.where(ended, self.pad, inputs)), torch.from_numpy(targets)
+
+    def _tokens_at(self, places: np.ndarray) -> np.ndarray:
+        return np.asarray(self.store.tokens[self.begin + places], dtype=np.int64)
+
+
+class StreamBatches(Dataset[dict[str, Any]]):
+    """Micro-batches of a process, in the order in which they must be read.
+
+    ``batches[(epoch, index)]`` is a pure function of its arguments: micro-batch ``index % slots`` of update
+    ``epoch * updates_per_epoch + index // slots``, from the stream and at the position that this update has. A bare
+    index is of the first epoch. An item holds ``input_ids`` and ``targets`` (b, T) int64 (-100: nothing to predict),
+    the name of the ``stream``, the ``slot``, and ``is_start``: whether the rows begin here, without a memory.
+
+    Attributes:
+        tokens, words, characters: Of the text that is read, from its first word to its last.
+        updates_per_epoch: Updates that read the first stream once.
+    """
+
+    def __init__(
+        self, streams: Mapping[str, TokenStream], share: RowShare, counts: Mapping[str, int],
+        two_phase: TwoPhase | None = None,
+    ) -> None:  # fmt: skip
+        self.streams = dict(streams)
+        self.share = share
+        self.two_phase = two_phase
+        self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
+        self.updates_per_epoch = next(iter(self.streams.values())).steps
+
+    def __len__(self) -> int:
+        return self.updates_per_epoch * self.share.slots
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        epoch, index = item if isinstance(item, tuple) else (0, item)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        update, slot = divmod(index, self.share.slots)
+        name, position = self.position(epoch * self.updates_per_epoch + update)
+        inputs, targets = self.streams[name].segment(position, self.share.of(slot))
+        return {
+            "input_ids": inputs, "targets": targets, "stream": name, "slot": slot, "is_start": position == 0
+        }  # fmt: skip
+
+    def position(self, update: int) -> tuple[str, int]:
+        """Return which stream an update reads, and at which step of it."""
+        name, read = next(iter(self.streams)), update
+        if self.two_phase is not None:
+            first, period, _ = self.two_phase
+            searched = architecture_updates(update, first, period)
+            name, read = ("weights", update - searched)
+            if is_architecture_update(update, first, period):
+                name, read = ("architecture", searched)
+        return name, read % self.streams[name].steps

@@ -1,0 +1,108 @@
+"""Text line by line: the training, held-out and test text of a data set of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from adadepth.config import CorpusConfig
+from adadepth.data.cache import CACHE_FORMAT, digest
+from adadepth.data.text.corpora import Split
+from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_digest, find_files, text_lines
+from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.config import StreamConfig
+
+
+@dataclass(frozen=True)
+class LineText:
+    """A text that can be read again and again, line by line, with every line once and in order.
+
+    Attributes:
+        rows: yields what the source consists of: lines of plain text, rows of a table, or documents.
+        key: identifies the text.
+    """
+
+    rows: Callable[[], Iterator[str]]
+    key: Callable[[], str]
+
+    def lines(self, rows: int | None = None) -> Iterator[str]:
+        """Yield the lines of all rows, or of the first ones, without their line ends. Blank lines are lines."""
+        for row in islice(self.rows(), rows):
+            for line in row.removesuffix("\n").split("\n"):
+                yield line.rstrip("\r")
+
+
+def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
+    """Return the texts ``train``, ``evaluation`` and, where there is one, ``test``.
+
+    Where no evaluation text is given, the last ``evaluation_fraction`` of the rows is set aside; of the embedded
+    corpus, the documents that `Split` chooses. Nothing is read yet, but missing files fail here.
+
+    Raises:
+        DataError: A file is missing, or the text has not two rows to hold one out.
+    """
+    if dataset.source == "embedded":
+        split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=dataset.evaluation_fraction))
+        return {
+            "train": LineText(split.train, lambda: digest("train", split.key)),
+            "evaluation": LineText(split.evaluation, lambda: digest("evaluation", split.key)),
+        }
+    whole, evaluation, test = (_text(dataset, prefix) for prefix in ("", "evaluation_", "test_"))
+    assert whole is not None, "the configuration names a text"
+    texts = _set_aside(whole, dataset) if evaluation is None else {"train": whole, "evaluation": evaluation}
+    return texts if test is None else {**texts, "test": test}
+
+
+def _text(dataset: StreamConfig, prefix: str) -> LineText | None:
+    """Return the text of ``dataset.{prefix}path`` or, with ``source=hub``, of ``dataset.{prefix}hub``."""
+    name = f"{prefix}path" if dataset.source == "local" else f"{prefix}hub"
+    value, column = getattr(dataset, name), dataset.text_column
+    if not value:
+        return None
+    return _hub(value, column) if dataset.source == "hub" else _local(f"dataset.{name}", value, column)
+
+
+def _local(key: str, path: Any, column: str) -> LineText:
+    files = find_files(key, path)
+
+    def rows() -> Iterator[str]:
+        for file in files:
+            is_table = file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES)
+            yield from file_rows(key, file, column) if is_table else text_lines(key, file)
+
+    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, files_digest(files), column)))
+
+
+def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
+    def rows() -> Iterator[str]:
+        sources = (hub_rows(entry, column, streaming=False, shard=0, shards=1)[0] for entry in entries)
+        return chain.from_iterable(sources)
+
+    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, [hub_digest(entry) for entry in entries], column)))
+
+
+def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
+    fraction = dataset.evaluation_fraction
+
+    @cache
+    def kept() -> int:
+        count = sum(1 for _ in whole.rows())
+        if count < 2:
+            raise DataError(
+                f"dataset.name={dataset.name}: {count} line(s) or row(s) found, 2 are needed to hold one out; "
+                f"give dataset.evaluation_{'path' if dataset.source == 'local' else 'hub'}=..."
+            )
+        return count - min(max(1, round(fraction * count)), count - 1)
+
+    return {
+        "train": LineText(lambda: islice(whole.rows(), kept()), lambda: digest("train", whole.key(), fraction)),
+        "evaluation": LineText(
+            lambda: islice(whole.rows(), kept(), None), lambda: digest("evaluation", whole.key(), fraction)
+        ),
+    }

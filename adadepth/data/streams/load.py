@@ -1,0 +1,162 @@
+"""From a configuration to the streams of a language-modelling run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.cache import cache_root, cached_folder, digest
+from adadepth.data.stores.documents import LineStore, open_lines, write_lines
+from adadepth.data.streams.batches import RowShare, StreamBatches, TokenStream, TwoPhase
+from adadepth.data.streams.lines import LineText, open_texts
+from adadepth.data.streams.tokenizer import stream_tokenizer
+from adadepth.data.text.tokenizer import parallel_encoding
+from adadepth.errors import DataError
+
+__all__ = ["LanguageData", "TwoPhase", "load_language_data"]
+
+if TYPE_CHECKING:
+    from adadepth.config import StreamConfig, TokenizerConfig
+
+
+@dataclass(frozen=True)
+class LanguageData:
+    """Everything a language-modelling run reads.
+
+    Attributes:
+        train: ``train[(epoch, index)]`` is a micro-batch of this process.
+        evaluation: ``evaluation[index]``, in order.
+        test: The same of a text that selects nothing, where there is one.
+        tokenizer: To be saved with the model.
+        summary: What was read, for logs and reports.
+    """
+
+    train: StreamBatches
+    evaluation: StreamBatches
+    test: StreamBatches | None
+    tokenizer: PreTrainedTokenizerFast
+    summary: dict[str, Any]
+
+    @property
+    def epoch_updates(self) -> int:
+        """Return the number of updates of an epoch."""
+        return self.train.updates_per_epoch
+
+
+def load_language_data(
+    dataset: StreamConfig,
+    tokenizer: TokenizerConfig,
+    *,
+    train_rows: int,
+    slots: int = 1,
+    evaluation_rows: int,
+    process: int = 0,
+    processes: int = 1,
+    two_phase: TwoPhase | None = None,
+) -> LanguageData:
+    """Read and tokenise a text and lay it out as streams, or take from the cache what was done before.
+
+    Safe to call from several processes at once; one of them does the work.
+
+    Args:
+        dataset: Which text, and how long a segment is.
+        tokenizer: An existing one, or how to train one on the training text.
+        train_rows: Rows of a process and micro-batch.
+        slots: Micro-batches of an update.
+        evaluation_rows: Rows of a process in evaluation.
+        process: Number of this process.
+        processes: How many there are.
+        two_phase: Where the architecture is searched on tokens of its own.
+
+    Raises:
+        DataError: Something the text or the tokenizer lacks, in one line; a text shorter than one batch of streams.
+    """
+    texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
+    with parallel_encoding():
+        train_text = texts["train"]
+        words = stream_tokenizer(
+            tokenizer, root, train_text.key, lambda: train_text.lines(tokenizer.train_documents)
+        )  # fmt: skip
+        stores = {name: _store(root, name, text, words, dataset) for name, text in texts.items()}
+    train = _train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
+    share = RowShare(evaluation_rows, 1, process, processes)
+    held_out = {name: _evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"}
+    summary: dict[str, Any] = {
+        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "append_eos": dataset.append_eos,
+        **{name: _described(stores[name], batches) for name, batches in {"train": train, **held_out}.items()},
+        "tokenizer": {
+            "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words)
+        },
+        "cache_key": _key(train_text, words, dataset),
+    }  # fmt: skip
+    return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
+
+
+def _key(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
+    reads = [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.eos_token_id]
+    return digest(text.key(), reads, dataset.append_eos)
+
+
+def _store(
+    root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
+) -> LineStore:
+    def build(folder: Path) -> None:
+        write_lines(folder, text.lines(), tokenizer, dataset.append_eos)
+
+    return open_lines(cached_folder(root, f"{name}-lines-{_key(text, tokenizer, dataset)}", build))
+
+
+def _train(
+    dataset: StreamConfig, tokenizer: PreTrainedTokenizerFast, store: LineStore, share: RowShare,
+    two_phase: TwoPhase | None,
+) -> StreamBatches:  # fmt: skip
+    tokens = len(store.tokens)
+    bounds, text = {"weights": (0, tokens)}, "training text"
+    if two_phase is not None:
+        cut = tokens - round(two_phase.share * tokens)
+        bounds, text = {"weights": (0, cut), "architecture": (cut, tokens)}, "training text for the {}"
+    streams = {
+        name: _stream(tokenizer, store, part, share.rows, dataset.sequence_length) for name, part in bounds.items()
+    }
+    for name, stream in streams.items():
+        _check(dataset, text.format(name), stream, "dataset.sequence_length", "train")
+    return StreamBatches(streams, share, store.counts(), two_phase)
+
+
+def _evaluation(
+    dataset: StreamConfig, tokenizer: PreTrainedTokenizerFast, name: str, store: LineStore, share: RowShare
+) -> StreamBatches:
+    counts = store.counts(dataset.max_evaluation_tokens)
+    setting = "sequence_length" if dataset.evaluation_length is None else "evaluation_length"
+    stream = _stream(tokenizer, store, (0, counts["tokens"]), share.rows, getattr(dataset, setting))
+    _check(dataset, f"{name} text", stream, f"dataset.{setting}", "eval")
+    return StreamBatches({"evaluation": stream}, share, counts)
+
+
+def _stream(
+    tokenizer: PreTrainedTokenizerFast, store: LineStore, part: tuple[int, int], rows: int, length: int
+) -> TokenStream:
+    start, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return TokenStream(store, *part, rows, length, start, start if pad is None else pad)
+
+
+def _check(dataset: StreamConfig, text: str, stream: TokenStream, setting: str, side: str) -> None:
+    if stream.tokens < stream.rows * stream.length:
+        raise DataError(
+            f"dataset.name={dataset.name}: the {text} has {stream.tokens} tokens, too few for a batch of "
+            f"{stream.rows} rows of {stream.length}; give more text, or lower {setting} or "
+            f"trainer.per_device_{side}_batch_size"
+        )
+
+
+def _described(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
+    """Return the counts of a whole text, and how much of it is read, in how many rows and steps."""
+    counts = store.counts()
+    return {
+        **counts, "tokens_per_word": counts["tokens"] / max(counts["words"], 1), "tokens_used": batches.tokens,
+        "rows": batches.share.rows, "steps": {name: stream.steps for name, stream in batches.streams.items()},
+    }  # fmt: skip

@@ -1,0 +1,113 @@
+"""Tokenizers of running text: pieces of words, whole words, or bytes, without [CLS], [SEP] and the like."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.cache import digest
+from adadepth.data.text.tokenizer import load_tokenizer, train_unigram, trained_once
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.config import TokenizerConfig
+
+# The position is the id.
+SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<eos>"}
+_SPECIAL = list(SPECIAL_TOKENS.values())
+
+
+def stream_tokenizer(
+    config: TokenizerConfig, root: Path, text_key: Callable[[], str], lines: Callable[[], Iterable[str]]
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer that ``config.path`` names, or one made from ``lines`` and cached under ``root``.
+
+    Ids of a made one fall with frequency, as far as its kind allows:
+
+    * ``unigram``: SentencePiece's, from the counts of the words; a unit with white space before it begins with ▁;
+    * ``word``: the words between white space, in which a literal ``<unk>`` is the unknown token;
+    * ``byte``: the 256 bytes of UTF-8, for every text.
+
+    In the first and the last, a literal ``<unk>`` is text like any other.
+
+    Args:
+        config: Which of them, and the size of the vocabulary, special tokens included.
+        root: Cache folder.
+        text_key: What identifies the text; asked only where the tokenizer is made, as are the lines.
+        lines: The training text.
+
+    Raises:
+        DataError: An existing tokenizer is missing or has no end-of-sequence token; there is no text to train on.
+    """
+    if config.path is not None:
+        return load_tokenizer(config.path, ("eos_token",))
+    kind, symbols = str(config.kind), list(config.symbols)
+    key = digest(text_key(), kind, config.vocab_size, config.lowercase, symbols, config.train_documents)
+    file = trained_once(root, key, lambda: {"unigram": _unigram, "word": _word, "byte": _byte}[kind](config, lines))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")), model_input_names=["input_ids"],
+        split_special_tokens=True, **SPECIAL_TOKENS,
+    )  # fmt: skip
+
+
+def _unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+    """Train on the distinct words and their counts.
+
+    So did SentencePiece when PAR-Transformer-XL's vocabulary was made (2021). Its pieces are then substrings that
+    several words share; a word that no other word contains is none, however frequent.
+    """
+    assert config.vocab_size is not None, "checked with the configuration"
+    normalizer = normalizers.Sequence([normalizers.NFKC(), *_lowercase(config)])
+    counted = (f"{word}\t{count}" for word, count in _word_counts(lines(), normalizer).items())
+    return train_unigram(
+        counted, config.vocab_size, _SPECIAL, normalizer, config.symbols,
+        input_format="tsv", required_chars="".join(sorted(set("".join(_SPECIAL)))),  # see _NEVER_TEXT
+    )  # fmt: skip
+
+
+def _word(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+    normalizer = normalizers.Sequence(_lowercase(config))
+    counts = _word_counts(lines(), normalizer)
+    for token in _SPECIAL:
+        counts.pop(token, None)
+    if not counts:
+        raise DataError("tokenizer: the training text holds no word")
+    by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
+    room = None if config.vocab_size is None else max(config.vocab_size - len(_SPECIAL), 0)
+    words = [*_SPECIAL, *by_frequency[:room]]
+    unknown = SPECIAL_TOKENS["unk_token"]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=unknown))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _with_special_tokens(tokenizer)
+
+
+def _byte(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())  # that stand for the bytes
+    vocabulary = {token: number for number, token in enumerate([*_SPECIAL, *characters])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
+    tokenizer.normalizer = normalizers.Sequence(_lowercase(config))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _with_special_tokens(tokenizer)
+
+
+def _lowercase(config: TokenizerConfig) -> list[normalizers.Normalizer]:
+    return [normalizers.Lowercase()] if config.lowercase else []
+
+
+def _word_counts(lines: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(normalizer.normalize_str(line).split())
+    return counts
+
+
+def _with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.add_special_tokens(_SPECIAL)
+    return tokenizer

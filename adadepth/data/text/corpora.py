@@ -1,0 +1,183 @@
+"""Corpora by one interface, and their split into training and held-out documents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adadepth.data.cache import CACHE_FORMAT, digest
+from adadepth.data.text.embedded import embedded_documents
+from adadepth.data.text.files import (
+    JSON_SUFFIXES,
+    PARQUET_SUFFIXES,
+    files_digest,
+    find_files,
+    text_documents,
+    text_lines,
+)
+from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.config import CorpusConfig
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A source of documents that can be read again and again in the same order.
+
+    Attributes:
+        documents: yields the texts of part ``shard`` of ``shards``.
+        fingerprint: identifies the content.
+    """
+
+    documents: Callable[[int, int], Iterator[str]]
+    fingerprint: Callable[[], object]
+
+
+def open_corpus(dataset: CorpusConfig) -> Corpus:
+    """Return the corpus that ``dataset.source`` names. Nothing is read yet, but missing files fail here."""
+    if dataset.source == "embedded":
+        return Corpus(_embedded, _embedded_digests)
+    if dataset.source == "local":
+        return local_corpus("dataset.path", dataset.path, dataset)
+    return Corpus(partial(_hub, dataset), partial(_hub_digests, dataset))
+
+
+def local_corpus(key: str, path: Any, dataset: CorpusConfig) -> Corpus:
+    """Return the corpus of local files: text, jsonl or parquet by their suffix, in sorted order."""
+    files = find_files(key, path)
+    separator, column = str(dataset.document_separator), dataset.text_column
+    return Corpus(partial(_local, key, files, separator, column), partial(files_digest, files))
+
+
+def _embedded(shard: int, shards: int) -> Iterator[str]:
+    return islice(embedded_documents(), shard, None, shards)
+
+
+def _embedded_digests() -> list[int]:
+    return [document_hash(text) for text in embedded_documents()]
+
+
+def _hub_digests(dataset: CorpusConfig) -> list[list[str]]:
+    return [hub_digest(entry) for entry in dataset.hub]
+
+
+def _local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
+    def documents(file: Path) -> Iterator[str]:
+        if file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES):
+            return file_rows(key, file, column)
+        return text_documents(text_lines(key, file), separator)
+
+    return islice(chain.from_iterable(map(documents, files)), shard, None, shards)
+
+
+def _hub(dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
+    """Prepared sets come one after the other; streamed ones take turns, or the first would be all a run sees."""
+    separator = str(dataset.document_separator)
+    sources = []
+    for entry in dataset.hub:
+        rows, is_part = hub_rows(entry, dataset.text_column, dataset.streaming, shard, shards)
+        documents = _join_rows(rows, entry, separator)
+        sources.append(documents if is_part else islice(documents, shard, None, shards))
+    return _take_turns(sources) if dataset.streaming else chain.from_iterable(sources)
+
+
+def _join_rows(rows: Iterator[str], entry: Mapping[str, Any], separator: str) -> Iterator[str]:
+    """Make documents of rows: a row each, the rows from title to title (WikiText), or so many rows (BookCorpus)."""
+    if separator == "heading":
+        return text_documents(chain.from_iterable(row.split("\n") for row in rows), separator)
+    size = int(entry.get("rows_per_document") or 1)
+    return iter(lambda: "\n".join(islice(rows, size)), "") if size > 1 else rows
+
+
+def _take_turns(sources: Iterable[Iterator[str]]) -> Iterator[str]:
+    waiting = list(sources)
+    while waiting:
+        for source in list(waiting):
+            document = next(source, None)
+            if document is None:
+                waiting.remove(source)
+            else:
+                yield document
+
+
+def document_hash(text: str) -> int:
+    """Return a 64-bit hash of a text, blind to differences in white space."""
+    return int.from_bytes(hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).digest(), "big")
+
+
+def _is_among(hashes: set[int], text: str) -> bool:
+    return document_hash(text) in hashes
+
+
+def _is_below(limit: int, text: str) -> bool:
+    return document_hash(text) < limit
+
+
+class Split:
+    """The training and the held-out documents of a configured corpus.
+
+    Documents are told apart by the hash of their text, so a text that occurs twice is on one side only. Held out are
+
+    * those of ``evaluation_path`` where one is given (the same texts are dropped from training); else
+    * the ``evaluation_fraction`` of distinct documents with the smallest hashes, at least one; streaming, where the
+      number of documents is unknown, those whose hash is in the lowest ``evaluation_fraction`` of all hashes.
+    """
+
+    def __init__(self, dataset: CorpusConfig) -> None:
+        self.dataset = dataset
+        self.corpus = open_corpus(dataset)
+        path = dataset.evaluation_path
+        self.held_out = None if path is None else local_corpus("dataset.evaluation_path", path, dataset)
+
+    def train(self, shard: int = 0, shards: int = 1) -> Iterator[str]:
+        """Yield the training documents, or part ``shard`` of ``shards`` of them."""
+        is_held_out = self._is_held_out
+        return (text for text in self._documents(shard, shards) if text.strip() and not is_held_out(text))
+
+    def evaluation(self) -> Iterator[str]:
+        """Yield the held-out documents."""
+        if self.held_out is not None:
+            return (text for text in self.held_out.documents(0, 1) if text.strip())
+        is_held_out = self._is_held_out
+        return (text for text in self._documents() if text.strip() and is_held_out(text))
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the texts on both sides: the corpora's content and what decides the split."""
+        dataset = self.dataset
+        held_out = dataset.evaluation_fraction if self.held_out is None else self.held_out.fingerprint()
+        rows = [entry.get("rows_per_document") for entry in dataset.hub]
+        options = [dataset.max_documents, str(dataset.document_separator), dataset.text_column, rows, dataset.streaming]
+        return digest(CACHE_FORMAT, str(dataset.source), self.corpus.fingerprint(), held_out, options)
+
+    def _documents(self, shard: int = 0, shards: int = 1) -> Iterator[str]:
+        if self.dataset.max_documents is None:
+            return self.corpus.documents(shard, shards)
+        return islice(islice(self.corpus.documents(0, 1), self.dataset.max_documents), shard, None, shards)
+
+    @cached_property
+    def _is_held_out(self) -> Callable[[str], bool]:
+        if self.held_out is not None:
+            return partial(_is_among, {document_hash(text) for text in self.held_out.documents(0, 1)})
+        return partial(_is_below, self._hash_limit())
+
+    def _hash_limit(self) -> int:
+        fraction = self.dataset.evaluation_fraction
+        if self.dataset.streaming:
+            return int(fraction * 2**64)
+        hashes = np.unique(np.fromiter(map(document_hash, filter(str.strip, self._documents())), np.uint64))
+        if len(hashes) < 2:
+            raise DataError(
+                f"dataset.name={self.dataset.name}: {len(hashes)} different document(s) found, 2 are needed to "
+                "hold one out; give dataset.evaluation_path=... or another dataset.document_separator"
+            )
+        return int(hashes[min(max(1, round(fraction * len(hashes))), len(hashes) - 1)])

@@ -1,0 +1,138 @@
+"""The one place that uses the ``datasets`` library: jsonl and parquet files, and data sets of the Hugging Face hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from adadepth.connection import require_hub
+from adadepth.data.labelled.table import Rows, Table
+from adadepth.data.text.files import JSON_SUFFIXES, files_digest, text_lines
+from adadepth.errors import DataError, nearest
+
+_BATCH = 1000  # rows read at a time
+
+
+def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
+    """Yield the text of every row of a jsonl or parquet file, reading a part at a time and copying nothing."""
+    with _readable(key, file):
+        yield from _texts(f"{key}={file}", _open_file(file), column)
+
+
+def file_table(key: str, file: Path) -> Table:
+    """Return a jsonl or parquet file as a table, read in the same way."""
+
+    def batches() -> Iterator[Rows]:
+        with _readable(key, file):
+            yield from _open_file(file).iter(batch_size=_BATCH)
+
+    with _readable(key, file):
+        rows = _open_file(file)
+        columns = rows.column_names or list(next(iter(rows), {}))
+    return Table(f"{key}={file}", columns, _class_names(rows), batches, partial(files_digest, [file]))
+
+
+def _open_file(file: Path) -> Any:
+    from datasets import load_dataset
+
+    return load_dataset(_kind(file), data_files=[str(file)], split="train", streaming=True)
+
+
+def _kind(file: Path) -> str:
+    return "json" if file.name.endswith(JSON_SUFFIXES) else "parquet"
+
+
+@contextmanager
+def _readable(key: str, file: Path) -> Iterator[None]:
+    """Turn what the library says about a damaged file into one line."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        for _ in text_lines(key, file):  # finds the byte and names it
+            pass
+        raise
+    except (RuntimeError, OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({_first_line(error)})") from error
+
+
+def hub_rows(
+    entry: Mapping[str, Any], column: str, streaming: bool, shard: int, shards: int
+) -> tuple[Iterator[str], bool]:
+    """Return the texts of the rows of one hub data set, and whether they are those of part ``shard`` only.
+
+    A streamed set with enough files is shared out by file, so that a reader downloads only its own part; of any other
+    all rows are returned.
+    """
+    from datasets import load_dataset
+
+    rows = _ask_hub(entry, lambda: load_dataset(
+        entry["path"], entry.get("name"), split=entry.get("split") or "train", streaming=streaming
+    ))  # fmt: skip
+    by_file = streaming and rows.num_shards >= shards
+    if by_file and shards > 1:
+        rows = rows.shard(num_shards=shards, index=shard)
+    return _texts(_label(entry), rows, column), by_file
+
+
+def hub_tables(entry: Mapping[str, Any]) -> dict[str, Table]:
+    """Return every split of a hub data set as a table."""
+    from datasets import load_dataset
+
+    return {
+        str(split): Table(
+            _label(entry), rows.column_names, _class_names(rows), partial(rows.iter, batch_size=_BATCH),
+            partial(hub_digest, {**entry, "split": str(split)}),
+        )
+        for split, rows in _ask_hub(entry, lambda: load_dataset(entry["path"], entry.get("name"))).items()
+    }  # fmt: skip
+
+
+def _class_names(rows: Any) -> dict[str, list[str]]:
+    """Return the declared classes of each column, be it one a row or a list of them."""
+    features = {name: getattr(feature, "feature", feature) for name, feature in (rows.features or {}).items()}
+    return {name: list(feature.names) for name, feature in features.items() if hasattr(feature, "names")}
+
+
+def hub_digest(entry: Mapping[str, Any]) -> list[str]:
+    """Return what identifies the content of a hub data set: names, split, and the hash of its revision's files."""
+    from datasets import load_dataset_builder
+
+    builder = _ask_hub(entry, lambda: load_dataset_builder(entry["path"], entry.get("name")))
+    return [str(entry["path"]), str(builder.config_id), str(builder.hash), str(entry.get("split") or "train")]
+
+
+def _label(entry: Mapping[str, Any]) -> str:
+    return "dataset.hub=" + "/".join(str(entry[key]) for key in ("path", "name") if entry.get(key))
+
+
+def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
+    alternative = "use local files with dataset.source=local dataset.path=..."
+    if not Path(str(entry["path"])).exists():
+        require_hub(_label(entry), alternative)
+    try:
+        return ask()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DataError(f"{_label(entry)}: {_first_line(error)}; {alternative}") from error
+
+
+def _texts(label: str, rows: Any, column: str) -> Iterator[str]:
+    columns = rows.column_names or list(next(iter(rows), {}))
+    if column not in columns:
+        raise DataError(
+            f"dataset.text_column={column}: {label} has the columns {', '.join(columns)}{nearest(column, columns)}"
+        )
+    for batch in rows.select_columns([column]).iter(batch_size=_BATCH):
+        for text in batch[column]:
+            if text is not None and not isinstance(text, str):
+                raise DataError(f"dataset.text_column={column}: {label} holds {type(text).__name__} there, not text")
+            if text is not None:
+                yield text
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
