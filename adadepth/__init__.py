@@ -43,7 +43,7 @@ __all__ = ["DepthTrace", "Pipeline", "__version__", *_MODELS]
 
 def __getattr__(name: str) -> Any:
     if name in _MODELS:
-        return getattr(import_module("adadepth.models"), name)
+        return getattr(import_module("adadepth.families"), name)
     if name == "DepthTrace":
         return import_module("adadepth.halting.trace").DepthTrace
     if name == "Pipeline":

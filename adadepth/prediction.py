@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from adadepth import models
+from adadepth import families
 from adadepth.data.padding import padded, sequence_columns
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.sampler import longest_first
@@ -21,9 +21,9 @@ from adadepth.data.text.layout import Layout
 from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_parts
 from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, DataError, nearest
+from adadepth.families.build import read_config
+from adadepth.families.shared.losses import label_count
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
-from adadepth.models.build import read_config
-from adadepth.models.losses import label_count
 from adadepth.places import resolve_place
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _Answers = list[dict[int, tuple[str, float]]]  # of each text: position to label and score
 
 _MODELS: dict[str, type[PreTrainedModel]] = {
-    name: getattr(models, name)
+    name: getattr(families, name)
     for name in (
         "AdaLayersForSequenceClassification",
         "AdaLayersForTokenClassification",
@@ -43,7 +43,7 @@ _MODELS: dict[str, type[PreTrainedModel]] = {
         "PlainAlbertForSequenceClassification",
         "PonderAlbertForSequenceClassification",
     )
-} | {"AlbertForSequenceClassification": models.PlainAlbertForSequenceClassification}
+} | {"AlbertForSequenceClassification": families.PlainAlbertForSequenceClassification}
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -122,7 +122,7 @@ class Pipeline:
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.exit_rule = _checked_rule(exit_rule, model)
-        self.fills_masks = isinstance(model, models.AlbertActForPreTraining)
+        self.fills_masks = isinstance(model, families.AlbertActForPreTraining)
         cls_tokens = 0 if model.config.model_type == "adalayers" else getattr(model.config, "cls_tokens", 1)
         _check_tokenizer(tokenizer, [*needed_tokens(cls_tokens), *(["mask_token"] if self.fills_masks else [])], model)
         self.layout = _layout(model, tokenizer, cls_tokens, max_length)

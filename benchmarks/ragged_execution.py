@@ -49,7 +49,7 @@ from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActModel
 from adadepth.analysis.render.plots import draw_speedups
-from adadepth.models.par_xl.latency import time_interleaved
+from adadepth.timing import time_interleaved
 
 EXECUTIONS = ("dense", "ragged", "auto")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -34,10 +34,10 @@ from adadepth.config import (
 )
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError
-from adadepth.models import ParXLForCausalLM, ParXLSupernet, derive_par_xl
-from adadepth.models.par_xl.architectures import OPERATIONS, baseline_architectures
-from adadepth.models.par_xl.latency import model_latencies, operation_latencies
-from adadepth.models.par_xl.pricing import architecture_macs
+from adadepth.families import ParXLForCausalLM, ParXLSupernet, derive_par_xl
+from adadepth.families.par_xl.architectures import OPERATIONS, baseline_architectures
+from adadepth.families.par_xl.latency import model_latencies, operation_latencies
+from adadepth.families.par_xl.pricing import architecture_macs
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget

@@ -25,7 +25,7 @@ from adadepth.config import (
 )
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
-from adadepth.models.build import build_classifier, classifier_class, load_model
+from adadepth.families.build import build_classifier, classifier_class, load_model
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
 from adadepth.tasks.halting import train_halting_alone

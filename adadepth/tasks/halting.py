@@ -6,8 +6,8 @@ from typing import Any
 
 from adadepth.config import ExperimentConfig
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.models.build import read_config
-from adadepth.models.ponder_objective import HaltingStage
+from adadepth.families.build import read_config
+from adadepth.families.shared.ponder_objective import HaltingStage
 
 
 def train_halting_alone(config: ExperimentConfig, model: Any) -> None:

@@ -8,8 +8,8 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import ExperimentConfig, ParXLModelConfig, SearchMethod, StreamConfig, TokenizerConfig
 from adadepth.data.streams.load import LanguageData, load_language_data
-from adadepth.models.build import build_language_model, load_language_model
-from adadepth.models.par_xl.modeling import Context
+from adadepth.families.build import build_language_model, load_language_model
+from adadepth.families.par_xl.modeling import Context
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,

@@ -7,9 +7,9 @@ from typing import Any
 
 from adadepth.config import BudgetConfig
 from adadepth.errors import ConfigError
-from adadepth.models.par_xl.architectures import OPERATIONS, most_probable_at_cost
-from adadepth.models.par_xl.configuration import ParXLConfig
-from adadepth.models.par_xl.modeling import ParXLSupernet
+from adadepth.families.par_xl.architectures import OPERATIONS, most_probable_at_cost
+from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.par_xl.modeling import ParXLSupernet
 from adadepth.training.budget import TOLERANCE
 
 

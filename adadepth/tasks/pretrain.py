@@ -8,8 +8,8 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import CorpusConfig, ExperimentConfig, TokenizerConfig
 from adadepth.data import PretrainingData, load_pretraining_data
-from adadepth.models import AlbertActForPreTraining
-from adadepth.models.build import build_pretraining_model, load_model
+from adadepth.families import AlbertActForPreTraining
+from adadepth.families.build import build_pretraining_model, load_model
 from adadepth.tasks import budgets
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (

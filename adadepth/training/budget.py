@@ -16,7 +16,7 @@ from adadepth.atomic import write_atomic
 from adadepth.budget.controller import BudgetController, BudgetSchedule
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
-from adadepth.models.losses import LossTerm, combine_terms
+from adadepth.families.shared.losses import LossTerm, combine_terms
 
 STATE = "budget.json"
 BUDGET = "budget/"  # how the names of what is logged begin

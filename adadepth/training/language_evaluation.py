@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 from adadepth.analysis.architecture.search import LETTERS, describe_architecture
 from adadepth.analysis.measure.summary import describe_work
 from adadepth.data.streams.batches import StreamBatches
+from adadepth.families.par_xl.modeling import Context
 from adadepth.halting.gates import sample_path
 from adadepth.halting.trace import Work
-from adadepth.models.par_xl.modeling import Context
 from adadepth.training.evaluation import EvaluationReport, add_over_processes
 from adadepth.training.phases import is_supernet
 

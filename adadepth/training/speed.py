@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth.models.par_xl.latency import time_interleaved
+from adadepth.timing import time_interleaved
 from adadepth.training.evaluation import add_over_processes
 
 _REPEATS, _MOST_BATCHES, _SECONDS = 5, 16, 4.0

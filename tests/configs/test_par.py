@@ -6,7 +6,7 @@ import pytest
 
 from adadepth.config import ParXLModelConfig, StreamConfig
 from adadepth.errors import ConfigError
-from adadepth.models.par_xl.architectures import paper_rule
+from adadepth.families.par_xl.architectures import paper_rule
 from tests.configs.support import CONFIGS, configured
 
 MISTAKES = [

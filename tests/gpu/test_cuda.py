@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, ParXLConfig, ParXLSupernet, tasks
-from adadepth.models.albert_act import execution
+from adadepth.families.albert_act import execution
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
 from tests.property.test_ragged import prescribe
-from tests.unit.models.test_albert_act import labelled_batch
+from tests.unit.families.test_albert_act import labelled_batch
 
 pytestmark = pytest.mark.gpu
 

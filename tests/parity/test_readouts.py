@@ -17,11 +17,11 @@ from adadepth import (
     AlbertActModel,
 )
 from adadepth.errors import ConfigError
-from adadepth.models.albert_act import execution
+from adadepth.families.albert_act import execution
 from tests.models_support import padded_batch, small_config, spread_depths
 from tests.parity.plain_act import linear, norm, plain_forward
 from tests.property.test_ragged import prescribe, prescribed_probabilities
-from tests.unit.models.test_albert_act import labelled_batch
+from tests.unit.families.test_albert_act import labelled_batch
 
 LENGTHS, STEPS, WEIGHT = (10, 7, 1), 5, 0.3
 WITH_READOUTS = (

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth import AlbertActModel
+from adadepth.families.albert_act import execution
 from adadepth.halting.active_set import pack, scatter, split, take
-from adadepth.models.albert_act import execution
 from tests.models_support import small_config
 from tests.parity.plain_act import plain_forward
 

@@ -6,7 +6,7 @@ from transformers import set_seed
 
 from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
-from adadepth.models.build import build_pretraining_model
+from adadepth.families.build import build_pretraining_model
 from adadepth.tasks.pretrain import pretraining_parts
 from adadepth.tasks.session import training_budget
 from adadepth.training.arguments import training_arguments

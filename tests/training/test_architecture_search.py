@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.models import ParXLForCausalLM, ParXLSupernet
+from adadepth.families import ParXLForCausalLM, ParXLSupernet
 from adadepth.tasks import architecture_search
 from tests.configs.support import configured
 from tests.training.stream_support import stream_config, write_text

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
-from adadepth.models import AlbertActForPreTraining
+from adadepth.families import AlbertActForPreTraining
 from tests.configs.support import GLUE, configured
 
 SMALL = (

@@ -11,7 +11,7 @@ import torch
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
-from adadepth.models.par_xl.modeling import Context
+from adadepth.families.par_xl.modeling import Context
 from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
 
 ROOT = Path(__file__).resolve().parents[2]

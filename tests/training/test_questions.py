@@ -15,7 +15,7 @@ from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnsweri
 from adadepth import tasks
 from adadepth.config import ExperimentConfig
 from adadepth.data import load_labelled_data
-from adadepth.models.build import build_classifier
+from adadepth.families.build import build_classifier
 from adadepth.tasks.budgets import halves
 from adadepth.tasks.finetune import finetuning_parts
 from adadepth.training.arguments import training_arguments

@@ -16,12 +16,12 @@ PACKAGE = ROOT / "adadepth"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # The part of the package a module belongs to -> the other parts it must not import.
-LAYERS = ("halting", "models", "training", "tasks", "run")
+LAYERS = ("halting", "families", "training", "tasks", "run")
 FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate(LAYERS)}
 FORBIDDEN["halting"] |= {"data", "analysis", "config"}
-FORBIDDEN["models"] |= {"data", "analysis"}
-FORBIDDEN["data"] = {"models", "training", "tasks", "run", "analysis"}
-FORBIDDEN["analysis"] = {"models", "training", "tasks", "run", "data"}
+FORBIDDEN["families"] |= {"data", "analysis"}
+FORBIDDEN["data"] = {"families", "training", "tasks", "run", "analysis"}
+FORBIDDEN["analysis"] = {"families", "training", "tasks", "run", "data"}
 FORBIDDEN["config"] = FORBIDDEN["errors"] = {*LAYERS, "data", "analysis"}
 
 COSTLY = ("wandb", "evaluate", "datasets", "matplotlib", "seqeval")
@@ -44,7 +44,7 @@ def imports(tree: ast.AST, path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            # `from adadepth import models` names a part only in its aliases.
+            # `from adadepth import families` names a part only in its aliases.
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
@@ -78,13 +78,13 @@ def crossings(path: Path, source: str) -> set[str]:
 @pytest.mark.parametrize(
     ("file", "source", "expected"),
     [
-        ("halting/act.py", "from adadepth.models import x", {"models"}),
+        ("halting/act.py", "from adadepth.families import x", {"families"}),
         ("halting/act.py", "from .trace import DepthTrace", set()),
         ("data/corpus.py", "from ..training import metrics", {"training"}),
-        ("data/corpus.py", "def f():\n    import adadepth.models.losses", {"models"}),
-        ("analysis/report.py", "from adadepth import models", {"models"}),
+        ("data/corpus.py", "def f():\n    import adadepth.families.shared.losses", {"families"}),
+        ("analysis/report.py", "from adadepth import families", {"families"}),
         ("training/trainer.py", "from adadepth.analysis.measure.statistics import HaltingStatistics", set()),
-        ("models/albert/__init__.py", "from ...tasks.pretrain import run", {"tasks"}),
+        ("families/albert/__init__.py", "from ...tasks.pretrain import run", {"tasks"}),
     ],
 )
 def test_the_checker_sees_every_form_of_import(file: str, source: str, expected: set[str]) -> None:

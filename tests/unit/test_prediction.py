@@ -27,8 +27,8 @@ from adadepth import (
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.adalayers_support import HEAD, save_base
-from tests.unit.models.par_xl_support import SMALL as PAR
+from tests.unit.families.adalayers_support import HEAD, save_base
+from tests.unit.families.par_xl_support import SMALL as PAR
 
 WORDS = tokenizer("bert")
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "prediction.md"

@@ -9,8 +9,8 @@ from transformers import BertConfig
 from adadepth.budget.depth import EXPONENT
 from adadepth.budget.measure import MEASURES
 from adadepth.errors import ConfigError
+from adadepth.families import AdaLayersConfig, AdaLayersForSequenceClassification
 from adadepth.halting.layer_mixing import expected_state, tail_masses
-from adadepth.models import AdaLayersConfig, AdaLayersForSequenceClassification
 
 SCORES = [1.0, 1.2, 0.95, 0.6, 0.7]
 

@@ -1,0 +1,178 @@
+"""The base model: loading its encoder, and reading its states one by one while it runs.
+
+No state is kept: each is handed on when the next block is about to read it, and the run ends as soon as the deepest
+state that is wanted has been read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.families.shared.albert.pretrained import quiet
+from adadepth.places import resolve_place
+
+# Parts of a model that are left behind, so that a checkpoint may lack them.
+_UNUSED_PARTS = ("pooler.", "decoder.")
+
+
+def load_base(
+    path: str, revision: str | None = None, attention: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedConfig]:
+    """The encoder of a pretrained model in float32, and the model's configuration.
+
+    Args:
+        path: A folder, a hub id or `package:NAME/FOLDER`.
+        revision: Of a hub id.
+        attention: Attention implementation; None for the library's choice.
+
+    Raises:
+        CheckpointError: If there is no such model, or it lacks weights.
+        ConfigError: If its blocks cannot be found.
+    """
+    place = resolve_place("base_model", path)
+    given = {"revision": revision, "attn_implementation": attention}
+    try:
+        with quiet():  # heads are left behind on purpose
+            model, report = AutoModel.from_pretrained(
+                place,
+                dtype=torch.float32,
+                output_loading_info=True,
+                **{name: value for name, value in given.items() if value is not None},
+            )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"base_model={path}: {str(error).splitlines()[0]}") from error
+    absent = sorted(name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS))
+    if absent:
+        raise CheckpointError(f"base_model={path}: {absent[0]} and {len(absent) - 1} more of its weights are missing")
+    return encoder_of(model), model.config
+
+
+def encoder_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The part of a model that makes the states: no decoder, no pooler.
+
+    Raises:
+        ConfigError: If its blocks cannot be found.
+    """
+    encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    find_blocks(encoder)
+    return encoder
+
+
+def weights_digest(base: nn.Module) -> str:
+    """SHA-256 of the weights. Names do not enter, because they change between releases of the library."""
+    digests = (
+        hashlib.sha256(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()).digest()
+        for weight in base.state_dict().values()
+    )
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+
+
+def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
+    """The base's N blocks, in the order in which they are called; ALBERT's shared groups are called several times.
+
+    Raises:
+        ConfigError: If the base has no list of N blocks.
+    """
+    depth = base.config.num_hidden_layers
+    for name, module in base.named_modules():
+        if isinstance(module, nn.ModuleList) and (
+            len(module) == depth or _is_cut(module) or name.endswith("albert_layer_groups")
+        ):
+            return module
+    raise ConfigError(f"base_model: {type(base).__name__} has no list of {depth} blocks whose states could be read")
+
+
+class _EndOfBase(nn.Module):
+    """Stands where the blocks were cut off, so that the loop over them still arrives at the last state."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        raise ConfigError("states: the base was truncated, and deeper states were asked for")
+
+
+def _is_cut(blocks: nn.ModuleList) -> bool:
+    return len(blocks) > 0 and isinstance(blocks[-1], _EndOfBase)
+
+
+def cut_blocks(base: PreTrainedModel, depth: int) -> None:
+    """Drop the blocks after the first `depth`; shared ones stay."""
+    blocks = find_blocks(base)
+    shared = len(blocks) < base.config.num_hidden_layers and not _is_cut(blocks)
+    if not shared and depth < len(blocks) - _is_cut(blocks):
+        del blocks[depth:]
+        blocks.append(_EndOfBase())
+
+
+class _DeepestRead(Exception):
+    """Ends a run whose deepest wanted state was read."""
+
+
+def stream_states(
+    base: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    wanted: Collection[int],
+    consume: Callable[[int, Tensor], None],
+    trainable: bool = False,
+) -> int:
+    """Run the base as far as it is needed and hand on the wanted states, shallowest first.
+
+    Args:
+        base: An encoder, see `encoder_of`.
+        inputs: Arguments of its forward pass.
+        wanted: State numbers. State n is what block n + 1 reads; state N is what the base returns.
+        consume: Called with the number and the state (B, T, K), in the caller's gradient mode. It must not change it.
+        trainable: Whether the base's own computation is differentiated.
+
+    Returns:
+        The number of blocks that ran.
+    """
+    deepest, reached, gradients = max(wanted), 0, torch.is_grad_enabled()
+
+    def read(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal reached
+        if reached in wanted:
+            with torch.set_grad_enabled(gradients):
+                consume(reached, args[0] if args else kwargs["hidden_states"])
+        if reached == deepest:
+            raise _DeepestRead
+        reached += 1
+
+    hooks = [block.register_forward_pre_hook(read, with_kwargs=True) for block in find_blocks(base)]
+    try:
+        with torch.set_grad_enabled(gradients and trainable):
+            last = base(**inputs).last_hidden_state
+    except _DeepestRead:
+        return deepest
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert reached == deepest, "a block was skipped"
+    consume(deepest, last)
+    return deepest
+
+
+def longest_sequence(base: PreTrainedModel) -> int | None:
+    """The most tokens that a base has positions for; None where they are relative."""
+    for name, module in base.named_modules():
+        if isinstance(module, nn.Embedding) and name.endswith(("position_embeddings", "embed_positions")):
+            # RoBERTa counts from its padding id, BART from 2.
+            first = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
+            return module.num_embeddings - first
+    return None
+
+
+def accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that a base knows; segments only where it has more than one kind of them."""
+    known = set(inspect.signature(base.forward).parameters)
+    if getattr(base.config, "type_vocab_size", 2) < 2:
+        known.discard("token_type_ids")
+    return {name: value for name, value in inputs.items() if value is not None and name in known}

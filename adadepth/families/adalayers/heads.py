@@ -1,0 +1,83 @@
+"""Adalayers with heads for sequences and for tokens.
+
+torch's attention gets the tokens first: its fast path for batches first would keep the scores of all pairs of tokens,
+more than a long text's base needs. Shape legend: B batch, T tokens, k width of the mixed states, C classes.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from adadepth.families.adalayers.configuration import AdaLayersConfig
+from adadepth.families.adalayers.mixing import masked_mean
+from adadepth.families.adalayers.modeling import AdaLayersModel
+from adadepth.families.adalayers.objective import class_loss, count_classes
+from adadepth.families.shared.losses import LossTerm, count_sequences, label_count, problem_of, sequence_loss
+
+
+class AdaLayersForSequenceClassification(AdaLayersModel):
+    """Classification, regression (`num_labels` = 1) or multi-label tagging of sequences."""
+
+    def build_head(self, config: AdaLayersConfig) -> None:
+        """Self-attention over the mixed states, or nothing, and a linear classifier of their mean."""
+        if config.head == "attention":
+            self.self_attention = nn.MultiheadAttention(
+                config.project_dim, config.attention_heads_num, config.attention_dropout_prob or 0.0
+            )
+        self.logits = nn.Linear(config.mixed_width, label_count(config))
+
+    def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits (B, C)."""
+        if self.config.head == "linear":
+            return self.logits(self.dropout(masked_mean(features, mask)))
+        padding = None if mask is None else mask.eq(0)
+        tokens = features.transpose(0, 1)
+        attended, _ = self.self_attention(tokens, tokens, tokens, padding, need_weights=False)
+        return self.logits(masked_mean(self.dropout(nn.functional.gelu(attended.transpose(0, 1))), mask))
+
+    def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
+        """As `class_loss`, or as `sequence_loss` where the labels are not classes."""
+        one_class = problem_of(self.config, labels) == "single_label_classification"
+        return (class_loss if one_class else sequence_loss)(self.config, logits, labels)
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """Sequences with a target, or the sum of their classes' weights."""
+        one_class = problem_of(self.config, labels) == "single_label_classification"
+        return (count_classes if one_class else count_sequences)(self.config, labels)
+
+
+class AdaLayersForTokenClassification(AdaLayersModel):
+    """A class for every token."""
+
+    classifies_tokens = True
+
+    def build_head(self, config: AdaLayersConfig) -> None:
+        """Pre-norm encoder layers over the mixed states, or none, and a linear classifier."""
+        layers = config.attention_layers_num if config.head == "attention" else 0
+        self.encoder_layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                config.project_dim,
+                config.attention_heads_num,
+                config.dim_feedforward,
+                config.attention_dropout_prob or 0.0,
+                activation="gelu",
+                norm_first=True,
+            )
+            for _ in range(layers)
+        )
+        self.logits = nn.Linear(config.mixed_width, label_count(config))
+
+    def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits (B, T, C)."""
+        tokens, padding = features.transpose(0, 1), None if mask is None else mask.eq(0)
+        for layer in self.encoder_layers:
+            tokens = layer(tokens, src_key_padding_mask=padding)
+        return self.logits(self.dropout(tokens.transpose(0, 1)))
+
+    def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
+        """See `class_loss`."""
+        return class_loss(self.config, logits, labels)
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """Tokens with a target, or the sum of their classes' weights."""
+        return count_classes(self.config, labels)

@@ -1,0 +1,372 @@
+"""Adalayers: a learned distribution over the layers of a frozen model, and a light head on the mixed states.
+
+    f_j = LN(W_j GELU(Z_j)),    F = GELU(sum_j p~_j f_j),    p~ = softmax(alpha p)
+
+Dremov 2024, in the form of its code. The sum runs along with the base: a state is projected, weighted, added and
+forgotten, and the base stops at the deepest layer that has a weight. Shape legend: B batch, T tokens, K width of the
+base's states, k width of the projections, L layers, N blocks of the base, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.budget.depth import smooth_depth
+from adadepth.budget.fit import Fit
+from adadepth.errors import ConfigError, DataError
+from adadepth.families.adalayers.base import accepted_inputs, stream_states
+from adadepth.families.adalayers.configuration import AdaLayersConfig
+from adadepth.families.adalayers.mixing import project, sinusoidal_positions, zero_of
+from adadepth.families.adalayers.objective import distribution_terms
+from adadepth.families.adalayers.pretrained import OnBaseModel
+from adadepth.families.adalayers.pricing import price_layers
+from adadepth.families.shared.losses import LossTerm, combine_terms
+from adadepth.halting.layer_mixing import layer_weights, tail_masses
+from adadepth.halting.trace import DepthTrace, Work
+
+
+@dataclass
+class AdaLayersOutput(ModelOutput):
+    """The loss and its parts, logits (B, C) or (B, T, C), and the depth trace.
+
+    `distribution` holds the layers' weights before any was cut, float32, (L,), differentiable.
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    trace: DepthTrace | None = None
+    distribution: Tensor | None = None
+
+
+class AdaLayersModel(OnBaseModel):
+    """Mixed layers; a subclass has the head that reads them and its loss."""
+
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+    classifies_tokens = False
+
+    def __init__(self, config: AdaLayersConfig, build_base: bool = True) -> None:
+        super().__init__(config, build_base)
+        width, start = config.state_width, torch.ones(len(config.layer_states))
+        self.distribution = nn.Parameter(start) if config.learns_distribution else nn.Buffer(start)
+        if config.mix == "projected":
+            self.projectors = nn.ModuleDict(
+                {str(layer): nn.Linear(width, config.project_dim, bias=False) for layer in config.layers}
+            )
+            if config.seed_compat and not config.learns_distribution:
+                self.projectors.requires_grad_(False)
+        elif config.head == "attention":
+            self.projector = nn.Linear(width, config.project_dim, bias=False)
+        if config.mix == "scalar" and config.learns_distribution:
+            self.gamma = nn.Parameter(torch.ones(()))
+        self.dropout = nn.Dropout(config.attention_dropout_prob or 0.0)
+        self.cutoff_is_on = True
+        self._trained_limit: int | None = None
+        self._active: tuple[Any, tuple[int, ...]] | None = None
+        self.build_head(config)
+        self.post_init()
+
+    def build_head(self, config: AdaLayersConfig) -> None:
+        """Make the modules that read the mixed states."""
+        raise NotImplementedError
+
+    def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits from the mixed states (B, T, k or K), with the mask of real tokens (B, T), None if all are."""
+        raise NotImplementedError
+
+    def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
+        """The task's part of the loss."""
+        raise NotImplementedError
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """What the task's loss is divided by."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise linear maps as torch itself does, and the distribution uniformly."""
+        if module is self:
+            init.ones_(self.distribution)
+            if hasattr(self, "gamma"):
+                init.ones_(self.gamma)
+        elif isinstance(module, nn.Linear):
+            bound = module.in_features**-0.5
+            init.uniform_(module.weight, -bound, bound)
+            if module.bias is not None:
+                init.uniform_(module.bias, -bound, bound)
+        else:
+            super()._init_weights(module)
+
+    @property
+    def layer_states(self) -> tuple[int, ...]:
+        """The state number of every layer."""
+        return self.config.layer_states
+
+    def set_step(self, step: int, total: int | None = None) -> None:
+        """Tell the model how many optimiser steps it has had, for `cutoff_warmup_steps`; a loaded one is past them.
+
+        `total`, of the whole training, does not matter here.
+        """
+        self.cutoff_is_on = step >= self.config.cutoff_warmup_steps
+
+    def layer_distribution(self) -> Tensor:
+        """The weight of every layer, float32, (L,), differentiable; exactly 0 where a layer was cut."""
+        config = self.config
+        return layer_weights(
+            self.distribution, config.alpha_distribution, self._cutoff, config.topk_distribution, self.mixed_layers
+        )
+
+    @property
+    def mixed_layers(self) -> tuple[int, ...]:
+        """The layers that may have weight: those that the model has, none of them beyond the deepest state allowed."""
+        deepest = self.config.deepest_state
+        states, layers = self.config.layer_states, self.config.layers
+        return layers if deepest is None else tuple(layer for layer in layers if states[layer] <= deepest)
+
+    def limit_depth(self, depth: int) -> None:
+        """Give no weight to states after more blocks than this, from now on; the others share it as their scores say.
+
+        Raises:
+            ConfigError: If no layer would be left.
+        """
+        before, self.config.deepest_state = self.config.deepest_state, depth
+        if not self.mixed_layers:
+            self.config.deepest_state = before
+            shallowest = self.config.layer_states[self.config.layers[0]]
+            raise ConfigError(f"budget={depth}: the shallowest state of this model lies after {shallowest} blocks")
+
+    depth_knob = "deepest state with weight"
+
+    def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
+        """Keep the states after at most so many blocks; a model that was trained with fewer stays at those."""
+        if self._trained_limit is None:
+            self._trained_limit = self.config.depth if self.config.deepest_state is None else self.config.deepest_state
+        self.limit_depth(min(int(target), self._trained_limit))
+        depth = measure()
+        return Fit(target, depth, depth <= target)
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Sequences of a batch: all have the task's one depth, and a budget counts it for each."""
+        return torch.full((), len(batch["labels"]), device=batch["labels"].device)
+
+    def soft_depth(self, outputs: AdaLayersOutput) -> LossTerm:
+        """sum_n t_n^a of the tail masses, see `smooth_depth`, for every sequence: near the deepest state."""
+        return self._paid(smooth_depth(self._tails(outputs)), outputs)
+
+    def expected_depth(self, outputs: AdaLayersOutput) -> LossTerm:
+        """sum_n t_n, the expected state, for every sequence."""
+        return self._paid(self._tails(outputs).sum(), outputs)
+
+    def _tails(self, outputs: AdaLayersOutput) -> Tensor:
+        """Of the weights before the cut: a price of either sign then reaches a layer that was cut, which can return."""
+        assert outputs.distribution is not None
+        return tail_masses(outputs.distribution, self.config.layer_states[0], self.config.depth)
+
+    def _paid(self, depth: Tensor, outputs: AdaLayersOutput) -> LossTerm:
+        assert outputs.logits is not None
+        count = torch.full((), len(outputs.logits), device=depth.device)
+        return LossTerm(depth * count, count)
+
+    @property
+    def _cutoff(self) -> float:
+        return self.config.distribution_cutoff if self.cutoff_is_on else 0.0
+
+    def active_states(self) -> tuple[int, ...]:
+        """The states whose weight is not 0, as numbers, increasing.
+
+        Looking costs a host synchronisation, in inference once. In training without cutoff and top-k nothing can be 0,
+        and nothing is looked at.
+        """
+        learning = torch.is_grad_enabled() and self.distribution.requires_grad
+        cuts = self._cutoff > 0.0 or self.config.topk_distribution is not None
+        if learning:
+            # A fused optimiser changes the scores without raising their version: nothing seen outlives a training step.
+            self._active = None
+            return self._look() if cuts or not self.training else self._states_of(self.mixed_layers)
+        key = self.distribution._version, self._cutoff, self.mixed_layers
+        if self._active is None or self._active[0] != key:
+            self._active = key, self._look()
+        return self._active[1]
+
+    def _look(self) -> tuple[int, ...]:
+        weights = self.layer_distribution().tolist()
+        return self._states_of(layer for layer, weight in enumerate(weights) if weight != 0.0)
+
+    def _states_of(self, layers: Iterable[int]) -> tuple[int, ...]:
+        return tuple(self.config.layer_states[layer] for layer in layers)
+
+    def states_to_read(self) -> tuple[int, ...]:
+        """The states that the next forward pass reads: the active ones, in top-k training all, see `layer_weights`."""
+        return self._to_read(self.active_states())
+
+    def _to_read(self, active: tuple[int, ...]) -> tuple[int, ...]:
+        explores = self.training and self.config.topk_distribution is not None
+        return self._states_of(self.mixed_layers) if explores else active
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        states: Mapping[int, Tensor] | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> AdaLayersOutput:
+        """Mix the base's layers and classify.
+
+        Args:
+            input_ids: This and the next four are the base's; what it does not know is left out.
+            attention_mask: (B, T); None if all tokens are real.
+            token_type_ids: See above.
+            position_ids: See above.
+            inputs_embeds: See above.
+            labels: Of sequences: classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Of tokens: classes
+                (B, T), negative where there is none.
+            states: The base's states by number, each (B, T, K), at least the active ones; the base does not run.
+            num_targets: See `combine_terms`.
+            **kwargs: Further arguments of the base.
+
+        Raises:
+            DataError: If an active state is missing from `states`.
+        """
+        weights, active = self.layer_distribution(), self.active_states()
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        mixed, blocks = self._mix(weights, active, inputs | kwargs, states)
+        logits = self.classify(self._features(mixed), attention_mask)
+        trace = self._trace(weights, active, mixed, attention_mask, blocks)
+        uncut = layer_weights(self.distribution, self.config.alpha_distribution, kept=self.mixed_layers)
+        result = AdaLayersOutput(logits=logits, trace=trace, distribution=uncut)
+        if labels is not None:
+            task = self.task_loss(logits, labels)
+            terms = {"task": task, **distribution_terms(self.config, weights, task.count)}
+            result.loss, result.loss_parts = combine_terms(terms, num_targets)
+        return result
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        count = self.count_labels(batch["labels"])
+        return {"task": count} | dict.fromkeys(distribution_terms(self.config, self.layer_distribution(), count), count)
+
+    def _mix(
+        self,
+        weights: Tensor,
+        active: tuple[int, ...],
+        inputs: Mapping[str, Any],
+        states: Mapping[int, Tensor] | None,
+    ) -> tuple[Tensor, int]:
+        """The weighted sum over layers, (B, T, k or K), and how many blocks ran for it."""
+        config, first = self.config, self.config.layer_states[0]
+        total: Tensor | None = None
+
+        def add(number: int, state: Tensor) -> None:
+            nonlocal total
+            layer = number - first
+            term = weights[layer] * self._transform(layer, state)
+            total = term if total is None else total + term
+
+        wanted, blocks = self._to_read(active), 0
+        if states is None:
+            known = accepted_inputs(self.model, inputs)
+            blocks = stream_states(self.model, known, wanted, add, trainable=not config.freeze_base_model)
+        else:
+            if missing := set(active) - set(states):
+                raise DataError(f"states: {min(missing)} is missing; given are {sorted(states)}")
+            wanted = tuple(number for number in wanted if number in states)
+            for number in wanted:
+                add(number, states[number].to(self.dtype))
+        assert total is not None
+        if self.training:
+            total = total + zero_of(self._unread({number - first for number in wanted}, blocks))
+        return total, blocks
+
+    def _transform(self, layer: int, state: Tensor) -> Tensor:
+        if self.config.mix == "scalar":
+            return state
+        return self.dropout(project(self.projectors[str(layer)], state))
+
+    def _unread(self, layers: Collection[int], blocks: int) -> Iterator[nn.Parameter]:
+        """Parameters that reading these layers in this many blocks left without a gradient."""
+        for name, projector in getattr(self, "projectors", {}).items():
+            if int(name) not in layers:
+                yield from projector.parameters()
+        if blocks < self.config.depth:
+            yield from self.model.parameters()
+
+    def _features(self, mixed: Tensor) -> Tensor:
+        """What the head reads, (B, T, k or K)."""
+        features = self.gamma * mixed if hasattr(self, "gamma") else mixed
+        if hasattr(self, "projector"):
+            features = self.dropout(project(self.projector, features))
+        if not self.config.reads_raw_states:
+            features = nn.functional.gelu(features)
+        if self.config.add_pos_embeddings:
+            features = self.dropout(features + sinusoidal_positions(features.shape[1], features))
+        return features
+
+    def _trace(
+        self, weights: Tensor, active: tuple[int, ...], mixed: Tensor, mask: Tensor | None, blocks: int
+    ) -> DepthTrace:
+        (rows, width), depth, first = mixed.shape[:2], self.config.depth, self.config.layer_states[0]
+        full = torch.full((rows,), width, device=mixed.device)
+        return DepthTrace(
+            unit="task",
+            updates=torch.full((rows,), float(active[-1]), device=mixed.device),
+            valid=torch.ones_like(full, dtype=torch.bool),
+            max_depth=depth,
+            executed_steps=blocks,
+            tokens=full if mask is None else mask.ne(0).sum(dim=1),
+            width=width,
+            layer_weights=nn.functional.pad(weights.detach(), (first, depth + 1 - first - len(weights))),
+        )
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Multiply-accumulates of one traced batch; see `price_layers`."""
+        return price_layers(self.config, trace, self.classifies_tokens)
+
+    @torch.no_grad()
+    def base_states(self, wanted: Collection[int], **inputs: Any) -> dict[int, Tensor]:
+        """The base's states by number, each (B, T, K), for inputs as in `forward`."""
+        states: dict[int, Tensor] = {}
+        stream_states(self.model, accepted_inputs(self.model, inputs), wanted, states.__setitem__)
+        return states
+
+    def truncate(self, min_weight: float = 0.0) -> None:
+        """Drop the layers whose weight is at most this, their projections, and the blocks above the deepest left.
+
+        With 0 the predictions stay what they were. The model can be saved and loaded; it is not meant to train on.
+
+        Raises:
+            ConfigError: If no layer would be left.
+        """
+        weights = self.layer_distribution().tolist()
+        kept = [layer for layer in self.config.layers if weights[layer] > min_weight]
+        if not kept:
+            raise ConfigError(f"min_weight={min_weight} leaves no layer; the largest weight is {max(weights):.4f}")
+        for name in list(getattr(self, "projectors", ())):
+            if int(name) not in kept:
+                del self.projectors[name]
+        self.config.kept_layers = kept
+        self.attach_base(self.model, referenced=bool(self._keys_to_ignore_on_save))
+
+    def added_parameters(self) -> int:
+        """Parameters beside the base's."""
+        return sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith("model."))

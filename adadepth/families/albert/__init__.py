@@ -1,0 +1,1 @@
+"""Plain ALBERT under this project's contract: the baseline of one depth."""

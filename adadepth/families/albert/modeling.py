@@ -1,0 +1,93 @@
+"""Plain ALBERT for sequence tasks under this project's contract: the baseline that spends its full depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AlbertConfig, AlbertForSequenceClassification
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.families.shared.albert.pretrained import FromAnyAlbert
+from adadepth.families.shared.albert.pricing import price_sequences
+from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
+from adadepth.halting.trace import DepthTrace, Work
+
+
+@dataclass
+class SequenceOutput(ModelOutput):
+    """Predictions for sequences: the loss and its parts, logits (B, C), states, attentions, and the depth trace."""
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    trace: DepthTrace | None = None
+
+
+class PlainAlbertForSequenceClassification(FromAnyAlbert, AlbertForSequenceClassification):
+    """transformers' own model, whose checkpoints it reads and writes; every sequence gets `num_hidden_layers` updates.
+
+    It initialises from ACT-ALBERT checkpoints too.
+    """
+
+    config: AlbertConfig
+    config_class = AlbertConfig
+    encoder_layout = "albert"
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        return {"task": count_sequences(self.config, batch["labels"])}
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Multiply-accumulates of one traced batch; see `price_sequences`."""
+        hidden = self.config.hidden_size
+        return price_sequences(self.config, trace, each_step=0.0, once=hidden * (hidden + label_count(self.config)))
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> SequenceOutput:
+        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C)."""
+        outputs = self.albert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
+        )
+        logits = self.classifier(self.dropout(outputs.pooler_output))
+        result = SequenceOutput(
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            trace=self._trace(outputs.last_hidden_state, attention_mask),
+        )
+        if labels is not None:
+            terms = {"task": sequence_loss(self.config, logits, labels)}
+            result.loss, result.loss_parts = combine_terms(terms, num_targets)
+        return result
+
+    def _trace(self, state: Tensor, attention_mask: Tensor | None) -> DepthTrace:
+        rows, width, depth = *state.shape[:2], self.config.num_hidden_layers
+        full = torch.full((rows,), width, device=state.device)
+        return DepthTrace(
+            unit="sequence",
+            updates=torch.full((rows,), float(depth), device=state.device),
+            valid=torch.ones_like(full, dtype=torch.bool),
+            max_depth=depth,
+            executed_steps=depth,
+            tokens=full if attention_mask is None else attention_mask.ne(0).sum(dim=1),
+            width=width,
+        )

@@ -1,0 +1,283 @@
+"""From settings to a model: fresh, from pretrained weights, or from a run's checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
+
+from adadepth.config import AdaLayersModelConfig, ModelConfig, ParXLModelConfig
+from adadepth.errors import CheckpointError, ConfigError, UserError
+from adadepth.families import (
+    CHOICE_CLASSIFIERS,
+    QUESTION_ANSWERERS,
+    SEQUENCE_CLASSIFIERS,
+    TOKEN_CLASSIFIERS,
+    AlbertActConfig,
+    AlbertActForPreTraining,
+    ParXLConfig,
+    ParXLForCausalLM,
+    ParXLSupernet,
+)
+from adadepth.families.shared.convert import convert_reference_state_dict
+from adadepth.halting.exit_rules import check_rule, parse_rule
+
+# Settings that fix the shape or the meaning of weights: they cannot differ from those the weights were made with.
+_SHAPES = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "readout",
+    "halting_head",
+    "halting_head_layers",
+    "head_size",
+    "cell",
+    "project_dim",
+    "attention_heads_num",
+    "attention_layers_num",
+    "dim_feedforward",
+    "include_embeddings",
+    "layers_num",
+    "mix",
+    "head",
+    "architecture",
+    "cutoffs",
+    "proj_factor",
+    "softmax_bias",
+    "tie_word_embeddings",
+    "share_position_bias",
+    "projection_bias",
+    "branch_norm",
+)
+_NOT_IN_MODEL = ("name", "pretrained", "attn_implementation")
+_OF_THE_BASE = ("base_model", "base_revision", "save_base")
+# Kind of task -> family -> head, where it is not the one for whole sequences.
+_HEADS = {
+    "tagging": TOKEN_CLASSIFIERS,
+    "question_answering": QUESTION_ANSWERERS,
+    "multiple_choice": CHOICE_CLASSIFIERS,
+}
+# Whose weights a family can start from, besides its own.
+_SOURCES = ("albert", AlbertActConfig.model_type)
+
+
+def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
+    """The pretraining model that the settings describe, with fresh or pretrained weights.
+
+    Args:
+        settings: The `model` group. With `pretrained` the weights come from there and everything that does not change
+            their shapes (depth, penalty, dropout, halting switches) from the settings.
+        vocab_size: Size of the tokenizer, when the settings leave it open.
+
+    Raises:
+        ConfigError: If the settings contradict the tokenizer or the pretrained weights.
+        CheckpointError: If the pretrained weights are missing or of another family.
+    """
+    return _build(AlbertActForPreTraining, settings, vocab_size, {})
+
+
+def classifier_class(settings: ModelConfig, problem: str) -> type[PreTrainedModel]:
+    """The family's head for a kind of task: `LabelledData.problem`."""
+    return _HEADS.get(problem, SEQUENCE_CLASSIFIERS)[settings.name]
+
+
+def build_classifier(
+    settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], problem: str = "classification"
+) -> PreTrainedModel:
+    """The classifier, regressor, tagger, reader or chooser that the settings describe; see `build_pretraining_model`.
+
+    Args:
+        settings: The `model` group.
+        vocab_size: Size of the tokenizer; None for a model that reads vectors.
+        fields: What the data decide: `id2label`, `problem_type`, or `input_size`.
+        problem: What is predicted.
+    """
+    if isinstance(settings, AdaLayersModelConfig):
+        return _build_on_base(classifier_class(settings, problem), settings, vocab_size, fields)
+    rule = getattr(settings, "exit_rule", None)
+    with _about("model.exit_rule"):
+        parsed = None if rule is None else parse_rule(rule)
+    model: Any = _build(classifier_class(settings, problem), settings, vocab_size, fields)
+    if parsed is not None:
+        config = model.config
+        with _about("model.exit_rule"):
+            check_rule(parsed, model.exit_signals, config.num_labels, config.max_steps, config.model_type)
+    return model
+
+
+def build_language_model(
+    settings: ParXLModelConfig, vocab_size: int, gates: Mapping[str, Any] | None = None
+) -> PreTrainedModel:
+    """A supernet, or the fixed network of `model.architecture`; see `build_pretraining_model`.
+
+    Args:
+        settings: The `model` group.
+        vocab_size: Size of the tokenizer.
+        gates: What a supernet's configuration says about its gates.
+    """
+    model_class = ParXLSupernet if settings.architecture is None else ParXLForCausalLM
+    try:
+        return _build(model_class, settings, vocab_size, gates or {})
+    except ConfigError as error:  # names a field of the model's configuration
+        message = str(error)
+        raise ConfigError(message if message.startswith("model.") else f"model.{message}") from error
+
+
+def load_language_model(path: str, settings: ParXLModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
+    """A supernet or a fixed network, whichever a checkpoint holds; see `load_model`."""
+    found = read_config("checkpoint", path)
+    is_supernet = isinstance(found, ParXLConfig) and found.architecture is None
+    return load_model(path, ParXLSupernet if is_supernet else ParXLForCausalLM, settings, overrides)
+
+
+@contextmanager
+def _about(key: str) -> Iterator[None]:
+    """Name the setting that a mistake inside is about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _build_on_base(
+    model_class: Any, settings: AdaLayersModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
+) -> PreTrainedModel:
+    """A head on a pretrained transformer."""
+    given = {name: getattr(settings, name) for name in _setting_names(settings) if name not in _OF_THE_BASE}
+    values = {name: getattr(value, "value", value) for name, value in given.items()}
+    origin: dict[str, Any] = {"revision": settings.base_revision, "save_base": settings.save_base}
+    if settings.attn_implementation is not None:
+        origin["attn_implementation"] = str(settings.attn_implementation)
+    try:
+        model = model_class.from_base(settings.base_model, **origin, **values, **fields)
+    except UserError as error:  # names a field of the model's configuration
+        raise type(error)(f"model.{error}") from error
+    pieces = model.config.base_config.vocab_size
+    if vocab_size is not None and vocab_size > pieces:
+        raise ConfigError(f"model.base_model={settings.base_model}: it has {pieces} pieces, the tokenizer {vocab_size}")
+    return model
+
+
+def _build(
+    model_class: Any, settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
+) -> PreTrainedModel:
+    source = None if settings.pretrained is None else read_config("model.pretrained", settings.pretrained)
+    config = _configuration(model_class.config_class, settings, source, vocab_size, fields)
+    wanted = getattr(settings, "attn_implementation", None)
+    attention = {"attn_implementation": str(wanted)} if wanted else {}
+    try:
+        if source is None:
+            return model_class._from_config(config, **attention)
+        return _load_weights(model_class, str(settings.pretrained), source, config, attention)
+    except (ImportError, KeyError) as error:
+        raise ConfigError(f"model.attn_implementation={wanted}: {error}") from error
+
+
+def _configuration(
+    config_class: Any,
+    settings: ModelConfig,
+    source: PreTrainedConfig | None,
+    vocab_size: int | None,
+    fields: Mapping[str, Any],
+) -> PreTrainedConfig:
+    """The model's configuration: the settings, where those are open the source's, and what the data decide."""
+    given = {name: getattr(settings, name) for name in _setting_names(settings)}
+    values = {name: getattr(value, "value", value) for name, value in given.items() if value is not None}
+    if source is not None:
+        _check_source(settings, source, values, fields)
+        values |= {
+            name: getattr(source, name) for name, value in given.items() if value is None and hasattr(source, name)
+        }
+    if vocab_size is not None:
+        values.setdefault("vocab_size", vocab_size)
+        if values["vocab_size"] < vocab_size:
+            owner = "model.vocab_size" if given["vocab_size"] else f"model.pretrained={settings.pretrained}: vocab_size"
+            raise ConfigError(f"{owner}={values['vocab_size']}: the tokenizer has {vocab_size} pieces")
+        if given["vocab_size"] is None and values["vocab_size"] != vocab_size:
+            raise ConfigError(
+                f"model.pretrained={settings.pretrained}: it has {values['vocab_size']} pieces, the tokenizer "
+                f"{vocab_size}; give its own with tokenizer.path, or say model.vocab_size={values['vocab_size']}"
+            )
+    return config_class(**values, **fields)
+
+
+def _setting_names(settings: ModelConfig) -> list[str]:
+    return [field.name for field in dataclasses.fields(settings) if field.name not in _NOT_IN_MODEL]
+
+
+def _check_source(
+    settings: ModelConfig, source: PreTrainedConfig, values: Mapping[str, Any], fields: Mapping[str, Any]
+) -> None:
+    """Whether the pretrained weights are of a family, and of the sizes, that these settings and data can start from."""
+    path, known = settings.pretrained, sorted({settings.name, *_SOURCES})
+    if source.model_type not in known:
+        raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}; needed is {' or '.join(known)}")
+    wanted = {f"model.{name}": (name, values[name]) for name in _SHAPES if name in values}
+    wanted |= {f"the data's {name}": (name, fields[name]) for name in _SHAPES if name in fields}
+    differing = [
+        f"{shown}={value} but {getattr(source, name)} there"
+        for shown, (name, value) in wanted.items()
+        if hasattr(source, name) and getattr(source, name) != value
+    ]
+    if differing:
+        listed = "; ".join(differing)
+        raise ConfigError(f"model.pretrained={path}: {listed}")
+
+
+def _load_weights(
+    model_class: Any, path: str, source: PreTrainedConfig, config: PreTrainedConfig, attention: dict[str, str]
+) -> PreTrainedModel:
+    if source.model_type == "albert" and config.model_type == AlbertActConfig.model_type:
+        albert = AutoModelForPreTraining.from_pretrained(path, dtype=torch.float32)
+        model = model_class._from_config(config, **attention)
+        model.load_state_dict(convert_reference_state_dict(config.model_type, albert.state_dict()), strict=False)
+        model.tie_weights()
+        return model
+    return model_class.from_pretrained(path, config=config, **attention)
+
+
+def load_model(path: str, model_class: Any, settings: ModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
+    """The model of a checkpoint, as it was trained but for what the user sets on top.
+
+    Args:
+        path: A folder or hub id.
+        model_class: The class it must hold.
+        settings: The `model` group.
+        overrides: Names of the settings that the user gave explicitly; the others are the checkpoint's own.
+
+    Raises:
+        ConfigError: If an override would change the shape of a weight.
+        CheckpointError: If there is no model of that family at the path.
+    """
+    config = read_config("checkpoint", path)
+    if config.model_type != settings.name:
+        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {settings.name}")
+    attention: dict[str, str] = {}
+    for name in overrides:
+        value = getattr(settings, name)
+        value = getattr(value, "value", value)
+        if name in _SHAPES and value is not None and getattr(config, name) != value:
+            raise ConfigError(f"model.{name}={value}: the checkpoint was trained with {getattr(config, name)}")
+        if name == "attn_implementation" and value is not None:
+            attention = {name: value}
+        elif name not in _NOT_IN_MODEL and value is not None:
+            setattr(config, name, value)
+    return model_class.from_pretrained(path, config=config, **attention)
+
+
+def read_config(key: str, path: str) -> PreTrainedConfig:
+    """The configuration of a checkpoint; `key` names the setting in the error."""
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        what = "a folder without a model" if Path(path).is_dir() else "neither a folder nor a model that can be fetched"
+        raise CheckpointError(f"{key}={path}: {what} ({str(error).splitlines()[0]})") from error

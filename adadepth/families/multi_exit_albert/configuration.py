@@ -1,0 +1,26 @@
+"""Configuration of the multi-exit ALBERT."""
+
+from huggingface_hub.dataclasses import strict
+
+from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, check_choices
+
+CHOICES = {"exit_weights": ("linear", "uniform")}
+
+
+@strict
+class MultiExitAlbertConfig(StepwiseAlbertShape):
+    """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152).
+
+    Attributes:
+        exit_weights: Weight of step j in the loss: `linear`: j, over their sum (PABEE); `uniform`: all alike
+            (ElasticBERT's sum, as a mean).
+    """
+
+    model_type = "multi_exit_albert"
+
+    exit_rule: str = "patience"
+    exit_weights: str = "linear"
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        check_choices(self, CHOICES)

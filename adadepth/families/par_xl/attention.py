@@ -1,0 +1,135 @@
+"""Attention over new tokens and remembered ones, by content and by distance.
+
+    A_ij = [ (q_i + u) . k_j  +  (q_i + v) . W_R r_(i+M-j) ] / sqrt(d_h)
+
+Dai et al. 2019 (arXiv 1901.02860), section 3.3. Only new tokens have queries. Shape legend: B rows, T new tokens, M
+remembered ones, L = M + T keys, h heads, d width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from adadepth.families.adalayers.mixing import sinusoidal_positions
+from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.shared.albert.encoder import eager_attention
+
+
+class Context(NamedTuple):
+    """What attention sees: fields of the configuration that a call may replace.
+
+    Attributes:
+        memory_length: Positions that are remembered at most.
+        clamp_length: Distances beyond this look like this one; None: none is too large.
+        same_length: Whether a query sees only the last `memory_length` positions, itself included.
+    """
+
+    memory_length: int
+    clamp_length: int | None = None
+    same_length: bool = False
+
+
+class Positions(NamedTuple):
+    """What all blocks of a forward pass share.
+
+    Attributes:
+        codes: Sinusoids of the distances L, L - 1, ..., 0: (L + 1, d). The first is one more than there are: see
+            `align_distances`.
+        mask: 0 where query i sees key j, -inf elsewhere, (T, L).
+        biases: u and v, each (h, d / h), where all blocks share them.
+    """
+
+    codes: Tensor
+    mask: Tensor
+    biases: tuple[Tensor, Tensor] | None
+
+
+def relative_positions(
+    length: int, remembered: int, context: Context, like: Tensor, biases: tuple[Tensor, Tensor] | None = None
+) -> Positions:
+    """The codes and the mask of a segment of T = `length` tokens behind M = `remembered` ones, in the states' type."""
+    keys, farthest = remembered + length, context.clamp_length
+    reach = keys if farthest is None else min(keys, farthest)
+    distances = torch.arange(keys, -1, -1, device=like.device).clamp(max=reach)
+    codes = sinusoidal_positions(reach + 1, like)[distances]
+    here = torch.arange(remembered, keys, device=like.device)
+    between = here.unsqueeze(1) - torch.arange(keys, device=like.device)
+    hidden = between < 0
+    if context.same_length:
+        hidden |= between >= max(context.memory_length, 1)
+    mask = torch.zeros(length, keys, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
+    return Positions(codes, mask, biases)
+
+
+def align_distances(scores: Tensor) -> Tensor:
+    """From scores by distance to scores by key: (..., T, L + 1), distances L to 0, to (..., T, L), without a copy.
+
+    Key j of query i is i + M - j away, so that its score is in column j + T - i: row by row, one further left. In
+    memory that is the same numbers in rows one shorter, after the first T. What a row takes from the next one lies
+    beyond its own position, where the mask hides it.
+    """
+    length, keys = scores.shape[-2], scores.shape[-1] - 1
+    return scores.flatten(-2)[..., length:].unflatten(-1, (length, keys))
+
+
+class RelativeAttention(nn.Module):
+    """Multi-head attention with relative positions and its output projection; the residual belongs to the block."""
+
+    is_causal = False
+
+    def __init__(self, config: ParXLConfig) -> None:
+        super().__init__()
+        width, bias = config.hidden_size, config.projection_bias
+        self.config = config
+        self.head_size = width // config.num_attention_heads
+        self.scaling = 1.0 / (self.head_size if config.attention_scale == "linear" else self.head_size**0.5)
+        self.query = nn.Linear(width, width, bias)
+        self.key_value = nn.Linear(width, 2 * width, bias)
+        self.position = nn.Linear(width, width, bias)
+        self.output = nn.Linear(width, width, bias)
+        if not config.share_position_bias:
+            self.position_bias_u, self.position_bias_v = position_biases(config)
+        self.norm = branch_norm(config)
+
+    def forward(self, state: Tensor, memory: Tensor | None, positions: Positions) -> Tensor:
+        """Attend: state (B, T, d), memory (B, M, d) or None, to (B, T, d)."""
+        known = state if memory is None else torch.cat([memory, state], dim=1)
+        heads = (-1, self.head_size)
+        query = self.query(state).unflatten(-1, heads)
+        key, value = self.key_value(known).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4)
+        bias_u, bias_v = positions.biases or (self.position_bias_u, self.position_bias_v)
+        by_distance = torch.add(
+            positions.mask.to(query.dtype), self._distance_scores(query + bias_v, positions.codes), alpha=self.scaling
+        )
+        attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention
+        )
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        content = (query + bias_u).transpose(1, 2)
+        context, _ = attend(self, content, key, value, by_distance, dropout=dropout, scaling=self.scaling)
+        output = self.output(context.reshape(state.shape))
+        return output.relu() if self.config.attention_out_act == "relu" else output
+
+    def _distance_scores(self, query: Tensor, codes: Tensor) -> Tensor:
+        """(q + v) . W_R r by key: queries (B, T, h, d / h) and codes (L + 1, d) to (B, h, T, L)."""
+        rows, length, heads, _ = query.shape
+        distances = self.position(codes).unflatten(-1, (heads, -1)).permute(1, 2, 0)
+        # Heads first: the distances are the same for all rows, and are not copied for each.
+        scores = query.permute(2, 0, 1, 3).flatten(1, 2) @ distances
+        return align_distances(scores.unflatten(1, (rows, length)).transpose(0, 1))
+
+
+def position_biases(config: ParXLConfig) -> tuple[nn.Parameter, nn.Parameter]:
+    """The parameters u and v, each (h, d / h)."""
+    shape = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    return nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+
+
+def branch_norm(config: ParXLConfig) -> nn.LayerNorm | None:
+    """The norm of a branch, where each has one of its own."""
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.branch_norm == "per_branch" else None

@@ -1,0 +1,82 @@
+"""The work of blocks of attention with a memory, of feed-forward blocks and of identities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from adadepth.families.par_xl.architectures import OPERATIONS, alternating
+from adadepth.halting.trace import DepthTrace, Work
+
+if TYPE_CHECKING:
+    from adadepth.families.par_xl.configuration import ParXLConfig
+
+
+def operation_macs(operation: str, length: int, memory: int, batch: int, hidden: int, inner: int) -> float:
+    """Multiply-accumulates of one block for one sequence of T new tokens after M remembered ones.
+
+        attention     2 T d^2  +  2 (T+M) d^2  +  (T+M) d^2 / B  +  3 T (T+M) d
+                      q and o     k and v         distances         three products
+        feed-forward  2 T d F
+
+    The projected distances are the same for all B sequences. Norms, activations and the softmax are not counted, nor is
+    the one distance more that `align_distances` needs.
+
+    Args:
+        operation: `s`, `f` or `-`.
+        length: T.
+        memory: M.
+        batch: B.
+        hidden: d.
+        inner: F.
+    """
+    assert operation in OPERATIONS
+    if operation == "-":
+        return 0.0
+    if operation == "f":
+        return 2.0 * length * hidden * inner
+    keys = length + memory
+    projections = (2 * length + 2 * keys + keys / batch) * hidden**2
+    return projections + 3 * length * keys * hidden
+
+
+def architecture_macs(config: ParXLConfig, architecture: str, length: int, memory: int, batch: int) -> float:
+    """Multiply-accumulates of all blocks for one sequence; see `price_par_xl` for what is left out."""
+    costs = _operation_costs(config, length, memory, batch)
+    return sum(architecture.count(operation) * cost for operation, cost in zip(OPERATIONS, costs, strict=True))
+
+
+def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
+    """Multiply-accumulates of the blocks in a traced batch.
+
+    `executed` and `dense` count the branches that ran, `adaptive` is the expectation under the weights of the
+    operations, and `full` is the alternating architecture with as many blocks. Embedding and output layer are the same
+    for all architectures and left out.
+
+    Args:
+        config: Widths.
+        trace: With `tokens`, `width`, `memory_length`, `operation_weights` and `executed_operations`.
+    """
+    assert trace.tokens is not None
+    assert isinstance(trace.width, int)
+    assert trace.operation_weights is not None
+    assert trace.executed_operations is not None
+    batch, blocks = len(trace.tokens), trace.max_depth
+    costs = _operation_costs(config, trace.width, trace.memory_length, batch)
+    alternated = sum(costs[OPERATIONS.index(operation)] for operation in alternating(blocks))
+    column = torch.tensor(costs, dtype=torch.float64, device=trace.operation_weights.device)
+    executed = batch * (trace.executed_operations.double() @ column).sum()
+    return Work(
+        executed=executed,
+        dense=executed,
+        adaptive=batch * (trace.operation_weights.double() @ column).sum(),
+        full=torch.full_like(column[0], batch * alternated),
+    )
+
+
+def _operation_costs(config: ParXLConfig, length: int, memory: int, batch: int) -> list[float]:
+    return [
+        operation_macs(operation, length, memory, batch, config.hidden_size, config.intermediate_size)
+        for operation in OPERATIONS
+    ]

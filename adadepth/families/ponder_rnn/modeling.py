@@ -1,0 +1,156 @@
+"""The recurrent PonderNet for classification and regression of vectors.
+
+    h_n = tanh(W x + b + U h_{n-1}),  h_0 = 0,    y_n = V h_n + c,    z_n = w h_n + d
+
+Banino et al. 2021 (arXiv 2107.05407), section 3.1; the input is read again at every step. Shape legend: B batch, A rows
+that still run, S values of an example, H units, G gates of the cell, C classes (1 in regression), N steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.families.ponder_rnn.configuration import PonderRnnConfig
+from adadepth.families.shared.albert.encoder import HaltingProjection
+from adadepth.families.shared.losses import label_count
+from adadepth.families.shared.ponder_objective import PonderModel
+from adadepth.families.shared.stepwise import StepwiseOutput
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.trace import DepthTrace, Work
+
+_GATES = {"tanh": 1, "gru": 3}
+
+
+class PonderRnnForClassification(PonderModel):
+    """A recurrent cell with a classifier (or, with one label, a regressor) and a halting head on its state."""
+
+    config: PonderRnnConfig
+    config_class = PonderRnnConfig
+    base_model_prefix = ""
+    main_input_name = "inputs"
+
+    def __init__(self, config: PonderRnnConfig) -> None:
+        super().__init__(config)
+        gates = _GATES[config.cell]
+        self.input = nn.Linear(config.input_size, gates * config.hidden_size)
+        # Gates need a bias behind the reset, the plain cell has one already.
+        self.recurrent = nn.Linear(config.hidden_size, gates * config.hidden_size, bias=gates > 1)
+        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.halting = HaltingProjection(config.hidden_size, 1)
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Uniform in +-1 / sqrt(inputs), torch's for recurrent cells, but for an orthogonal recurrent matrix.
+
+        transformers' normal(0.02) leaves the state nearly linear in the input; an orthogonal recurrent matrix keeps it
+        changing from step to step. What each is worth on parity: docs/log.md.
+        """
+        if not isinstance(module, nn.Linear):
+            return
+        bound = 1.0 / math.sqrt(module.in_features)
+        if module is self.recurrent:
+            init.orthogonal_(module.weight)
+        else:
+            init.uniform_(module.weight, -bound, bound)
+        if module.bias is not None:
+            init.uniform_(module.bias, -bound, bound)
+        if isinstance(module, HaltingProjection):
+            init.constant_(module.bias, self.config.halt_bias_init)
+
+    @property
+    def halting_head(self) -> nn.Module:
+        """What gives the halting logits."""
+        return self.halting
+
+    def step(self, driven: Tensor, state: Tensor) -> Tensor:
+        """The next state (A, H) from the input's share of the gates (A, G H), the same at every step, and the state."""
+        recurrent = self.recurrent(state)
+        if self.config.cell == "tanh":
+            return torch.tanh(driven + recurrent)
+        (reset, update, candidate), (reset_h, update_h, candidate_h) = driven.chunk(3, -1), recurrent.chunk(3, -1)
+        reset, update = torch.sigmoid(reset + reset_h), torch.sigmoid(update + update_h)
+        return torch.lerp(torch.tanh(candidate + reset * candidate_h), state, update)
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Multiply-accumulates of one traced batch, heads included."""
+        heads = self.classifier.in_features * (self.classifier.out_features + 1)
+        once, each = float(self.input.weight.numel()), float(self.recurrent.weight.numel() + heads)
+        updates = trace.updates.double()
+        rows = updates.new_full((len(updates),), once)
+        if trace.rows_per_step is None:
+            computed = torch.as_tensor(len(updates) * (trace.executed_steps or trace.max_depth))
+        else:
+            computed = trace.rows_per_step.sum()
+        return Work(
+            executed=rows.sum() + each * computed.to(rows),
+            dense=(rows + each * updates.max()).sum(),
+            adaptive=(rows + each * updates).sum(),
+            full=(rows + each * trace.max_depth).sum(),
+        )
+
+    @can_return_tuple
+    def forward(
+        self,
+        inputs: Tensor,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> StepwiseOutput:
+        """Step until every example has exited, and with labels compute the loss.
+
+        Args:
+            inputs: Examples, (B, S), floating point.
+            labels: This and the next four as in `StepwiseModel.run`.
+            num_targets: See there.
+            exit_rule: See there.
+            run_all_steps: See there.
+            generator: See there.
+            **kwargs: `return_dict`; anything else is ignored.
+
+        Raises:
+            ValueError: If the examples have another size than the model.
+        """
+        if inputs.dim() != 2 or inputs.shape[1] != self.config.input_size:
+            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
+        return self.run(
+            RnnStepper(self, inputs),
+            rows=len(inputs),
+            device=inputs.device,
+            labels=labels,
+            num_targets=num_targets,
+            exit_rule=exit_rule,
+            run_all_steps=run_all_steps,
+            generator=generator,
+        )
+
+
+class RnnStepper:
+    """A batch of vectors in the middle of its steps; see `adadepth.families.shared.stepwise.Stepper`."""
+
+    width = 1
+    computed = None
+
+    def __init__(self, model: PonderRnnForClassification, inputs: Tensor) -> None:
+        self._model = model
+        self._driven = model.input(inputs)
+        self._state = self._driven.new_zeros(len(inputs), model.config.hidden_size)
+
+    def advance(self) -> tuple[Tensor, Tensor | None]:
+        """Update the state and read it."""
+        self._state = self._model.step(self._driven, self._state)
+        return self._model.classifier(self._state), self._model.halting(self._state).squeeze(-1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows."""
+        self._driven, self._state = self._driven[rows], self._state[rows]

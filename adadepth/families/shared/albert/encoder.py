@@ -1,0 +1,185 @@
+"""The ALBERT encoder of every family: embeddings, attention, and the one layer that all steps share.
+
+Module names follow the state dict of the published ACT-ALBERT checkpoints. Shape legend: B batch, T tokens, E embedding
+width, H hidden width, A attention heads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from adadepth.families.shared.albert.configuration import AlbertShape
+from adadepth.families.shared.albert.ragged import Attend, Refresh, attend_packed, remember
+
+
+class PositionEmbedding(nn.Embedding):
+    """The embeddings of positions; a class of its own so that initialisation can find it, as is the next one."""
+
+
+class TypeEmbedding(nn.Embedding):
+    """The embeddings of segment types, which are columns where positions are rows."""
+
+
+def sinusoids(positions: int, width: int, deviation: float) -> Tensor:
+    """Sines and cosines of wavelengths from 2 to 4 P in geometric progression, (P, width).
+
+    Vaswani et al. 2017 (arXiv 1706.03762, section 3.5), with the wavelengths that P positions can tell apart.
+    Neighbours are alike from the start, where with random positions a model must learn who is next to whom.
+
+    Args:
+        positions: P.
+        width: Even.
+        deviation: Of the entries: the amplitude is its square root of two.
+    """
+    shares = torch.linspace(0.0, 1.0, width // 2)
+    angles = torch.arange(positions).unsqueeze(1) * (math.pi * (2.0 * positions) ** -shares)
+    return math.sqrt(2.0) * deviation * torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+class AlbertEmbeddings(nn.Module):
+    """Sum of word, segment and position embeddings, normalised: LN(word + type + position), (B, T, E)."""
+
+    def __init__(self, config: AlbertShape) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
+        self.position_embeddings = PositionEmbedding(config.max_position_embeddings, config.embedding_size)
+        self.token_type_embeddings = TypeEmbedding(config.type_vocab_size, config.embedding_size)
+        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, words: Tensor, token_type_ids: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Embed. `words` are ids (B, T) or already embedded words (B, T, E)."""
+        embedded = words if words.is_floating_point() else self.word_embeddings(words)
+        length, limit = embedded.shape[1], self.position_embeddings.num_embeddings
+        if position_ids is None:
+            if length > limit:
+                raise ValueError(f"a sequence of {length} tokens is longer than max_position_embeddings={limit}")
+            position_ids = torch.arange(length, device=embedded.device).unsqueeze(0)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros(embedded.shape[:2], dtype=torch.long, device=embedded.device)
+        embedded = embedded + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
+        return self.dropout(self.LayerNorm(embedded))
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: object,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q K' / sqrt(d) + mask) V, returning the weights too; the interface's slow and readable member."""
+    scores = query @ key.transpose(-1, -2) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class AlbertAttention(nn.Module):
+    """Multi-head self-attention with its output projection; residual and norm belong to the layer."""
+
+    is_causal = False
+
+    def __init__(self, config: AlbertShape) -> None:
+        super().__init__()
+        self.config = config
+        self.head_size = config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_size**-0.5
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Any]:
+        """Attend: (B, T, H) to (B, T, H), and the weights (B, A, T, T) where the implementation has them.
+
+        With a refresh, packed states (P, H) to (P, H), and the memory that the next iteration reads.
+        """
+        attend: Attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        options = {"dropout": dropout, "scaling": self.scaling, **kwargs}
+        found: Any
+        if refresh is None:
+            heads = (*state.shape[:-1], -1, self.head_size)
+            projected = (project(state).view(heads).transpose(1, 2) for project in (self.query, self.key, self.value))
+            context, found = attend(self, *projected, attention_mask, **options)
+        else:
+            found = remember(refresh, self.key(refresh.changed), self.value(refresh.changed))
+            query, count = self.query(state), self.config.num_attention_heads
+            context = attend_packed(attend, self, query, found, refresh, attention_mask, heads=count, **options)
+        return self.output_dropout(self.dense(context.reshape(state.shape))), found
+
+
+def activation(name: str) -> nn.Module:
+    """An activation of transformers; the tanh form of gelu as one kernel, which spares a CPU half of the block's time.
+
+    `gelu_new` and `gelu_pytorch_tanh` are one formula: the first is written out in eight elementwise steps.
+    """
+    return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
+
+
+class HaltingProjection(nn.Linear):
+    """The linear map of the halting unit, computed in float32 whatever the model's precision.
+
+    A class of its own so that initialisation can find it: modules without direct parameters are passed over.
+    """
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Halting logits, float32: (..., H) to (..., 1)."""
+        with torch.autocast(state.device.type, enabled=False):
+            return nn.functional.linear(state.float(), self.weight.float(), self.bias.float())
+
+
+class AlbertLayer(GradientCheckpointingLayer):
+    """The shared block, post-norm: a = LN(attention(x) + x); y = LN(W_o act(W_i a) + a)."""
+
+    def __init__(self, config: AlbertShape) -> None:
+        super().__init__()
+        self.attention = AlbertAttention(config)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.activation = activation(config.hidden_act)
+        self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(
+        self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh | None = None, **kwargs: Any
+    ) -> Any:
+        """One application of the block, (B, T, H) to (B, T, H); packed with a refresh, and then with the memory."""
+        context, found = self.attention(state, attention_mask, refresh, **kwargs)
+        attended = self.LayerNorm(context + state)
+        output = self.full_layer_layer_norm(self.ffn_output(self.activation(self.ffn(attended))) + attended)
+        return output if refresh is None else (output, found)
+
+
+def words_of(input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+    """The batch's words, ids (B, T) or embedded (B, T, E), once the inputs have been found consistent.
+
+    Raises:
+        ValueError: If not exactly one of ids and embeddings is given, or if the mask is not (B, T).
+    """
+    words = input_ids if inputs_embeds is None else inputs_embeds
+    if words is None or (input_ids is not None and inputs_embeds is not None):
+        raise ValueError("give exactly one of input_ids and inputs_embeds")
+    if attention_mask is not None and attention_mask.shape != words.shape[:2]:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}; halting needs (batch, sequence) = "
+            f"{tuple(words.shape[:2])} to know which tokens exist"
+        )
+    return words

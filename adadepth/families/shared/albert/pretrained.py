@@ -1,0 +1,109 @@
+"""Initialising a model from any ALBERT checkpoint: that of its own family, transformers' or ACT-ALBERT's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from adadepth.errors import CheckpointError
+from adadepth.families.shared.albert.configuration import derive_config
+from adadepth.families.shared.convert import convert_reference_state_dict
+
+SOURCES = ("albert", "albert_act")
+
+# Arguments of `from_pretrained` that say where and how to look.
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+
+
+class FromAnyAlbert(PreTrainedModel):
+    """A model with an ALBERT encoder at `albert`.
+
+    Attributes:
+        encoder_layout: The family whose parameter names the encoder has, in `convert_reference_state_dict`.
+    """
+
+    config_class: type[PreTrainedConfig]
+    encoder_layout = "albert_act"
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *model_args: Any,
+        config: PreTrainedConfig | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Load a checkpoint of this family, or take the encoder of another ALBERT and initialise the heads afresh.
+
+        Args:
+            pretrained_model_name_or_path: A folder or hub id: a checkpoint of this family, any ALBERT of transformers
+                with one layer group, or an ACT-ALBERT, whose halting unit and heads are left behind.
+            *model_args: For the constructor.
+            config: Instead of the checkpoint's own configuration.
+            **kwargs: Fields of the configuration to change, `num_hidden_layers` to any number; arguments of
+                transformers' `from_pretrained`; for another family only those that say where to look, `dtype` and
+                `attn_implementation`.
+
+        Raises:
+            CheckpointError: If the checkpoint is of no such family, has several layer groups, or lacks weights.
+            ConfigError: If a field does not exist or has a value that is not allowed.
+        """
+        path = pretrained_model_name_or_path
+        where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        source = None if path is None else AutoConfig.from_pretrained(path, **where)
+        if source is None or source.model_type == cls.config_class.model_type:
+            return super().from_pretrained(path, *model_args, config=config, **kwargs)
+        _check_source(str(path), source)
+        for name in where:
+            del kwargs[name]
+        building = {name: kwargs.pop(name) for name in ("dtype", "attn_implementation", "tokenizer") if name in kwargs}
+        if config is None:
+            config, kwargs = derive_config(cls.config_class, source, kwargs), {}
+        config = copy.deepcopy(config)
+        config.name_or_path = path
+        model = cls._from_config(config, *model_args, **building, **kwargs)
+        weights = _encoder_weights(path, cls.encoder_layout, model.albert.pooler is not None, where)
+        report = model.albert.load_state_dict(weights, strict=False)
+        assert not report.unexpected_keys, report.unexpected_keys
+        return model.eval()
+
+
+def _check_source(path: str, source: PreTrainedConfig) -> None:
+    if source.model_type not in SOURCES:
+        raise CheckpointError(f"{path}: holds a model of type {source.model_type}, not {' or '.join(SOURCES)}")
+    groups, inner = getattr(source, "num_hidden_groups", 1), source.inner_group_num
+    if groups != 1 or inner != 1:
+        raise CheckpointError(
+            f"{path}: num_hidden_groups={groups}, inner_group_num={inner}; only one group of one layer can be stepped"
+        )
+
+
+def _encoder_weights(path: str, layout: str, with_pooler: bool, where: dict[str, Any]) -> dict[str, Tensor]:
+    """Parameters of a checkpoint's encoder, renamed; without the pooler where the checkpoint has none."""
+    with quiet():  # the heads are left behind on purpose
+        encoder, report = AutoModel.from_pretrained(
+            path, add_pooling_layer=with_pooler, dtype=torch.float32, output_loading_info=True, **where
+        )
+    missing = set(report["missing_keys"])
+    if absent := sorted(name for name in missing if not name.startswith("pooler.")):
+        raise CheckpointError(f"{path}: {absent[0]} and {len(absent) - 1} more weights of the encoder are missing")
+    weights = {name: weight for name, weight in encoder.state_dict().items() if name not in missing}
+    return convert_reference_state_dict(layout, {name: w for name, w in weights.items() if ".act." not in name})
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let transformers report errors only."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)

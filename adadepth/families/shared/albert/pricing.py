@@ -1,0 +1,58 @@
+"""The work of an ALBERT whose sequences have depths of their own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import AlbertConfig
+
+from adadepth.families.shared.albert.configuration import AlbertShape
+from adadepth.halting.trace import ComputedSteps, DepthTrace, Work
+
+
+def price_sequences(
+    config: AlbertShape | AlbertConfig, trace: DepthTrace, *, each_step: float, once: float = 0.0
+) -> Work:
+    """Multiply-accumulates of a traced batch, heads included; the embeddings' lookups are not counted.
+
+    A step of S tokens costs 4 H^2 for the projections, 2 S H for attention and 2 H F, times S, and its heads.
+
+    Args:
+        config: Widths E, H, F.
+        trace: With `tokens`. Without `rows_per_step` and `width`, all rows are taken to have run to the deepest one's
+            exit at the longest one's length. With `computed`, the layer's own count replaces rows times width.
+        each_step: Work of the heads that read every step, for one sequence.
+        once: Work of the heads that read the last step only.
+    """
+    assert trace.tokens is not None
+    hidden, inner, entry = config.hidden_size, config.intermediate_size, config.embedding_size * config.hidden_size
+
+    def step_work(length: Tensor) -> Tensor:
+        return length * (4 * hidden**2 + 2 * length * hidden + 2 * hidden * inner) + each_step
+
+    updates, valid, tokens = trace.updates.double(), trace.valid.double(), trace.tokens.double()
+    before_and_after = tokens * entry + once
+    adaptive = updates * step_work(tokens) + before_and_after
+    full = trace.max_depth * step_work(tokens) + before_and_after
+
+    steps = trace.executed_steps or int(updates.max())
+    width = tokens.max() if trace.width is None else trace.width
+    widths = torch.as_tensor(width, dtype=torch.float64, device=tokens.device).expand(steps)
+    rows = torch.full_like(widths, len(updates)) if trace.rows_per_step is None else trace.rows_per_step.to(widths)
+    around = len(updates) * (widths[0] * entry + once)
+    dense = len(updates) * updates.max() * step_work(widths[0]) + around
+    if trace.computed is None:
+        blocks = (rows * step_work(widths)).sum()
+    else:
+        blocks = block_work(config, trace.computed).to(dense) + each_step * rows.sum()
+    return Work(blocks + around, dense, (adaptive * valid).sum(), (full * valid).sum())
+
+
+def block_work(config: AlbertShape | AlbertConfig, computed: ComputedSteps) -> Tensor:
+    """Multiply-accumulates of a shared layer that computed some of its units only, float64, ().
+
+    A query and its feed-forward cost 2 H^2 + 2 H F, a key and its value 2 H^2, a pair 2 H.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys, pairs = (counts.double().sum() for counts in computed)
+    return queries * (2 * hidden**2 + 2 * hidden * inner) + keys * 2 * hidden**2 + pairs * 2 * hidden

@@ -1,1 +1,0 @@
-"""What every ALBERT family shares, and plain ALBERT under this project's contract."""

@@ -1,0 +1,51 @@
+"""Seconds of calls that are compared: machines drift, so they are timed in turns, and medians are reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
+
+import torch
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def time_interleaved(
+    calls: Mapping[Name, Callable[[], object]], repeats: int, warmup: int, device: torch.device
+) -> dict[Name, dict[str, float]]:
+    """Time every call once a round, for so many rounds.
+
+    Args:
+        calls: What to time, by name.
+        repeats: Rounds that count.
+        warmup: Rounds before them.
+        device: Where the calls run; an accelerator is waited for before and after each.
+
+    Returns:
+        By name: `median`, `p10` and `p90` in seconds, and `n`, the number of times.
+    """
+    seconds: dict[Name, list[float]] = {name: [] for name in calls}
+    for _ in range(warmup + repeats):
+        for name, call in calls.items():
+            seconds[name].append(_time_call(call, device))
+    return {name: _summarise(values[warmup:]) for name, values in seconds.items()}
+
+
+def _time_call(call: Callable[[], object], device: torch.device) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    call()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _summarise(seconds: list[float]) -> dict[str, float]:
+    shares = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    low, median, high = torch.tensor(seconds, dtype=torch.float64).quantile(shares).tolist()
+    return {"median": median, "p10": low, "p90": high, "n": len(seconds)}

@@ -1,0 +1,130 @@
+"""Saving heads without their bases, and putting them together again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from adadepth import (
+    AdaLayersConfig,
+    AdaLayersForSequenceClassification,
+    AdaLayersForTokenClassification,
+    convert_reference_state_dict,
+)
+from adadepth.errors import CheckpointError, ConfigError
+from tests.unit.families.adalayers_support import BASES, HEAD, VARIANTS, save_base, set_scores, texts
+
+
+def names_in(folder):
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return set(file.keys())
+
+
+@pytest.mark.parametrize(
+    ("auto", "own"),
+    [
+        (AutoModelForSequenceClassification, AdaLayersForSequenceClassification),
+        (AutoModelForTokenClassification, AdaLayersForTokenClassification),
+    ],
+)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_head_finds_its_base_again(variant, auto, own, tmp_path):
+    base = save_base("bert", tmp_path / "base")
+    model = own.from_base(base, **(HEAD | VARIANTS[variant]), num_labels=3)
+    if model.config.learns_distribution:
+        set_scores(model, [1.0, 0.9, 1.1, 0.8, 1.2])
+    if model.config.freeze_base_model is False:
+        with torch.no_grad():  # as if trained
+            next(model.model.parameters()).add_(0.1)
+    model.save_pretrained(tmp_path / "head")
+    assert (tmp_path / "head" / "config.json").read_text().count(base) == 1, "only base_model names the place"
+    has_base = any(name.startswith("model.") for name in names_in(tmp_path / "head"))
+    assert has_base is not model.config.freeze_base_model
+    loaded = auto.from_pretrained(tmp_path / "head")
+    assert type(loaded) is own
+    assert not loaded.training
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(**texts()).logits, model(**texts()).logits)
+    given = own.from_pretrained(tmp_path / "head", config=loaded.config, attn_implementation="eager")
+    assert given.model.config._attn_implementation == "eager"
+    with torch.no_grad():
+        torch.testing.assert_close(given(**texts()).logits, model(**texts()).logits, atol=1e-5, rtol=0)
+    assert {n for n, w in loaded.named_parameters() if w.requires_grad} == {
+        n for n, w in model.named_parameters() if w.requires_grad
+    }
+
+
+def test_a_frozen_base_is_saved_when_it_is_asked_for_or_lies_nowhere_else(tmp_path):
+    base = save_base("t5", tmp_path / "base")
+    model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
+    kept = AdaLayersForSequenceClassification.from_base(base, **HEAD, save_base=True)
+    unnamed = AdaLayersForSequenceClassification(AdaLayersConfig(base_config=BASES["t5"], **HEAD)).eval()
+    for number, (one, options) in enumerate([(model, {"save_base": True}), (kept, {}), (unnamed, {})]):
+        folder = tmp_path / str(number)
+        one.save_pretrained(folder, **options)
+        loaded = AdaLayersForSequenceClassification.from_pretrained(folder)
+        assert loaded.config.base_saved
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(**texts()).logits, one(**texts()).logits)
+        loaded.save_pretrained(tmp_path / "again")
+        assert names_in(tmp_path / "again") == names_in(folder) == set(one.state_dict())
+    model.save_pretrained(tmp_path / "alone")
+    assert names_in(tmp_path / "alone") == {name for name in model.state_dict() if not name.startswith("model.")}
+
+
+def test_other_weights_under_the_same_name_are_refused(tmp_path):
+    base = save_base("bert", tmp_path / "base")
+    AdaLayersForSequenceClassification.from_base(base, **HEAD).save_pretrained(tmp_path / "head")
+    save_base("bert", tmp_path / "base", seed=1)
+    with pytest.raises(CheckpointError, match=r"base_model=.*: its weights are not those that .* was") as error:
+        AdaLayersForSequenceClassification.from_pretrained(tmp_path / "head")
+    assert "\n" not in str(error.value)
+
+
+def test_a_base_may_have_moved(tmp_path):
+    base = save_base("bert", tmp_path / "base")
+    model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
+    model.save_pretrained(tmp_path / "head")
+    (tmp_path / "base").rename(tmp_path / "moved")
+    with pytest.raises(CheckpointError, match="base_model="):
+        AdaLayersForSequenceClassification.from_pretrained(tmp_path / "head")
+    loaded = AdaLayersForSequenceClassification.from_pretrained(
+        tmp_path / "head", base_model=str(tmp_path / "moved"), dtype=torch.bfloat16, output_loading_info=True
+    )[0]
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.bfloat16}
+    with torch.no_grad():
+        found, expected = loaded(**texts()).logits.float(), model(**texts()).logits
+    torch.testing.assert_close(found, expected, atol=0.05, rtol=0.1)
+
+
+def test_wrong_bases_and_fields_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="base_model=/nowhere"):
+        AdaLayersForSequenceClassification.from_base("/nowhere/at/all", **HEAD)
+    with pytest.raises(ConfigError, match=r"project_dims: .* \(did you mean 'project_dim'\?\)"):
+        AdaLayersForSequenceClassification.from_base(save_base("bert", tmp_path), project_dims=3)
+
+
+def test_the_trainers_checkpoint_state_loads_without_complaint(tmp_path):
+    """The trainer compares the missing names with those that the model says it leaves out."""
+    model = AdaLayersForSequenceClassification.from_base(save_base("bert", tmp_path), **HEAD)
+    for _ in range(2):
+        own = {name: weight for name, weight in model.state_dict().items() if not name.startswith("model.")}
+        report = model.load_state_dict(own, strict=False)
+        assert set(report.missing_keys) == set(model._keys_to_ignore_on_save)
+        set_scores(model, [5.0, 5.0, 0.0, 0.0, 0.0])
+        model.truncate(0.01)
+
+
+@pytest.mark.parametrize("kind", ["bert", "bart"])
+def test_an_originals_base_becomes_an_encoder(kind, tmp_path):
+    from transformers import AutoModel
+
+    model = AdaLayersForSequenceClassification.from_base(save_base(kind, tmp_path), **HEAD)
+    original = {f"model.{name}": weight for name, weight in AutoModel.from_pretrained(tmp_path).state_dict().items()}
+    original |= {name: weight for name, weight in model.state_dict().items() if not name.startswith("model.")}
+    original["distribution"] = original["distribution"].unsqueeze(1)
+    converted = convert_reference_state_dict("adalayers", original)
+    model.load_state_dict(converted)
+    assert converted["distribution"].shape == (5,)

@@ -1,0 +1,164 @@
+"""Derived networks equal the supernet with one-hot gates, and survive being saved."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+import adadepth
+from adadepth import ParXLConfig, ParXLForCausalLM, ParXLSupernet, derive_par_xl
+from adadepth.errors import ConfigError, DataError
+from tests.unit.families.par_xl_support import ORIGINAL, small_network, small_supernet, words
+
+CHANGES = [{}, ORIGINAL, {"branch_norm": "paper"}, {"cutoffs": [9, 20], "tie_word_embeddings": True}]
+
+
+def one_hot_gates(architecture):
+    return [[1e4 if operation == kind else 0.0 for operation in "sf-"] for kind in architecture]
+
+
+@torch.no_grad()
+def two_segments(model, **options):
+    first = model(words(length=5), **options)
+    return first.logits, model(words(length=3, seed=1), memory=first.memory, **options).logits
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+@pytest.mark.parametrize("architecture", ["sf-s", "ffff", "ssss", "-s-f", "----"])
+def test_equals_the_supernet_with_one_hot_gates(architecture, changes, tmp_path):
+    supernet = small_supernet(gates=one_hot_gates(architecture), **changes)
+    expected = two_segments(supernet, gates="soft")
+    assert supernet.architecture() == architecture
+    network = derive_par_xl(supernet)
+    network.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is ParXLForCausalLM
+    for logits in (two_segments(network), two_segments(loaded), two_segments(supernet, gates="argmax")):
+        for found, wanted in zip(logits, expected, strict=True):
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_holds_nothing_but_what_it_runs():
+    supernet = small_supernet()
+    network = derive_par_xl(supernet, "sf-s")
+    names = set(network.state_dict())
+    assert names < set(supernet.state_dict())
+    branches = {".".join(name.split(".")[2:4]) for name in names if name.startswith("model.blocks.")}
+    assert branches == {"0.attention", "1.feed_forward", "3.attention"}
+    assert (network.config.architecture, supernet.config.architecture) == ("sf-s", None)
+    assert network(words()).memory.shape[0] == 2
+    assert supernet(words()).memory.shape[0] == 4
+
+
+def test_weights_are_copies():
+    supernet = small_supernet()
+    network = derive_par_xl(supernet, "ffff")
+    before = network(words()).logits
+    with torch.no_grad():
+        for weight in supernet.parameters():
+            weight.zero_()
+    assert torch.equal(network(words()).logits, before)
+
+
+def test_takes_the_most_probable_operations():
+    assert derive_par_xl(small_supernet()).config.architecture == "sf-s"
+
+
+def test_fresh_weights_for_any_number_of_blocks():
+    supernet = small_supernet(hidden_dropout_prob=0.2, cutoffs=[9])
+    network = derive_par_xl(supernet, "sfsfsf", keep_weights=False)
+    assert network.config.num_hidden_layers == 6
+    assert (network.config.hidden_dropout_prob, network.config.cutoffs) == (0.2, [9])
+    assert not torch.equal(network.model.embedding.tables[0].weight, supernet.model.embedding.tables[0].weight)
+
+
+def test_keeps_precision_and_mode():
+    supernet = small_supernet().to(torch.bfloat16).train()
+    network = derive_par_xl(supernet)
+    assert network.dtype == torch.bfloat16
+    assert network.training
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("sfs", "architecture=sfs: 3 blocks; the weights are of a supernet with 4"),
+        ("sfx-", "architecture=.*: 'x' at block 3"),
+    ],
+)
+def test_other_architectures_are_refused(architecture, message):
+    with pytest.raises(ConfigError, match=message):
+        derive_par_xl(small_supernet(), architecture)
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+def test_a_saved_supernet_is_the_same(changes, tmp_path):
+    supernet = small_supernet(**changes)
+    supernet.save_pretrained(tmp_path)
+    loaded = ParXLSupernet.from_pretrained(tmp_path)
+    assert torch.equal(loaded.gates, supernet.gates)
+    for found, wanted in zip(two_segments(loaded), two_segments(supernet), strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-6)
+    loaded.train().set_step(1, 4)
+    supernet.train().set_step(1, 4)
+    torch.testing.assert_close(loaded(words()).logits, supernet(words()).logits, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("auto", [ParXLForCausalLM, AutoModelForCausalLM])
+def test_a_supernet_is_not_loaded_as_a_network(auto, tmp_path):
+    small_supernet().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        auto.from_pretrained(tmp_path)
+    assert str(caught.value) == (
+        "architecture=None: ParXLForCausalLM is a fixed network; ParXLSupernet searches for one"
+    )
+
+
+def test_a_network_is_not_loaded_as_a_supernet(tmp_path):
+    small_network("sf").save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"^architecture=sf: a ParXLSupernet searches for one; ParXLForCausalLM hold"):
+        ParXLSupernet.from_pretrained(tmp_path)
+
+
+def test_ties_every_cluster(tmp_path):
+    model = small_network("sf", cutoffs=[9, 20], tie_word_embeddings=True)
+    for table, word in zip(model.head.tables, model.model.embedding.tables, strict=True):
+        assert table.weight is word.weight
+    untied = small_network("sf", cutoffs=[9, 20])
+    assert len(untied.model.embedding.tables) == 1
+    tables = 9 * 16 + 11 * 4 + 20 * 1
+    projections = 16 * 4 + 16 * 1
+    saved = sum(w.numel() for w in untied.parameters()) - sum(w.numel() for w in model.parameters())
+    assert saved == 40 * 16 - projections
+    assert sum(table.weight.numel() for table in model.head.tables) == tables
+
+
+def test_registered(tmp_path):
+    assert isinstance(AutoConfig.for_model("par_xl"), ParXLConfig)
+    assert {"ParXLConfig", "ParXLForCausalLM", "ParXLSupernet", "derive_par_xl"} <= set(adadepth.__all__)
+    from tokenizers import Tokenizer, models
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")))
+    tokenizer.save_pretrained(tmp_path)
+    small_network("sf").config.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).convert_tokens_to_ids(["b", "a"]) == [1, 0]
+
+
+def test_greedy_generation_equals_a_loop_of_full_passes():
+    model, prompt = small_network("sfsf", eos_token_id=None, initializer_range=1.0), words(length=4)
+    text = prompt
+    for _ in range(6):
+        with torch.no_grad():
+            text = torch.cat([text, model(text).logits[:, -1].argmax(-1, keepdim=True)], dim=1)
+    assert len(set(text[0, 4:].tolist())) > 1
+    assert torch.equal(model.generate(prompt, max_new_tokens=6, do_sample=False), text)
+    assert model.generate(prompt, max_new_tokens=6, num_beams=3, do_sample=False).shape == (2, 10)
+
+
+def test_prompts_of_several_lengths_are_refused():
+    model, prompt = small_network("sf"), words(length=4)
+    mask = torch.ones_like(prompt)
+    mask[0, 0] = 0
+    with pytest.raises(DataError, match="attention_mask: prompts of one batch must be of one length"):
+        model.generate(prompt, attention_mask=mask, max_new_tokens=2)

@@ -1,0 +1,260 @@
+"""Exits of stepwise models: finished rows leave the batch, and what comes back is what each row would get alone."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from adadepth.families.shared.albert.stepping import AlbertStepper
+from adadepth.families.shared.stepwise import run_steps
+from adadepth.halting.exit_rules import parse_rule
+from tests.models_support import padded_batch, small_multi_exit, small_ponder
+
+LENGTHS = (10, 7, 2, 12, 5, 9, 3, 8)
+COMMON = ["fixed:3", "entropy:0.5", "normalised_entropy:0.6", "confidence:0.75", "margin:0.4", "patience:2"]
+HALTING = ["sample", "quantile:0.5", "quantile:0", "quantile:1", "expectation"]
+CASES = [(small_ponder, rule) for rule in (*HALTING, *COMMON)] + [(small_multi_exit, rule) for rule in COMMON]
+
+
+def evaluate(model, batch, rule, **kwargs):
+    with torch.no_grad():
+        return model(**batch, exit_rule=rule, generator=torch.Generator().manual_seed(3), **kwargs)
+
+
+@pytest.mark.parametrize(("make", "rule"), CASES)
+def test_leaving_the_batch_changes_no_prediction(make, rule):
+    """The exit step and the prediction of every row, against running all rows through all steps."""
+    model, batch = make(num_labels=3), padded_batch(LENGTHS)
+    left, stayed = evaluate(model, batch, rule), evaluate(model, batch, rule, run_all_steps=True)
+    assert left.exit_steps.equal(stayed.exit_steps)
+    torch.testing.assert_close(left.logits, stayed.logits, atol=1e-5, rtol=0)
+    steps = torch.arange(1, 7)
+    ran = steps <= left.exit_steps.unsqueeze(1)
+    assert left.step_logits.isnan().all(dim=-1).equal(~ran)
+    torch.testing.assert_close(left.step_logits[ran], stayed.step_logits[ran], atol=1e-5, rtol=0)
+    if model.exit_signals == {"logits", "halting"}:
+        assert left.halting_logits.isnan().equal(~ran)
+        assert left.halting_probabilities.isnan().equal(~ran)
+        torch.testing.assert_close(left.halting_logits[ran], stayed.halting_logits[ran], atol=1e-4, rtol=0)
+    assert not stayed.step_logits.isnan().any()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"halting_head": "linear_diff"}, {"halting_head": "linear_cat", "readout": "pooler"}]
+)
+def test_heads_on_consecutive_steps_keep_each_rows_own_predecessor(changes):
+    model, batch = small_ponder(**changes), padded_batch(LENGTHS)
+    left, stayed = (evaluate(model, batch, "sample", run_all_steps=run_all) for run_all in (False, True))
+    assert left.exit_steps.equal(stayed.exit_steps)
+    ran = ~left.halting_logits.isnan()
+    assert 0 < left.trace.rows_per_step[-1] < 8
+    torch.testing.assert_close(left.halting_logits[ran], stayed.halting_logits[ran], atol=1e-4, rtol=0)
+
+
+def test_the_cases_exercise_many_exits():
+    """Otherwise a row written to the wrong place could go unnoticed."""
+    batch = padded_batch(LENGTHS)
+    assert len(evaluate(small_ponder(), batch, "quantile:0.5").exit_steps.unique()) >= 3
+    assert len(evaluate(small_multi_exit(num_labels=3), batch, "confidence:0.75").exit_steps.unique()) >= 3
+    logits = evaluate(small_ponder(), batch, "quantile:0.5").logits
+    assert torch.cdist(logits, logits).add(torch.eye(8)).min() > 1e-3, "rows must be told apart by their predictions"
+
+
+@pytest.mark.parametrize(("make", "rule"), CASES)
+def test_a_batch_equals_its_rows_alone(make, rule):
+    model, batch = make(), padded_batch(LENGTHS)
+    together = evaluate(model, batch, rule)
+    generator = torch.Generator().manual_seed(3)
+    for row, length in enumerate(LENGTHS):
+        alone = {name: value[row : row + 1, :length] for name, value in batch.items()}
+        with torch.no_grad():
+            single = model(**alone, exit_rule=rule, generator=generator)
+        assert single.exit_steps.item() == together.exit_steps[row].item()
+        torch.testing.assert_close(single.logits[0], together.logits[row], atol=1e-5, rtol=1e-5)
+
+
+def test_every_step_computes_the_rows_that_still_run():
+    model = small_ponder()
+    batch = {name: torch.nn.functional.pad(value, (0, 4)) for name, value in padded_batch(LENGTHS).items()}
+    outputs = evaluate(model, batch, "quantile:0.5")
+    steps = torch.arange(1, outputs.trace.executed_steps + 1)
+    running = outputs.exit_steps >= steps.unsqueeze(1)
+    assert outputs.trace.rows_per_step.equal(running.sum(dim=1))
+    assert outputs.trace.executed_steps == outputs.exit_steps.max()
+    longest = (running * torch.tensor(LENGTHS)).amax(dim=1)
+    widths = torch.where(running.all(dim=1), 16, longest)
+    assert outputs.trace.width.equal(widths)
+    assert widths.min() < 8 < widths.max()
+    tokens = (running * torch.tensor(LENGTHS)).sum(dim=1)
+    assert outputs.trace.computed.queries.equal(tokens)
+    assert outputs.trace.computed.keys.equal(tokens)
+    assert outputs.trace.computed.pairs.equal(running.sum(dim=1) * longest**2)
+
+
+def test_attention_that_cannot_be_packed_pads_its_rows():
+    """FlexAttention has a mask of its own kind; the rows are then narrowed to a multiple of eight."""
+    model, batch = (
+        small_ponder(),
+        {name: torch.nn.functional.pad(value, (0, 4)) for name, value in padded_batch(LENGTHS).items()},
+    )
+    packed = evaluate(model, batch, "quantile:0.5")
+    model.set_attn_implementation("flex_attention")
+    padded = evaluate(model, batch, "quantile:0.5")
+    assert padded.exit_steps.equal(packed.exit_steps)
+    torch.testing.assert_close(padded.logits, packed.logits, atol=1e-5, rtol=0)
+    steps = torch.arange(1, padded.trace.executed_steps + 1)
+    running = padded.exit_steps >= steps.unsqueeze(1)
+    longest = (running * torch.tensor(LENGTHS)).amax(dim=1)
+    assert padded.trace.width.equal(torch.where(running.all(dim=1), 16, (longest + 7) // 8 * 8))
+    assert padded.trace.computed.queries.equal(running.sum(dim=1) * padded.trace.width)
+
+
+def test_rows_of_one_length_or_without_a_mask_are_never_narrowed():
+    model, batch = small_ponder(), padded_batch((12,) * 8)
+    masked = evaluate(model, batch, "quantile:0.5")
+    del batch["attention_mask"]
+    unmasked = evaluate(model, batch, "quantile:0.5")
+    assert masked.trace.tokens.equal(unmasked.trace.tokens)
+    assert unmasked.trace.tokens.tolist() == [12] * 8
+    assert set(masked.trace.width.tolist()) <= {12}
+    torch.testing.assert_close(masked.logits, unmasked.logits)
+
+
+def test_a_row_without_tokens_disturbs_nobody():
+    model, batch = small_ponder(), padded_batch((12, 8, 5, 3))
+    expected = evaluate(model, batch, "fixed:3")
+    batch["attention_mask"][3] = 0
+    found = evaluate(model, batch, "fixed:3")
+    torch.testing.assert_close(found.logits[:3], expected.logits[:3], atol=1e-5, rtol=0)
+    assert found.logits.isfinite().all()
+
+
+def test_padding_on_the_left_is_kept():
+    model, batch = small_ponder(), padded_batch((12, 8, 8, 8))
+    left = {
+        name: torch.stack([row.roll(12 - n) for row, n in zip(value, (12, 8, 8, 8), strict=True)])
+        for name, value in batch.items()
+    }
+    rule = "fixed:4"
+    compacted, stayed = evaluate(model, left, rule), evaluate(model, left, rule, run_all_steps=True)
+    torch.testing.assert_close(compacted.logits, stayed.logits, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_attention_implementations_agree(attention):
+    model, batch = small_ponder(), padded_batch(LENGTHS)
+    expected = evaluate(model, batch, "quantile:0.5")
+    model.set_attn_implementation(attention)
+    got = evaluate(model, batch, "quantile:0.5")
+    assert got.exit_steps.equal(expected.exit_steps)
+    torch.testing.assert_close(got.logits, expected.logits, atol=1e-5, rtol=0)
+
+
+def test_the_trace_tells_the_depths():
+    model, batch = small_ponder(), padded_batch(LENGTHS)
+    for outputs in (evaluate(model, batch, "quantile:0.5"), evaluate(model, batch, "quantile:0.5", run_all_steps=True)):
+        trace = outputs.trace
+        assert trace.unit == "sequence"
+        assert trace.updates.dtype == torch.float32
+        assert trace.updates.equal(outputs.exit_steps.float())
+        assert trace.valid.all()
+        assert trace.max_depth == 6
+        assert trace.tokens.tolist() == list(LENGTHS)
+        for row, depth in enumerate(outputs.exit_steps.tolist()):
+            probabilities = trace.step_probabilities[row]
+            torch.testing.assert_close(probabilities[:depth], outputs.halting_probabilities[row, :depth])
+            assert not probabilities[depth:].any()
+
+
+def test_all_steps_run_when_the_loss_needs_them():
+    model, batch = small_ponder(), padded_batch()
+    labels = torch.tensor([0, 1, 0])
+    with torch.no_grad():
+        assert model(**batch).posterior is None
+        labelled = model(**batch, labels=labels, exit_rule="quantile:0.5")
+        trained = model.train()(**batch, exit_rule="quantile:0.5")
+    for outputs in (labelled, trained):
+        assert not outputs.step_logits.isnan().any()
+        assert outputs.posterior.pmf.shape == (3, 6)
+        assert outputs.trace.executed_steps == 6
+        assert outputs.trace.rows_per_step.tolist() == [3] * 6
+    with pytest.raises(ValueError, match="the loss needs every step"):
+        model(**batch, labels=labels, run_all_steps=False)
+
+
+def test_sampling_follows_the_generator():
+    model, batch = small_ponder(), padded_batch(LENGTHS)
+    draws = [evaluate(model, batch, "sample").exit_steps for _ in range(2)]
+    assert draws[0].equal(draws[1])
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        others = torch.stack([model(**batch, exit_rule="sample", generator=generator).exit_steps for _ in range(8)])
+    assert (others != draws[0]).any()
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails at operations whose result's shape or value the host must know."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        aten = torch.ops.aten
+        waits = operation in (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default)
+        if operation in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
+            waits = any(index is not None and index.dtype == torch.bool for index in args[1])
+        assert not waits, operation
+        return operation(*args, **(kwargs or {}))
+
+
+def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
+    """On an accelerator a question to the device would empty its queue; labels are looked at on the CPU only."""
+    monkeypatch.setattr("adadepth.families.shared.losses.check_classes", lambda labels, classes: None)
+    monkeypatch.setattr("adadepth.families.shared.albert.stepping._packs", lambda *args, training: not training)
+    batch, labels = padded_batch(LENGTHS), torch.tensor([0, 1, 1, 0, -100, 1, 0, 1])
+    for model, rule in ((small_ponder(), "quantile:0.5"), (small_multi_exit(), "entropy:0.3")):
+        embedded = model.train().albert.embeddings(batch["input_ids"], batch["token_type_ids"])
+        training, evaluation = (
+            AlbertStepper(model.config, model.albert, model.read, embedded, batch["attention_mask"], {})
+            for _ in range(2)
+        )
+        with NoWaiting():
+            outputs = model.run(training, rows=8, device=embedded.device, labels=labels, exit_rule=rule)
+            outputs.loss.backward()
+        with NoWaiting(), pytest.raises(AssertionError, match="nonzero"):
+            model.eval().run(evaluation, rows=8, device=embedded.device, exit_rule="fixed:1")
+
+
+class CountingStepper:
+    """Rows that say their own number and halt at given steps; checks that it is told to keep what it has."""
+
+    width, computed = 1, None
+
+    def __init__(self, exits):
+        self.rows = torch.arange(len(exits)).float()
+        self.exits = torch.tensor(exits)
+        self.step = 0
+
+    def advance(self):
+        self.step += 1
+        certain = torch.where(self.exits <= self.step, 80.0, -80.0)
+        return torch.stack([self.rows, torch.full_like(self.rows, self.step)], dim=1), certain
+
+    def keep(self, rows):
+        assert 0 < len(rows) < len(self.rows)
+        self.rows, self.exits = self.rows[rows], self.exits[rows]
+
+
+@pytest.mark.parametrize("exits", [[2, 1, 4, 1, 3, 2], [1, 1], [5, 5, 5], [4], [1, 5], [3, 3, 1, 9]])
+def test_results_return_to_the_rows_they_came_from(exits):
+    """Row numbers ride along as logits: after rows have left, positions and row numbers differ."""
+    steps = run_steps(
+        CountingStepper(exits),
+        parse_rule("quantile:0.5"),
+        rows=len(exits),
+        max_steps=5,
+        device=torch.device("cpu"),
+        run_all=False,
+    )
+    expected = [min(step, 5) for step in exits]
+    assert steps.exit_steps.tolist() == expected
+    for row, depth in enumerate(expected):
+        assert steps.logits[row, :depth].tolist() == [[row, step] for step in range(1, depth + 1)]
+        assert steps.logits[row, depth:].isnan().all()
+    assert steps.rows.tolist() == [sum(depth >= step for depth in expected) for step in range(1, max(expected) + 1)]
