@@ -47,6 +47,8 @@ class DepthTrace:
             Shape (B, T) for tokens, (B,) for sequences.
         valid: Boolean, shape of `updates`; false at padding.
         max_depth: The largest number of updates a unit can receive.
+        ran: Which of the N iterations each unit ran, boolean, (*updates.shape, N), so that `updates` is their number.
+            None: its first `updates` ones.
         remainders: What was left to reach a halting sum of one, shape of `updates`.
         step_probabilities: Halting probability of each iteration, 0 once a unit has halted; (*updates.shape, N).
         executed_steps: Iterations the batch really ran, N. At least the deepest unit's updates.
@@ -77,6 +79,7 @@ class DepthTrace:
     executed_operations: Tensor | None = None
     memory_length: int = 0
     computed: ComputedSteps | None = None
+    ran: Tensor | None = None
 
 
 class Work(NamedTuple):

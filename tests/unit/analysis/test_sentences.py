@@ -94,3 +94,15 @@ def test_sequence_depths_and_absent_remainders() -> None:
     assert (first["index"], deepest["index"], shallowest["index"]) == (0, 1, 0)
     assert set(deepest["updates"]) == {5}
     assert set(deepest["remainders"]) == set(deepest["predicted"]) == {None}
+
+
+def test_iterations_are_kept_where_the_trace_tells_them() -> None:
+    ids = torch.tensor([[7, 8, 9]])
+    batch = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0]]), "labels": torch.full_like(ids, -100)}
+    ran = torch.tensor([[[False, True, False, True], [False] * 4, [False] * 4]])
+    trace = DepthTrace("token", ran.sum(dim=-1), batch["attention_mask"].bool(), 4, ran=ran)
+    sampler = SentenceSampler(str)
+    sampler.update(batch, trace, torch.full(ids.shape, torch.nan), ids)
+    (sentence,) = sampler.sentences()
+    assert sentence["updates"] == [2, 0]
+    assert sentence["iterations"] == [[2, 4], []]
