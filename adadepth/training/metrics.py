@@ -55,8 +55,7 @@ class PretrainingMetrics:
             if count := sums[f"{part}_count"]:
                 metrics[f"{part}_loss"] = sums[f"{part}_loss"] / count
                 metrics[f"{part}_accuracy"] = sums[f"{part}_correct"] / count
-        metrics["ponder_cost"] = sums["ponder"] / sums["ponder_count"]
-        metrics["ponder_loss"] = self.act_penalty * metrics["ponder_cost"]
+        metrics["ponder_loss"] = self.act_penalty * sums["ponder"] / sums["ponder_count"]
         if count := sums["readouts_count"]:
             metrics["readouts_loss"] = sums["readouts"] / count
         parts = ("mlm_loss", "sop_loss", "ponder_loss", "readouts_loss")

@@ -51,7 +51,7 @@ class SentenceSampler:
             predictions: Predicted ids, or numbers of labels; read where `losses` is a number, (B, T).
         """
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
-        updates = _per_token(trace.updates, real)
+        updates = _per_token(trace.updates, real).float()
         unknown = torch.full_like(updates, math.nan)
         remainders = unknown if trace.remainders is None else _per_token(trace.remainders, real)
         kinds = batch.get("mask_kind", torch.zeros_like(ids))
