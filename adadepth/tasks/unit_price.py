@@ -13,7 +13,7 @@ from torch import Tensor
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.exits.study import Price
 from adadepth.analysis.exits.token_units import sequences_of
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Execution
 
 
 def price_of(model: Any, records: StepRecords, *, by_token: bool) -> Price:
@@ -45,9 +45,7 @@ def _sequences(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrac
         updates=exit_steps.float(),
         valid=torch.ones_like(exit_steps, dtype=torch.bool),
         max_depth=max_steps,
-        executed_steps=int(exit_steps.max()),
-        tokens=lengths,
-        width=lengths.max(),
+        execution=Execution(int(exit_steps.max()), tokens=lengths, width=lengths.max()),
     )
 
 
@@ -59,7 +57,7 @@ def _tokens_together(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> Dep
         updates=exit_steps.unsqueeze(1) * valid.float(),
         valid=valid,
         max_depth=max_steps,
-        executed_steps=int(exit_steps.max()),
+        execution=Execution(int(exit_steps.max())),
     )
 
 
@@ -75,6 +73,5 @@ def _tokens(exit_steps: Tensor, lengths: Tensor, sequences: Tensor, max_steps: i
         updates=updates,
         valid=updates > 0,
         max_depth=max_steps,
-        executed_steps=int(exit_steps.max()),
-        tokens=lengths[first],
+        execution=Execution(int(exit_steps.max()), tokens=lengths[first]),
     )

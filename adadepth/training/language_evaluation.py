@@ -98,7 +98,7 @@ class LanguageModelEvaluation:
             self._batches += torch.stack([losses.mean().exp(), losses.new_ones(())])
         if self.wants_statistics:
             self._work += torch.stack(self.model.price(outputs.trace)).double()
-            self._tokens += outputs.trace.tokens.sum()
+            self._tokens += outputs.trace.executed.tokens.sum()
 
     def merge(self) -> None:
         """Add the sums of all processes."""

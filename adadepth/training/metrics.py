@@ -36,7 +36,7 @@ class PretrainingMetrics:
             added["sop_loss"] = nn.functional.cross_entropy(logits, labels[labelled], reduction="sum")
             added["sop_correct"] = (logits.argmax(dim=-1) == labels[labelled]).sum()
             added["sop_count"] = counts["sop"]
-        added["ponder"] = (outputs.trace.updates + outputs.trace.remainders).double().sum()
+        added["ponder"] = (outputs.trace.updates + outputs.trace.halting.remainders).double().sum()
         added["ponder_count"] = counts["ponder"]
         if "readouts" in counts:
             added["readouts"] = outputs.loss_parts["readouts"].double() * counts["readouts"]

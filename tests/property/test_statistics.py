@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth.analysis.measure.statistics import HaltingStatistics
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Halting
 
 DEPTH = 4
 Unit = tuple[bool, list[bool], list[float]]  # whether it is real, the iterations that it ran, its probabilities
@@ -28,7 +28,7 @@ def trace_of(batch: list[Unit]) -> DepthTrace:
     valid = torch.tensor([[real for real, _, _ in batch]])
     ran = torch.tensor([[iterations for _, iterations, _ in batch]]) & valid[..., None]
     probabilities = torch.tensor([[values for _, _, values in batch]])
-    return DepthTrace("token", ran.sum(dim=-1), valid, DEPTH, step_probabilities=probabilities, ran=ran)
+    return DepthTrace("token", ran.sum(dim=-1), valid, DEPTH, halting=Halting(probabilities), ran=ran)
 
 
 @given(units)

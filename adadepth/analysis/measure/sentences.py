@@ -53,7 +53,8 @@ class SentenceSampler:
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
         updates = _per_token(trace.updates, real).float()
         unknown = torch.full_like(updates, math.nan)
-        remainders = unknown if trace.remainders is None else _per_token(trace.remainders, real)
+        remainders = None if trace.halting is None else trace.halting.remainders
+        remainders = unknown if remainders is None else _per_token(remainders, real)
         kinds = batch.get("mask_kind", torch.zeros_like(ids))
         mean_depth = (updates * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
         index = batch["index"] if "index" in batch else torch.arange(len(ids), device=ids.device) + self._seen

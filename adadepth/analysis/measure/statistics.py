@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.analysis.measure.summary import flatten, summarise
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Halting, Work
 
 __all__ = ["COSINE_GROUPS", "HaltingStatistics", "flatten"]
 
@@ -117,13 +117,10 @@ class HaltingStatistics:
         members = torch.stack([classes[name].flatten() for name in self.classes]) & valid
         depth = trace.updates.round().long().clamp(0, self.max_depth).flatten()
         self._sums["depth"].scatter_add_(1, depth.expand(members.shape), members.long())
-        if trace.remainders is not None:
-            self._add("remainder", _where(members, trace.remainders.flatten()), members)
         ran = _iterations_run(trace, depth)
         self._sums["ran"][: len(ran)] += (ran & members[self.classes.index("all")]).sum(dim=-1)
-        if trace.step_probabilities is not None:
-            running = ran[: trace.step_probabilities.shape[-1]] & valid
-            self._add("probability", _where(running, trace.step_probabilities.flatten(0, -2).T), running)
+        if trace.halting is not None:
+            self._add_halting(trace.halting, ran & valid, members)
         if token_losses is not None:
             self._add_losses(token_losses.flatten(), depth, members)
         if right is not None:
@@ -146,6 +143,13 @@ class HaltingStatistics:
         """Add rows of values, summed over units, and the number of units behind each."""
         self._sums[name][: len(values)] += values.double().sum(dim=-1)
         self._sums[f"{name}_n"][: len(values)] += counted.sum(dim=-1)
+
+    def _add_halting(self, halting: Halting, running: Tensor, members: Tensor) -> None:
+        """Remainders of units, and the probabilities of the iterations they ran, (N, M)."""
+        if halting.remainders is not None:
+            self._add("remainder", _where(members, halting.remainders.flatten()), members)
+        running = running[: halting.probabilities.shape[-1]]
+        self._add("probability", _where(running, halting.probabilities.flatten(0, -2).T), running)
 
     def _add_losses(self, losses: Tensor, depth: Tensor, members: Tensor) -> None:
         members = members & ~losses.isnan()

@@ -30,7 +30,7 @@ from adadepth.families.adalayers.pretrained import OnBaseModel
 from adadepth.families.adalayers.pricing import price_layers
 from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.halting.layer_mixing import layer_weights, tail_masses
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
 @dataclass
@@ -332,9 +332,7 @@ class AdaLayersModel(OnBaseModel):
             updates=torch.full((rows,), float(active[-1]), device=mixed.device),
             valid=torch.ones_like(full, dtype=torch.bool),
             max_depth=depth,
-            executed_steps=blocks,
-            tokens=full if mask is None else mask.ne(0).sum(dim=1),
-            width=width,
+            execution=Execution(blocks, tokens=full if mask is None else mask.ne(0).sum(dim=1), width=width),
             layer_weights=nn.functional.pad(weights.detach(), (first, depth + 1 - first - len(weights))),
         )
 

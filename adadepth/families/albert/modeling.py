@@ -15,7 +15,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.families.shared.albert.pretrained import FromAnyAlbert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
 @dataclass
@@ -87,7 +87,7 @@ class PlainAlbertForSequenceClassification(FromAnyAlbert, AlbertForSequenceClass
             updates=torch.full((rows,), float(depth), device=state.device),
             valid=torch.ones_like(full, dtype=torch.bool),
             max_depth=depth,
-            executed_steps=depth,
-            tokens=full if attention_mask is None else attention_mask.ne(0).sum(dim=1),
-            width=width,
+            execution=Execution(
+                depth, tokens=full if attention_mask is None else attention_mask.ne(0).sum(dim=1), width=width
+            ),
         )

@@ -25,7 +25,7 @@ from adadepth.families.shared.losses import label_count
 from adadepth.families.shared.stepwise import run_steps
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile, check_rule, parse_rule
 from adadepth.halting.exits import predictions_at
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Execution
 
 SIGNALS = frozenset({"logits", "halting"})
 
@@ -102,12 +102,10 @@ def predict_steps(
         updates=stepper.updates,
         valid=start.valid,
         max_depth=model.config.max_steps,
-        executed_steps=len(steps.rows),
-        computed=steps.computed,
+        execution=Execution(len(steps.rows), computed=steps.computed),
     )
     return TaskOutput(
         logits=logits,
-        updates=stepper.updates,
         trace=trace,
         unit_slots=slots,
         step_logits=steps.logits,

@@ -33,7 +33,7 @@ from adadepth.families.shared.albert.encoder import (
 )
 from adadepth.families.shared.albert.ragged import Kernel
 from adadepth.families.shared.losses import LossTerm, combine_terms, sum_cross_entropy
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
 
 
 class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
@@ -81,9 +81,9 @@ class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
         """The penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or in tokens."""
         trace = outputs.trace
         assert trace is not None
-        assert trace.remainders is not None
+        assert outputs.remainders is not None
         count = trace.valid.sum() if self.config.penalty_reduction == "mean_tokens" else trace.valid.any(dim=1).sum()
-        return LossTerm((trace.updates + trace.remainders).sum(), count, self.config.act_penalty)
+        return LossTerm((trace.updates + outputs.remainders).sum(), count, self.config.act_penalty)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Tokens of a batch whose depth a budget counts: the real ones."""
@@ -117,15 +117,7 @@ class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
 
     def halting_fields(self, outputs: AlbertActOutput) -> dict[str, Any]:
         """The fields of a base output that every head passes on."""
-        names = [
-            "updates",
-            "remainders",
-            "ponder_cost",
-            "halting_probabilities",
-            "hidden_states",
-            "attentions",
-            "trace",
-        ]
+        names = ("ponder_cost", "hidden_states", "attentions", "trace")
         return {name: outputs[name] for name in names if outputs.get(name) is not None}
 
     def price(self, trace: DepthTrace) -> Work:
@@ -205,17 +197,12 @@ class AlbertActModel(AlbertActPreTrainedModel):
             updates=halting.updates,
             valid=valid,
             max_depth=self.config.num_hidden_layers,
-            remainders=halting.remainders,
-            step_probabilities=probabilities.detach(),
-            executed_steps=probabilities.shape[-1],
-            computed=computed,
+            execution=Execution(probabilities.shape[-1], computed=computed),
+            halting=Halting(probabilities, halting.remainders),
         )
         outputs = AlbertActOutput(
             last_hidden_state=state,
             pooler_output=None if self.pooler is None else self.pooled(state[:, 0]),
-            updates=halting.updates,
-            remainders=halting.remainders,
-            halting_probabilities=probabilities,
             trace=trace,
             readout_states=readouts,
         )

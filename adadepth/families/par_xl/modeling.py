@@ -220,9 +220,10 @@ class ParXLSupernet(ParXLPreTrainedModel):
         """N sum_b softmax(a_b) . c / c(sfsf...), the expected cost in mean blocks of the alternating network."""
         assert outputs.gate_probabilities is not None
         assert outputs.trace is not None
-        assert outputs.trace.tokens is not None
+        rows = outputs.trace.executed.tokens
+        assert rows is not None
         depth = self._expected_cost(outputs.gate_probabilities) * self.config.num_hidden_layers
-        count = torch.full((), len(outputs.trace.tokens), device=depth.device)
+        count = torch.full((), len(rows), device=depth.device)
         return LossTerm(depth * count, count)
 
     def _expected_cost(self, probabilities: Tensor) -> Tensor:

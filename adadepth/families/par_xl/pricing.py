@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from adadepth.families.par_xl.architectures import OPERATIONS, alternating
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Work, traced
 
 if TYPE_CHECKING:
     from adadepth.families.par_xl.configuration import ParXLConfig
+
+
+@traced
+@dataclass(frozen=True)
+class Operations:
+    """What a trace says of N blocks that choose between K operations.
+
+    Attributes:
+        weights: Of every operation, float32, (N, K).
+        executed: Which of them really ran, boolean, (N, K).
+        memory_length: Positions before the segment's first that attention could see, kept from earlier ones.
+    """
+
+    weights: Tensor
+    executed: Tensor
+    memory_length: int = 0
 
 
 def operation_macs(operation: str, length: int, memory: int, batch: int, hidden: int, inner: int) -> float:
@@ -56,21 +74,21 @@ def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
 
     Args:
         config: Widths.
-        trace: With `tokens`, `width`, `memory_length`, `operation_weights` and `executed_operations`.
+        trace: With `Operations`, and in `execution` `tokens` and `width`.
     """
-    assert trace.tokens is not None
-    assert isinstance(trace.width, int)
-    assert trace.operation_weights is not None
-    assert trace.executed_operations is not None
-    batch, blocks = len(trace.tokens), trace.max_depth
-    costs = _operation_costs(config, trace.width, trace.memory_length, batch)
+    ran, operations = trace.executed, trace.details
+    assert ran.tokens is not None
+    assert isinstance(ran.width, int)
+    assert isinstance(operations, Operations)
+    batch, blocks = len(ran.tokens), trace.max_depth
+    costs = _operation_costs(config, ran.width, operations.memory_length, batch)
     alternated = sum(costs[OPERATIONS.index(operation)] for operation in alternating(blocks))
-    column = torch.tensor(costs, dtype=torch.float64, device=trace.operation_weights.device)
-    executed = batch * (trace.executed_operations.double() @ column).sum()
+    column = torch.tensor(costs, dtype=torch.float64, device=operations.weights.device)
+    executed = batch * (operations.executed.double() @ column).sum()
     return Work(
         executed=executed,
         dense=executed,
-        adaptive=batch * (trace.operation_weights.double() @ column).sum(),
+        adaptive=batch * (operations.weights.double() @ column).sum(),
         full=torch.full_like(column[0], batch * alternated),
     )
 

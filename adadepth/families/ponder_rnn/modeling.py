@@ -85,10 +85,8 @@ class PonderRnnForClassification(PonderModel):
         once, each = float(self.input.weight.numel()), float(self.recurrent.weight.numel() + heads)
         updates = trace.updates.double()
         rows = updates.new_full((len(updates),), once)
-        if trace.rows_per_step is None:
-            computed = torch.as_tensor(len(updates) * (trace.executed_steps or trace.max_depth))
-        else:
-            computed = trace.rows_per_step.sum()
+        ran = trace.executed
+        computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
         return Work(
             executed=rows.sum() + each * computed.to(rows),
             dense=(rows + each * updates.max()).sum(),

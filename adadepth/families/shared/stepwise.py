@@ -15,7 +15,7 @@ from transformers.utils import ModelOutput
 
 from adadepth.halting.distribution import HaltingDistribution
 from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, predictions_at
-from adadepth.halting.trace import ComputedSteps, DepthTrace
+from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
 
 
 @dataclass
@@ -34,7 +34,7 @@ class StepwiseOutput(ModelOutput):
         exit_steps: First step is 1, int64, (B,).
         posterior: The halting distribution p of every example; only when all steps ran.
         prior: The distribution that the loss draws p towards; with `posterior`.
-        trace: The depth of every sequence: `updates` is `exit_steps`, and `step_probabilities` are 0 after the exit.
+        trace: The depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
         hidden_states: Always None, as is `attentions`: rows have different depths.
     """
 
@@ -206,10 +206,6 @@ def _trace(steps: Steps, probabilities: Tensor | None, tokens: Tensor | None) ->
         updates=steps.exit_steps.float(),
         valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
         max_depth=max_steps,
-        step_probabilities=probabilities,
-        executed_steps=executed,
-        tokens=tokens,
-        rows_per_step=steps.rows,
-        width=steps.widths,
-        computed=steps.computed,
+        execution=Execution(executed, tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed),
+        halting=None if probabilities is None else Halting(probabilities),
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adadepth.analysis.measure.sentences import SentenceSampler
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Halting
 from tests.unit.analysis import synthetic
 
 
@@ -50,7 +50,8 @@ def test_the_order_of_the_examples_does_not_matter() -> None:
         for first in range(0, len(numbers), size):
             rows = torch.tensor(numbers[first : first + size])
             part = {name: values[rows] for name, values in batch.items()} | {"index": rows}
-            halted = replace(trace, **{name: getattr(trace, name)[rows] for name in ("updates", "valid", "remainders")})
+            halting = Halting(trace.halting.probabilities[rows], trace.halting.remainders[rows])
+            halted = replace(trace, updates=trace.updates[rows], valid=trace.valid[rows], halting=halting)
             sampler.update(part, halted, losses[rows], part["labels"].clamp(min=0) + 1)
         return sampler.sentences()
 
@@ -68,7 +69,7 @@ def test_fields_are_those_of_the_example() -> None:
         fed = source["input_ids"][row][real].tolist()
         assert sentence["tokens"] == [synthetic.decode(token) for token in fed]
         assert sentence["updates"] == trace.updates[row][real].tolist()
-        assert sentence["remainders"] == pytest.approx(trace.remainders[row][real].tolist(), abs=1e-4)
+        assert sentence["remainders"] == pytest.approx(trace.halting.remainders[row][real].tolist(), abs=1e-4)
         kinds = ["", "mask", "random", "original"]
         assert sentence["mask_kind"] == [kinds[kind] for kind in source["mask_kind"][row][real].tolist()]
         labels, losses = source["labels"][row][real].tolist(), source["losses"][row][real].tolist()

@@ -61,7 +61,7 @@ def test_fixed_equals_a_model_of_that_depth(model_class, rule, depth):
         assert found.exit_steps.eq(depth).all()
         torch.testing.assert_close(found.logits[chosen], expected.logits[chosen], atol=1e-5, rtol=0)
     assert ran.updates.equal(depth * valid.float())
-    assert ran.trace.executed_steps == depth
+    assert ran.trace.execution.steps == depth
 
 
 @pytest.mark.parametrize("recall", [False, True])
