@@ -17,10 +17,11 @@ from torch import Tensor
 
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
-from adadepth.families.albert_act.modeling import AlbertActModel
+from adadepth.families.albert_act.modeling import AlbertActModel, Start
 from adadepth.families.albert_act.outputs import TaskOutput
 from adadepth.families.albert_act.readouts import Read
-from adadepth.families.albert_act.stepping import ActStepper, PackedActStepper
+from adadepth.families.albert_act.recurrence import Dense, Packed, Places
+from adadepth.families.albert_act.stepping import ActStepper
 from adadepth.families.shared.losses import label_count
 from adadepth.families.shared.stepwise import run_steps
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile, check_rule, parse_rule
@@ -115,14 +116,16 @@ def predict_steps(
 
 
 def _stepper(
-    model: AlbertActModel, start: Any, slots: Tensor, read: Read, by_sequence: bool, options: dict[str, Any]
+    model: AlbertActModel, start: Start, slots: Tensor, read: Read, by_sequence: bool, options: dict[str, Any]
 ) -> ActStepper:
     """Packed where the model would run ragged."""
-    state = model.encoder.embedding_hidden_mapping_in(start.embedded)
-    given = (model.encoder, state, start.mask, start.valid, slots, read)
     # A mean over a sequence's tokens needs all of them.
     needs_all = model.config.halting_scope == "sequence" and not by_sequence
     kernel = None if needs_all else model.ragged_kernel(start.valid)
+    places: Places
     if kernel is None:
-        return ActStepper(*given, by_sequence=by_sequence, options=options)
-    return PackedActStepper(*given, by_sequence=by_sequence, options=options, kernel=kernel)
+        places = Dense(start.valid, start.mask, options)
+    else:
+        places = Packed(start.valid, start.mask, options, kernel)
+    state = model.encoder.embedding_hidden_mapping_in(start.embedded)
+    return ActStepper(model.encoder.recurrence, places, state, slots, read, by_sequence=by_sequence)

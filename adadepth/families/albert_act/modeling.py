@@ -16,8 +16,9 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from adadepth.budget.depth import smooth_depth
 from adadepth.budget.fit import DepthKnob
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
-from adadepth.families.albert_act.encoder import AlbertActTransformer, StateRecord
+from adadepth.families.albert_act.encoder import AlbertActTransformer
 from adadepth.families.albert_act.execution import ragged_kernel
+from adadepth.families.albert_act.loops import StateRecord
 from adadepth.families.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
 from adadepth.families.albert_act.pricing import price_tokens
 from adadepth.families.albert_act.readouts import ran_steps, readout_term, slots_of

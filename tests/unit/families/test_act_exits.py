@@ -130,7 +130,7 @@ def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
         state, said, halting = model.albert.encoder.embedding_hidden_mapping_in(embedded), [], []
         accumulated = torch.zeros(valid.shape)
         for step in range(1, STEPS + 1):
-            output = model.albert.encoder.albert_layer(state, mask)
+            output = model.albert.encoder.albert_layer(state, mask).state
             probability = model.albert.encoder.albert_layer.act(output)
             state = torch.where((exits >= step).unsqueeze(-1), output, state)
             said.append(model.classifier(state))

@@ -120,7 +120,7 @@ class AlbertStepper:
         """Apply the layer once and read."""
         self._step += 1
         if self._active is None:
-            leading = self._state = self._layer(self._state, self._attention_mask, **self._arguments)
+            leading = self._state = self._layer(self._state, self._attention_mask, **self._arguments).state
         else:
             refresh = Refresh("padded", self._active, self._active, self._state, self._active)
             self._state, _ = self._layer(self._state, self._attention_mask, refresh, **self._arguments)
