@@ -25,6 +25,8 @@ from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, SearchConfig, positions_read
 from adadepth.data.features.states import FeatureReader
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.families.contract import FollowsSchedule
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
 from adadepth.training.budget import TrainingBudget
@@ -36,8 +38,6 @@ from adadepth.training.callbacks import (
     StopCallback,
     TrackingCallback,
 )
-from adadepth.training.evaluation import Evaluation
-from adadepth.training.labelled_evaluation import max_updates
 from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run, run_directory
 from adadepth.training.speed import compare_executions
 from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
@@ -199,7 +199,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     stop = StopCallback(config.trainer.time_budget_minutes)
     tracking, epochs = TrackingCallback(tracker, run.directory), EpochCallback()
     callbacks = [epochs, stop, tracking, ConsoleCallback()]
-    if hasattr(parts.model, "set_step"):
+    if isinstance(parts.model, FollowsSchedule):
         callbacks.append(StepCallback())
     if config.trainer.early_stopping_patience is not None:
         threshold = config.trainer.early_stopping_threshold
@@ -227,7 +227,7 @@ def training_budget(config: ExperimentConfig, model: Any, device: torch.device) 
     """What holds the depth of training, where the user set one."""
     if config.budget.target is None or config.mode is not Mode.train:
         return None
-    return TrainingBudget(config.budget, model, max_updates(model), device)
+    return TrainingBudget(config.budget, model, model.max_updates, device)
 
 
 def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> str:
@@ -264,8 +264,7 @@ def model_path(config: ExperimentConfig) -> str:
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:
     """Whether a model can read sequences as long as the settings ask for; vectors have no positions."""
-    known = getattr(model.config, "max_position_embeddings", None)
-    positions = getattr(model, "longest_sequence", known)
+    positions = model.longest_sequence
     key, needed = positions_read(config.dataset)
     if positions is not None and needed > positions:
         raise CheckpointError(f"{key}={needed}: the model has only {positions} positions")
@@ -280,7 +279,7 @@ def check_depth(config: ExperimentConfig, model: Any) -> None:
     budget = config.budget
     if budget.unit is BudgetUnit.milliseconds:
         return
-    full = MEASURES[budget.unit.value].full(model, max_updates(model))
+    full = MEASURES[budget.unit.value].full(model, model.max_updates)
     held = [] if config.mode is Mode.evaluate else [("budget.target", budget.target)]  # what only training reads
     targets = [*held, *(("budget.targets", target) for target in budget.targets)]
     for key, target in targets:

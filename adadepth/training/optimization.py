@@ -12,10 +12,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from adadepth.config import Optimizer, Schedule, SearchConfig, TrainerConfig
+from adadepth.families.contract import SpeedsUpParameters
 from adadepth.training.phases import GATES
-
-# Parameter -> the setting of its model that multiplies its learning rate.
-_MULTIPLIERS = {"distribution": "distribution_lr_multiplier"}
 
 
 def parameter_groups(
@@ -26,13 +24,14 @@ def parameter_groups(
     The gates of a supernet, if there is a `search`, come last: with a rate of their own that is constant, or with the
     weights' where they have none.
     """
+    multipliers = model.learning_rate_multipliers() if isinstance(model, SpeedsUpParameters) else {}
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     gates: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if search is not None and name == GATES:
             gates.append(parameter)
         elif parameter.requires_grad:
-            groups.setdefault((parameter.ndim >= 2, _multiplier(model, name)), []).append(parameter)
+            groups.setdefault((parameter.ndim >= 2, multipliers.get(name, 1.0)), []).append(parameter)
     found = [
         {
             "params": groups[decays, multiplier],
@@ -55,11 +54,6 @@ def _gate_group(gates: list[nn.Parameter], trainer: TrainerConfig, search: Searc
         "betas": (search.gate_beta1, trainer.adam_beta2),
         "decays": False,
     }
-
-
-def _multiplier(model: Any, name: str) -> float:
-    """How many times the learning rate a parameter has."""
-    return float(getattr(model.config, _MULTIPLIERS[name])) if name in _MULTIPLIERS else 1.0
 
 
 def build_optimizer(

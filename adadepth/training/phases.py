@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from adadepth.config import SearchConfig, SearchMethod
 from adadepth.data.streams.load import TwoPhase
@@ -35,8 +34,3 @@ def keep_phase(model: nn.Module, stream: str) -> None:
         is_gate = name.removeprefix("module.") == GATES
         if is_gate != (stream == "architecture"):
             parameter.grad = None
-
-
-def is_supernet(model: PreTrainedModel) -> bool:
-    """Whether a model has gates to learn."""
-    return hasattr(model, GATES)

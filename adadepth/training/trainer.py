@@ -23,13 +23,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
+from adadepth.analysis.exits.records import StepRecords
 from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
 from adadepth.data.features.states import FeatureReader
 from adadepth.data.sampler import EpochSampler, evaluation_order
 from adadepth.data.streams.batches import StreamBatches
 from adadepth.errors import UserError
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.records import collect_records
+from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.training.budget import BudgetCallback, TrainingBudget
-from adadepth.training.evaluation import Evaluation, EvaluationReport
 from adadepth.training.memory import RecurrentMemory
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.phases import keep_phase, trains_gates
@@ -344,6 +347,10 @@ class DepthTrainer(Trainer):
             evaluation.update(batch, outputs)
         evaluation.merge()
         return evaluation, watch.tokens_per_second()
+
+    def records(self, dataset: Any, **options: Any) -> StepRecords:
+        """What every example of a set gets from the model; `options` go to its forward pass."""
+        return collect_records(self.forward_passes, self.accelerator.unwrap_model(self.model), dataset, **options)
 
     def forward_passes(
         self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]

@@ -107,7 +107,7 @@ def test_two_processes_equal_one(tmp_path):
         torch.testing.assert_close(two["gradients"][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
     for name in ("loss", "mlm_loss", "sop_loss", "ponder_loss"):
         assert two["logged"][name] == pytest.approx(logged[name], rel=1e-5), name
-    for name in ("eval_loss", "eval_mlm_loss", "eval_sop_loss", "eval_mlm_accuracy", "eval_ponder_cost"):
+    for name in ("eval_loss", "eval_mlm_loss", "eval_sop_loss", "eval_mlm_accuracy", "eval_ponder_loss"):
         assert two["metrics"][name] == pytest.approx(metrics[name], rel=1e-5), name
     assert_same_budget(two["budget"], budget_states(tmp_path / "budget", 8, 1))
     assert two["exact"] is not False, "two processes resumed in their second epoch must end where the whole run does"
@@ -137,5 +137,5 @@ def test_evaluation_does_not_depend_on_its_batch_size(tmp_path):
     assert {f"eval_{name}" for name in PRETRAINING_METRICS} <= small.keys()
     trainer.args.per_device_eval_batch_size = 3
     large = trainer.evaluate()
-    for name in ("eval_loss", "eval_mlm_loss", "eval_mlm_accuracy", "eval_sop_accuracy", "eval_ponder_cost"):
+    for name in ("eval_loss", "eval_mlm_loss", "eval_mlm_accuracy", "eval_sop_accuracy", "eval_ponder_loss"):
         assert large[name] == pytest.approx(small[name], rel=1e-5), name
