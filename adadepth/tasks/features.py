@@ -19,6 +19,7 @@ from adadepth.data.features.store import FeatureStore
 from adadepth.families.contract import ReadsCachedStates
 from adadepth.tasks.session import Parts
 from adadepth.training.arguments import choose_precision
+from adadepth.training.cached_states import CachedStates
 
 
 def with_features(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Parts:
@@ -41,7 +42,12 @@ def with_features(config: ExperimentConfig, args: TrainingArguments, parts: Part
     train = numbered(data.train)
     evaluation = {name: numbered(examples) for name, examples in parts.evaluation_sets.items()}
     data = dataclasses.replace(data, train=train, evaluation=evaluation)
-    return dataclasses.replace(parts, data=data, evaluation_sets=evaluation, features=FeatureReader(stores))
+    return dataclasses.replace(
+        parts,
+        data=data,
+        evaluation_sets=evaluation,
+        extensions=(*parts.extensions, CachedStates(FeatureReader(stores))),
+    )
 
 
 def _store(

@@ -39,6 +39,7 @@ from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
     Session,
+    Trained,
     check_depth,
     check_positions,
     fit,
@@ -62,8 +63,8 @@ def problem_of(dataset: DatasetConfig) -> str:
     return _PROBLEMS.get(type(dataset), "classification")
 
 
-def train(config: ExperimentConfig) -> dict[str, float]:
-    """Train, evaluate the best checkpoint, save the model, write submissions and report; returns the final metrics."""
+def train(config: ExperimentConfig) -> Trained:
+    """Train, evaluate the best checkpoint, save the model, write submissions and report."""
     args = training_arguments(config, "unused until the run's folder is known")
     data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model)))
     set_seed(config.seed)
@@ -79,7 +80,7 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     with open_session(config, args, directory, parts, checkpoint) as session:
         metrics = fit(session, checkpoint)
         _write_submissions(config, data, session)
-        return metrics
+        return Trained(metrics, directory)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

@@ -15,17 +15,19 @@ from adadepth.families.contract import LearnsGates
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
+    Trained,
     evaluate_parts,
     model_path,
     overridden_model_settings,
     train_parts,
 )
 from adadepth.training.arguments import training_arguments
-from adadepth.training.phases import two_phase
+from adadepth.training.gates import GateLearning, two_phase
+from adadepth.training.memory import RecurrentMemory
 
 
-def train(config: ExperimentConfig) -> dict[str, float]:
-    """Train, evaluate the best checkpoint, save the model, write the report; returns the final metrics."""
+def train(config: ExperimentConfig) -> Trained:
+    """Train, evaluate the best checkpoint, save the model, write the report."""
     args = training_arguments(config, "unused until the run's folder is known")
     data = load_data(config, args, config.tokenizer)
     model = fresh_model(config, data)
@@ -123,4 +125,5 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
         wants_statistics = name == first and config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics)
 
-    return Parts(data, sets, start, model, search=search if has_gates else None)
+    gates = (GateLearning(search),) if has_gates else ()
+    return Parts(data, sets, start, model, (RecurrentMemory(), *gates))

@@ -17,6 +17,7 @@ from adadepth.tasks import budgets
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
+    Trained,
     check_depth,
     check_positions,
     evaluate_parts,
@@ -27,8 +28,8 @@ from adadepth.tasks.session import (
 from adadepth.training.arguments import training_arguments
 
 
-def train(config: ExperimentConfig) -> dict[str, float]:
-    """Train, evaluate the best checkpoint, save the model, write the report; returns the final metrics."""
+def train(config: ExperimentConfig) -> Trained:
+    """Train, evaluate the best checkpoint, save the model, write the report."""
     args = training_arguments(config, "unused until the run's folder is known")
     data = _load_data(config, args, config.tokenizer)
     set_seed(config.seed)
