@@ -23,7 +23,7 @@ DepthUnit = Literal["token", "sequence", "task", "architecture"]
 
 
 def traced(kind: type[Detail]) -> type[Detail]:
-    """Let torch look into a dataclass of a trace, as into any container: `torch.export` and sharding walk outputs."""
+    """Let torch look into a part of a trace, as into any container: `torch.export` and sharding walk outputs."""
     pytree.register_dataclass(kind, field_names=[field.name for field in fields(kind)])  # type: ignore[arg-type]
     return kind
 
@@ -60,6 +60,7 @@ class Execution:
         width: Padded length of the rows, for every iteration or one for each, int64, (N,).
         rows: Rows that each iteration computed, int64, (N,); None when none of them left the batch.
         computed: Where iterations compute some of their units only, what each of them did.
+        memory_length: Positions before the first that attention could see, kept from earlier batches.
     """
 
     steps: int
@@ -67,6 +68,7 @@ class Execution:
     width: Tensor | int | None = None
     rows: Tensor | None = None
     computed: ComputedSteps | None = None
+    memory_length: int = 0
 
 
 @traced
@@ -81,6 +83,20 @@ class Halting:
 
     probabilities: Tensor
     remainders: Tensor | None = None
+
+
+@traced
+@dataclass(frozen=True)
+class Operations:
+    """What each of N blocks chose of K operations.
+
+    Attributes:
+        weights: Of every operation, float32, (N, K).
+        executed: Which of them really ran, boolean, (N, K).
+    """
+
+    weights: Tensor
+    executed: Tensor
 
 
 @traced
@@ -100,7 +116,7 @@ class DepthTrace:
         halting: Probabilities and remainders.
         layer_weights: Where states of several depths are mixed, the weight of each, float32, (max_depth + 1,); entry n
             is the state after n updates, and 0 means that it was not read.
-        details: What the family alone reads again, to price the trace for instance: a `traced` dataclass of its own.
+        operations: Where blocks choose between operations, what they chose.
     """
 
     unit: DepthUnit
@@ -111,7 +127,7 @@ class DepthTrace:
     execution: Execution | None = None
     halting: Halting | None = None
     layer_weights: Tensor | None = None
-    details: object | None = None
+    operations: Operations | None = None
 
     @property
     def executed(self) -> Execution:

@@ -19,10 +19,10 @@ from adadepth.analysis.render.console import study_table
 from adadepth.data import LabelledData
 from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError
+from adadepth.families.contract import PredictsEveryStep
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule, standard_rules
 from adadepth.tasks.session import Session, device_name
 from adadepth.tasks.unit_price import price_of
-from adadepth.training.labelled_evaluation import collect_records
 
 BATCHES = (1, 8, 32)
 TIMED_EXAMPLES = 64  # the first of the evaluation set
@@ -36,7 +36,7 @@ def parse(texts: Sequence[str], model: PreTrainedModel) -> list[ExitRule]:
         ConfigError: For a rule that does not exist or that the model cannot follow.
     """
     settings: Any = model.config
-    signals: frozenset[str] = getattr(model, "exit_signals", frozenset())
+    signals = model.exit_signals if isinstance(model, PredictsEveryStep) else frozenset()
     if texts and not signals:
         raise ConfigError(
             f"exit_rules={list(texts)}: {settings.model_type} predicts after its last step only and has no exit rules"
@@ -63,7 +63,7 @@ def compare(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> 
     trainer = session.trainer
     studies, exits = {}, {}
     for name, dataset in data.evaluation.items():
-        records = collect_records(trainer, dataset, run_all_steps=True)
+        records = trainer.records(dataset, run_all_steps=True)
         studies[name] = _study(rules, data, dataset, records, session)
         report = trainer.last_reports.get(name)
         if report is not None and report.exits is None:
@@ -91,7 +91,7 @@ def _study(
     by_token = data.problem == "tagging"
     found = study(records, rules, price=price_of(model, records, by_token=by_token), **_measured(data))
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
-        really = {rule.label: collect_records(trainer, dataset, exit_rule=rule) for rule in rules}
+        really = {rule.label: trainer.records(dataset, exit_rule=rule) for rule in rules}
         found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})
     conditions = {
         "device": device_name(trainer.args.device),

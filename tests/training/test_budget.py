@@ -80,7 +80,7 @@ def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
 
 
 def test_a_rival_needs_a_finished_run(tmp_path, trained):
-    with pytest.raises(CheckpointError, match=r"latest: no run with halting\.json"):
+    with pytest.raises(CheckpointError, match=r"latest: no run with model"):
         tasks.run(configured("act_maze", *TINY, "rival_of=latest", f"output_dir={tmp_path}"))
 
 

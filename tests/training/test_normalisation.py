@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from adadepth.training.budget import TrainingBudget
 from adadepth.validation import PRETRAINING_METRICS
-from tests.training.support import tiny_trainer
+from tests.training.support import extension, tiny_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +72,7 @@ def budget_states(folder, batch, accumulation):
     gradients = {}
     trainer.add_callback(LastGradients(gradients))
     trainer.train()
-    return trainer.budget.controller.state_dict()["state"], gradients
+    return extension(trainer, TrainingBudget).controller.state_dict()["state"], gradients
 
 
 class LastGradients(TrainerCallback):

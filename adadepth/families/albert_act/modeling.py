@@ -22,6 +22,7 @@ from adadepth.families.albert_act.loops import StateRecord
 from adadepth.families.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
 from adadepth.families.albert_act.pricing import price_tokens
 from adadepth.families.albert_act.readouts import ran_steps, readout_term, slots_of
+from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.encoder import (
     AlbertAttention,
     AlbertEmbeddings,
@@ -56,6 +57,17 @@ class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
+    depth_unit: DepthUnit = "token"
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.max_steps
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens it has positions for."""
+        return self.config.max_position_embeddings
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -115,6 +127,13 @@ class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
         for module in self.modules():
             if isinstance(module, AlbertActTransformer):
                 module.forced_depth = depth
+
+    @property
+    def one_depth(self) -> int | None:
+        """The updates of every token now; None where they halt."""
+        encoders = (module for module in self.modules() if isinstance(module, AlbertActTransformer))
+        forced = next((encoder.forced_depth for encoder in encoders), None)
+        return self.config.fixed_depth if forced is None else forced
 
     def halting_fields(self, outputs: AlbertActOutput) -> dict[str, Any]:
         """The fields of a base output that every head passes on."""

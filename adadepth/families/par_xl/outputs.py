@@ -14,8 +14,7 @@ from transformers.utils import ModelOutput
 
 from adadepth.families.par_xl.architectures import OPERATIONS
 from adadepth.families.par_xl.blocks import IDENTITY, Mix
-from adadepth.families.par_xl.pricing import Operations
-from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.halting.trace import DepthTrace, Execution, Operations
 
 
 @dataclass
@@ -61,10 +60,7 @@ def trace_of(weights: Tensor, mixes: Sequence[Mix], input_ids: Tensor, memory: T
             sum(any(operation != IDENTITY for operation in mix) for mix in mixes),
             tokens=torch.full((rows,), length, device=device),
             width=length,
-        ),
-        details=Operations(
-            weights,
-            executed=torch.tensor(executed, device=device),
             memory_length=0 if memory is None else memory.shape[2],
         ),
+        operations=Operations(weights, executed=torch.tensor(executed, device=device)),
     )

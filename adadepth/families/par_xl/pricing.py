@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from adadepth.families.par_xl.architectures import OPERATIONS, alternating
-from adadepth.halting.trace import DepthTrace, Work, traced
+from adadepth.halting.trace import DepthTrace, Work
 
 if TYPE_CHECKING:
     from adadepth.families.par_xl.configuration import ParXLConfig
-
-
-@traced
-@dataclass(frozen=True)
-class Operations:
-    """What a trace says of N blocks that choose between K operations.
-
-    Attributes:
-        weights: Of every operation, float32, (N, K).
-        executed: Which of them really ran, boolean, (N, K).
-        memory_length: Positions before the segment's first that attention could see, kept from earlier ones.
-    """
-
-    weights: Tensor
-    executed: Tensor
-    memory_length: int = 0
 
 
 def operation_macs(operation: str, length: int, memory: int, batch: int, hidden: int, inner: int) -> float:
@@ -74,14 +56,14 @@ def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
 
     Args:
         config: Widths.
-        trace: With `Operations`, and in `execution` `tokens` and `width`.
+        trace: With `operations`, and in `execution` `tokens`, `width` and `memory_length`.
     """
-    ran, operations = trace.executed, trace.details
+    ran, operations = trace.executed, trace.operations
     assert ran.tokens is not None
     assert isinstance(ran.width, int)
-    assert isinstance(operations, Operations)
+    assert operations is not None
     batch, blocks = len(ran.tokens), trace.max_depth
-    costs = _operation_costs(config, ran.width, operations.memory_length, batch)
+    costs = _operation_costs(config, ran.width, ran.memory_length, batch)
     alternated = sum(costs[OPERATIONS.index(operation)] for operation in alternating(blocks))
     column = torch.tensor(costs, dtype=torch.float64, device=operations.weights.device)
     executed = batch * (operations.executed.double() @ column).sum()

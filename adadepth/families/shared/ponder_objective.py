@@ -155,6 +155,16 @@ class PonderModel(DepthKnob, StepwiseModel):
         assert output.halting_logits is not None
         output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
 
+    def prior_facts(self, outputs: StepwiseOutput) -> dict[str, Any]:
+        """What is told of the prior where all steps ran: its probabilities on the CPU, (N,), and how it is used."""
+        if outputs.prior is None:
+            return {}
+        return {
+            "prior_pmf": outputs.prior.pmf.cpu(),
+            "truncation": self.config.truncation,
+            "kl_direction": self.config.kl_direction,
+        }
+
     depth_knob = "exit_rule quantile:q"
 
     def set_depth_level(self, level: float) -> None:

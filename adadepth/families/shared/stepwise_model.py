@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.losses import LossTerm, combine_terms, count_sequences, label_count, step_losses
 from adadepth.families.shared.stepwise import Stepper, StepwiseOutput, run_steps, stepwise_output
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
@@ -27,6 +28,17 @@ class StepwiseModel(PreTrainedModel):
     accepts_loss_kwargs = False
     exit_signals: frozenset[str] = frozenset({"logits"})
     loss_names: tuple[str, ...] = ("task",)
+    depth_unit: DepthUnit = "sequence"
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens it has positions for; None for inputs without."""
+        return None
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.max_steps
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""

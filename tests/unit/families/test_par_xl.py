@@ -101,8 +101,8 @@ def test_one_branch_a_block(gates):
     expected = [(block, ("attention", "feed_forward")[o]) for block, o in enumerate(path) if o != 2]
     assert calls == expected
     one_hot = torch.nn.functional.one_hot(torch.tensor(path), 3)
-    assert torch.equal(trace.details.weights, one_hot.float())
-    assert torch.equal(trace.details.executed, one_hot.bool())
+    assert torch.equal(trace.operations.weights, one_hot.float())
+    assert torch.equal(trace.operations.executed, one_hot.bool())
     assert trace.updates.tolist() == [len(expected)]
     assert trace.execution.steps == len(expected)
     assert model.architecture() == "sf-f"
@@ -116,21 +116,21 @@ def test_the_trace_of_a_mix():
     trace = model(ids, memory=first.memory[:, :, 1:]).trace
     weights = gate_weights(model.gates, model.temperature, model._noise)
     assert len(calls) == 2 * 2 * 4
-    torch.testing.assert_close(trace.details.weights, weights.detach())
-    assert not trace.details.weights.requires_grad
-    assert trace.details.executed.all()
-    assert trace.details.executed.shape == (4, 3)
+    torch.testing.assert_close(trace.operations.weights, weights.detach())
+    assert not trace.operations.weights.requires_grad
+    assert trace.operations.executed.all()
+    assert trace.operations.executed.shape == (4, 3)
     assert trace.updates.item() == pytest.approx(4 - weights[:, 2].sum().item())
     assert (trace.unit, trace.max_depth, trace.execution.steps, trace.execution.width) == ("architecture", 4, 4, 5)
     assert trace.execution.tokens.tolist() == [5, 5, 5]
     assert trace.valid.tolist() == [True]
-    assert (first.trace.details.memory_length, trace.details.memory_length) == (0, 4)
+    assert (first.trace.execution.memory_length, trace.execution.memory_length) == (0, 4)
 
 
 def test_the_fixed_networks_trace():
     trace = small_network("sf--")(words(rows=3, length=5)).trace
-    assert trace.details.weights.argmax(-1).tolist() == [0, 1, 2, 2]
-    assert trace.details.executed.sum().item() == 4
+    assert trace.operations.weights.argmax(-1).tolist() == [0, 1, 2, 2]
+    assert trace.operations.executed.sum().item() == 4
     assert (trace.updates.item(), trace.execution.steps, trace.max_depth) == (2.0, 2, 4)
 
 
@@ -152,7 +152,7 @@ def test_a_sampled_path_has_the_gradient_of_the_plain_formula(changes):
     outputs.loss.backward()
     path = model._path
     assert len(calls) == sum(operation != 2 for operation in path)
-    assert outputs.trace.details.weights.argmax(-1).tolist() == path
+    assert outputs.trace.operations.weights.argmax(-1).tolist() == path
     assert torch.equal(outputs.loss, model(ids, targets=ids, gates=path).loss), "the factors are exactly one"
     slopes = slopes_of(model, ids, torch.ones(4, 1), lambda f: [{o: f[block]} for block, o in enumerate(path)])
     soft = ((model.gates + model._noise) / 0.8).softmax(-1).detach()

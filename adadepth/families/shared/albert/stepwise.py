@@ -42,6 +42,11 @@ class StepwiseAlbert(FromAnyAlbert, StepwiseModel):
         if isinstance(module, HaltingProjection):
             init.constant_(module.bias, self.config.halt_bias_init)
 
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens it has positions for."""
+        return self.config.max_position_embeddings
+
     def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings."""
         return self.albert.embeddings.word_embeddings
