@@ -21,9 +21,9 @@ from adadepth.families.albert_act.modeling import AlbertActModel, Start
 from adadepth.families.albert_act.outputs import TaskOutput
 from adadepth.families.albert_act.readouts import Read
 from adadepth.families.albert_act.recurrence import Dense, Packed, Places
-from adadepth.families.albert_act.stepping import ActStepper
+from adadepth.families.albert_act.stepper import ActStepper
 from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.stepwise import run_steps
+from adadepth.families.shared.steps import run_steps
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile, check_rule, parse_rule
 from adadepth.halting.exits import predictions_at
 from adadepth.halting.trace import DepthTrace, Execution
@@ -85,15 +85,7 @@ def predict_steps(
     else:
         slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
     stepper = _stepper(model, start, slots, read, by_sequence, options)
-    steps = run_steps(
-        stepper,
-        rule,
-        rows=len(slots),
-        max_steps=model.config.max_steps,
-        device=slots.device,
-        run_all=run_all,
-        generator=generator,
-    )
+    steps = run_steps(stepper, rule, max_steps=model.config.max_steps, run_all=run_all, generator=generator)
     logits = predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps)
     if not by_sequence:
         table = logits.new_full((rows * length, logits.shape[1]), torch.nan)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adadepth.families.shared.albert.stepping import AlbertStepper
-from adadepth.families.shared.stepwise import run_steps
+from adadepth.families.shared.albert.stepper import AlbertStepper
+from adadepth.families.shared.steps import run_steps
 from adadepth.halting.exit_rules import parse_rule
 from tests.models_support import padded_batch, small_multi_exit, small_ponder
 
@@ -206,7 +206,7 @@ class NoWaiting(TorchDispatchMode):
 def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
     """On an accelerator a question to the device would empty its queue; labels are looked at on the CPU only."""
     monkeypatch.setattr("adadepth.families.shared.losses.check_classes", lambda labels, classes: None)
-    monkeypatch.setattr("adadepth.families.shared.albert.stepping._packs", lambda *args, training: not training)
+    monkeypatch.setattr("adadepth.families.shared.albert.stepper._packs", lambda *args, training: not training)
     batch, labels = padded_batch(LENGTHS), torch.tensor([0, 1, 1, 0, -100, 1, 0, 1])
     for model, rule in ((small_ponder(), "quantile:0.5"), (small_multi_exit(), "entropy:0.3")):
         embedded = model.train().albert.embeddings(batch["input_ids"], batch["token_type_ids"])
@@ -214,11 +214,13 @@ def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
             AlbertStepper(model.config, model.albert, model.read, embedded, batch["attention_mask"], {})
             for _ in range(2)
         )
+        model.albert.begin = lambda *args, stepper=training: stepper
         with NoWaiting():
-            outputs = model.run(training, rows=8, device=embedded.device, labels=labels, exit_rule=rule)
+            outputs = model(labels=labels, exit_rule=rule)
             outputs.loss.backward()
+        model.albert.begin = lambda *args, stepper=evaluation: stepper
         with NoWaiting(), pytest.raises(AssertionError, match="nonzero"):
-            model.eval().run(evaluation, rows=8, device=embedded.device, exit_rule="fixed:1")
+            model.eval()(exit_rule="fixed:1")
 
 
 class CountingStepper:
@@ -227,31 +229,25 @@ class CountingStepper:
     width, computed = 1, None
 
     def __init__(self, exits):
-        self.rows = torch.arange(len(exits)).float()
+        self.rows, self.device = len(exits), torch.device("cpu")
+        self.numbers = torch.arange(len(exits)).float()
         self.exits = torch.tensor(exits)
         self.step = 0
 
     def advance(self):
         self.step += 1
         certain = torch.where(self.exits <= self.step, 80.0, -80.0)
-        return torch.stack([self.rows, torch.full_like(self.rows, self.step)], dim=1), certain
+        return torch.stack([self.numbers, torch.full_like(self.numbers, self.step)], dim=1), certain
 
     def keep(self, rows):
-        assert 0 < len(rows) < len(self.rows)
-        self.rows, self.exits = self.rows[rows], self.exits[rows]
+        assert 0 < len(rows) < len(self.numbers)
+        self.numbers, self.exits = self.numbers[rows], self.exits[rows]
 
 
 @pytest.mark.parametrize("exits", [[2, 1, 4, 1, 3, 2], [1, 1], [5, 5, 5], [4], [1, 5], [3, 3, 1, 9]])
 def test_results_return_to_the_rows_they_came_from(exits):
     """Row numbers ride along as logits: after rows have left, positions and row numbers differ."""
-    steps = run_steps(
-        CountingStepper(exits),
-        parse_rule("quantile:0.5"),
-        rows=len(exits),
-        max_steps=5,
-        device=torch.device("cpu"),
-        run_all=False,
-    )
+    steps = run_steps(CountingStepper(exits), parse_rule("quantile:0.5"), max_steps=5, run_all=False)
     expected = [min(step, 5) for step in exits]
     assert steps.exit_steps.tolist() == expected
     for row, depth in enumerate(expected):

@@ -19,7 +19,7 @@ from adadepth.halting.distribution import halting_logits
 
 
 class ActStepper:
-    """A batch in the middle of its steps; see `adadepth.families.shared.stepwise.Stepper`.
+    """A batch in the middle of its steps; see `adadepth.families.shared.steps.Stepper`.
 
     A unit is a token, or a whole sequence, which is read at its first token and whose tokens exit together.
 
@@ -32,6 +32,8 @@ class ActStepper:
         by_sequence: Whether a unit is a whole sequence.
 
     Attributes:
+        rows: Units at the start.
+        device: Where they are.
         updates: Of every token so far, float32, (B, T).
         width: T.
     """
@@ -44,6 +46,7 @@ class ActStepper:
         self._running = self._valid = places.valid
         self._slots, self._read, self._by_sequence = slots, read, by_sequence
         self._accumulated = torch.zeros(slots.shape, device=slots.device)
+        self.rows, self.device = len(slots), slots.device
         self.updates = torch.zeros(self._valid.shape, device=slots.device)
         self.width = self._valid.shape[1]
 
