@@ -23,9 +23,8 @@ from adadepth.families.albert_act.readouts import Read
 from adadepth.families.albert_act.recurrence import Dense, Packed, Places
 from adadepth.families.albert_act.stepper import ActStepper
 from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.steps import run_steps
+from adadepth.families.shared.steps import run_steps, unit_fields
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile, check_rule, parse_rule
-from adadepth.halting.exits import predictions_at
 from adadepth.halting.trace import DepthTrace, Execution
 
 SIGNALS = frozenset({"logits", "halting"})
@@ -75,8 +74,7 @@ def predict_steps(
         options: For the attention implementation.
 
     Returns:
-        `logits` at each unit's exit, (B, C), or (B, T, C) with NaN where no unit is; and `unit_slots`, `step_logits`,
-        `halting_logits`, `exit_steps`.
+        What `unit_fields` says, and the trace of all tokens.
     """
     start = model.start(*inputs)
     rows, length = start.valid.shape
@@ -86,10 +84,6 @@ def predict_steps(
         slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
     stepper = _stepper(model, start, slots, read, by_sequence, options)
     steps = run_steps(stepper, rule, max_steps=model.config.max_steps, run_all=run_all, generator=generator)
-    logits = predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps)
-    if not by_sequence:
-        table = logits.new_full((rows * length, logits.shape[1]), torch.nan)
-        logits = table.index_copy_(0, slots, logits).view(rows, length, -1)
     trace = DepthTrace(
         unit="token",
         updates=stepper.updates,
@@ -97,14 +91,7 @@ def predict_steps(
         max_depth=model.config.max_steps,
         execution=Execution(len(steps.rows), computed=steps.computed),
     )
-    return TaskOutput(
-        logits=logits,
-        trace=trace,
-        unit_slots=slots,
-        step_logits=steps.logits,
-        halting_logits=steps.halting_logits,
-        exit_steps=steps.exit_steps,
-    )
+    return TaskOutput(trace=trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length)))
 
 
 def _stepper(

@@ -8,7 +8,7 @@ rows that still run, N steps, C classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -247,6 +247,34 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None = None) 
         exit_steps=steps.exit_steps,
         trace=_trace(steps, probabilities, tokens),
     )
+
+
+def unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
+    """What the output of a model whose tokens are read after every step says of its K units, tokens or sequences.
+
+    These fields are all that recorders and studies of exits ask for, whatever model they come from.
+
+    Args:
+        steps: From `run_steps`, a row a unit.
+        rule: The rule that let the units out.
+        slots: b T + t of the token at which each unit is read, int64, (K,).
+        shape: B and T, where units are tokens; None where they are whole sequences.
+
+    Returns:
+        `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at each unit's
+        exit: (K, C), or (B, T, C) with NaN where no unit is.
+    """
+    logits = predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps)
+    if shape is not None:
+        table = logits.new_full((shape[0] * shape[1], logits.shape[1]), torch.nan)
+        logits = table.index_copy_(0, slots, logits).view(*shape, -1)
+    return {
+        "logits": logits,
+        "unit_slots": slots,
+        "step_logits": steps.logits,
+        "halting_logits": steps.halting_logits,
+        "exit_steps": steps.exit_steps,
+    }
 
 
 def _trace(steps: Steps, probabilities: Tensor | None, tokens: Tensor | None) -> DepthTrace:
