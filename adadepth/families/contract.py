@@ -176,7 +176,15 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
-class LearnsGates(Protocol):
+class HasOperations(Protocol):
+    """A network whose blocks each run an operation, or choose between several."""
+
+    def operation_probabilities(self) -> Tensor:
+        """Of the operations of every block, (N, K): ones and zeros where there is nothing to choose."""
+
+
+@runtime_checkable
+class LearnsGates(HasOperations, Protocol):
     """A supernet: gates choose between the operations of every block, and learn with the weights.
 
     Its forward takes `gates`: `soft`, `argmax`, `noisy`, or a path of operation numbers. The parameter with the gates
@@ -189,10 +197,7 @@ class LearnsGates(Protocol):
     temperature: float
 
     def gate_probabilities(self) -> Tensor:
-        """Of the operations of every block, (N, K)."""
-
-    def architecture(self) -> str:
-        """The most probable operation of every block, a letter each."""
+        """Softmax of the gates, (N, K)."""
 
 
 @runtime_checkable
