@@ -12,7 +12,7 @@ from adadepth.analysis.architecture.search import describe_architecture
 from adadepth.analysis.measure.statistics import HaltingStatistics
 from adadepth.analysis.measure.summary import describe_work
 from adadepth.evaluation.scorer import Units
-from adadepth.families.contract import DepthModel, HasOperations, LearnsGates
+from adadepth.families.contract import DepthModel, LearnsGates
 from adadepth.halting.trace import DepthTrace, Work
 
 
@@ -55,11 +55,15 @@ class ArchitectureStatistics:
 
     def __init__(self, model: DepthModel, device: torch.device) -> None:
         self._model = model
+        self._operations: list[list[float]] = []
         self._sums = torch.zeros(len(Work._fields) + 1, dtype=torch.float64, device=device)  # work, tokens
 
     def update(self, trace: DepthTrace, units: Units, work: Work) -> None:
         """Add a batch."""
+        assert trace.operation_weights is not None
         assert trace.tokens is not None
+        if not self._operations:
+            self._operations = trace.operation_weights.tolist()
         self._sums += torch.stack([*work, trace.tokens.sum()]).double()
 
     def tensors(self) -> Sequence[Tensor]:
@@ -68,9 +72,8 @@ class ArchitectureStatistics:
 
     def summary(self) -> dict[str, Any]:
         """`architecture`, see `describe_architecture`, and the `cost` of a token."""
-        assert isinstance(self._model, HasOperations)
         temperature = self._model.temperature if isinstance(self._model, LearnsGates) else None
-        described = describe_architecture(self._model.operation_probabilities().tolist(), temperature)
+        described = describe_architecture(self._operations, temperature)
         *work, tokens = self._sums.tolist()
         return {
             "unit": "architecture",

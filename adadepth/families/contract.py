@@ -176,15 +176,7 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
-class HasOperations(Protocol):
-    """A network whose blocks each run an operation, or choose between several."""
-
-    def operation_probabilities(self) -> Tensor:
-        """Of the operations of every block, (N, K): ones and zeros where there is nothing to choose."""
-
-
-@runtime_checkable
-class LearnsGates(HasOperations, Protocol):
+class LearnsGates(Protocol):
     """A supernet: gates choose between the operations of every block, and learn with the weights.
 
     Its forward takes `gates`: `soft`, `argmax`, `noisy`, or a path of operation numbers. The parameter with the gates

@@ -157,10 +157,6 @@ class ParXLForCausalLM(ParXLPreTrainedModel, GenerationMixin):
         trace = trace_of(one_hot(path, input_ids.device), run_alone(path), input_ids, memory)
         return self._predict(stack, trace, targets, output_hidden_states, num_targets)
 
-    def operation_probabilities(self) -> Tensor:
-        """One for the operation of every block, float32, (N, 3)."""
-        return one_hot(self.config.path, self.device)
-
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
@@ -209,10 +205,6 @@ class ParXLSupernet(ParXLPreTrainedModel):
     def gate_probabilities(self) -> Tensor:
         """softmax(a), float32, (N, 3)."""
         return gate_weights(self.gates)
-
-    def operation_probabilities(self) -> Tensor:
-        """softmax(a)."""
-        return self.gate_probabilities()
 
     def architecture(self) -> str:
         """The most probable operation of every block as a string; of equal ones the first."""

@@ -48,10 +48,10 @@ MODELS = {
         lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
         {"PredictsEveryStep", "HasHaltingPrior", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "TrainsHaltingAlone"},
     ),
-    "network": (small_network, {"Remembers", "HasOperations"}),
+    "network": (small_network, {"Remembers"}),
     "supernet": (
         small_supernet,
-        {"Remembers", "HasOperations", "LearnsGates", "FollowsSchedule", "CountsDepth", "HasExpectedDepth"},
+        {"Remembers", "LearnsGates", "FollowsSchedule", "CountsDepth", "HasExpectedDepth"},
     ),
 }  # fmt: skip
 CAPABILITIES = {
