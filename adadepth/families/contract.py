@@ -187,10 +187,7 @@ class LearnsGates(Protocol):
     temperature: float
 
     def gate_probabilities(self) -> Tensor:
-        """Of the operations of every block, (N, K)."""
-
-    def architecture(self) -> str:
-        """The most probable operation of every block, a letter each."""
+        """Softmax of the gates, (N, K)."""
 
 
 @runtime_checkable

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.exits.steps import step_summary
@@ -29,7 +28,7 @@ TIMED_EXAMPLES = 64  # the first of the evaluation set
 REPETITIONS = 3
 
 
-def parse(texts: Sequence[str], model: PreTrainedModel) -> list[ExitRule]:
+def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
     """The rules that `exit_rules` names; `all` stands for every rule the model supports, on a small grid.
 
     Raises:
@@ -44,14 +43,14 @@ def parse(texts: Sequence[str], model: PreTrainedModel) -> list[ExitRule]:
     named = [
         name
         for text in texts
-        for name in (standard_rules(signals, settings.num_labels, settings.max_steps) if text == "all" else [text])
+        for name in (standard_rules(signals, settings.num_labels, model.max_updates) if text == "all" else [text])
     ]
     if not named:
         return []
-    full = f"fixed:{settings.max_steps}"  # what every other rule is compared with
+    full = f"fixed:{model.max_updates}"  # what every other rule is compared with
     rules = [parse_rule(name) for name in dict.fromkeys([*named, full])]
     for rule in rules:
-        check_rule(rule, signals, settings.num_labels, settings.max_steps, settings.model_type)
+        check_rule(rule, signals, settings.num_labels, model.max_updates, settings.model_type)
     return rules
 
 

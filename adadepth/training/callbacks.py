@@ -280,15 +280,15 @@ def _losses_first(name: str) -> tuple[bool, bool]:
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
     """Flat names of transformers under this project's: `eval_x` to `eval/x`, everything else to `train/x`.
 
-    Those of a budget have their prefix already.
+    Those of an extension say where they belong: what stands before their slash.
     """
     renamed = {}
     for name, value in logs.items():
         if name in _UNLOGGED:
             continue
-        if name.startswith(BUDGET):
-            renamed[name] = value
-            continue
         prefix, _, rest = name.partition("_")
-        renamed[f"{prefix}/{rest}" if prefix in ("eval", "train") and rest else f"train/{name}"] = value
+        if prefix in ("eval", "train") and rest:
+            renamed[f"{prefix}/{rest}"] = value
+        else:
+            renamed[name if "/" in name else f"train/{name}"] = value
     return renamed

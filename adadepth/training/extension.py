@@ -50,7 +50,7 @@ class Extension:
         return ()
 
     def logs(self) -> dict[str, float]:
-        """What it adds to a line of the training log."""
+        """What it adds to a line of the training log; `group/name` keeps its name, others go under `train/`."""
         return {}
 
     def callbacks(self) -> Sequence[TrainerCallback]:

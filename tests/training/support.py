@@ -1,5 +1,6 @@
 """Tiny but whole training set-ups: the embedded corpus, a real tokenizer, the shipped configuration."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from adadepth.tasks.pretrain import pretraining_parts
 from adadepth.tasks.session import budget_of
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
+from adadepth.training.extension import Extension
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 
@@ -41,7 +43,7 @@ def extension(trainer: DepthTrainer, kind: type[Kind]) -> Kind:
     return found
 
 
-def tiny_trainer(folder: Path, *overrides: str) -> DepthTrainer:
+def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] = ()) -> DepthTrainer:
     """A trainer as the pretraining task assembles it, without the run's folder."""
     config = tiny_config(*overrides)
     args = training_arguments(config, folder)
@@ -57,7 +59,7 @@ def tiny_trainer(folder: Path, *overrides: str) -> DepthTrainer:
         parts.start_evaluation,
         config.trainer,
         [epochs],
-        extensions=budget_of(config, parts.model, args.device),
+        extensions=(*extensions, *budget_of(config, parts.model, args.device)),
     )
     epochs.trainer = trainer
     return trainer
