@@ -22,6 +22,7 @@ from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_pa
 from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, DataError, nearest
 from adadepth.families.build import read_config
+from adadepth.families.contract import PredictsEveryStep
 from adadepth.families.shared.losses import label_count
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.places import resolve_place
@@ -211,7 +212,7 @@ class Pipeline:
         if self.fills_masks:  # with labels, the vocabulary is scored at their places only
             ids = inputs["input_ids"]
             return {"labels": ids.masked_fill(ids != self.tokenizer.mask_token_id, IGNORE)}
-        if hasattr(self.model, "exit_signals"):
+        if isinstance(self.model, PredictsEveryStep):
             return {"exit_rule": self.exit_rule, "generator": generator}
         return {}
 
@@ -270,8 +271,8 @@ def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
         return None
     parsed = parse_rule(rule) if isinstance(rule, str) else rule
     config = model.config
-    signals: frozenset[str] = getattr(model, "exit_signals", frozenset())
-    check_rule(parsed, signals, label_count(config), getattr(config, "max_steps", 0), config.model_type)
+    signals = model.exit_signals if isinstance(model, PredictsEveryStep) else frozenset()
+    check_rule(parsed, signals, label_count(config), model.max_updates, config.model_type)
     return parsed
 
 
@@ -289,8 +290,7 @@ def _check_tokenizer(tokenizer: Any, needed: Sequence[str], model: Any) -> None:
 
 def _layout(model: Any, tokenizer: Any, cls_tokens: int, max_length: int | None) -> Layout:
     """How the model was trained to read texts."""
-    positions = getattr(model, "longest_sequence", getattr(model.config, "max_position_embeddings", None))
-    longest = sys.maxsize if positions is None else positions
+    longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
     length = longest if max_length is None else max_length
     layout = Layout.of(tokenizer, length, cls_tokens, getattr(model.config, "double_cls_pairs", "first"))
     shortest = layout.pair.size + 2  # a token of each text

@@ -50,7 +50,7 @@ from adadepth.errors import ConfigError, nearest
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
-PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_cost", "ponder_loss")
+PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_loss")
 
 LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
 

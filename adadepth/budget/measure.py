@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from adadepth.budget.controller import Response
 from adadepth.halting.trace import DepthTrace
+
+if TYPE_CHECKING:
+    from adadepth.families.contract import DepthModel, HasExpectedDepth, HasSoftDepth
+    from adadepth.families.shared.losses import LossTerm
 
 
 class Reading(NamedTuple):
@@ -28,7 +32,7 @@ def read_updates(model: Any, trace: DepthTrace) -> Reading:
     return Reading(trace.updates.double().sum(), trace.valid.double().sum())
 
 
-def read_macs(model: Any, trace: DepthTrace) -> Reading:
+def read_macs(model: DepthModel, trace: DepthTrace) -> Reading:
     """Multiply-accumulates that the traced depths need, over those of full depth."""
     work = model.price(trace)
     return Reading(work.adaptive.double(), work.full.double())
@@ -48,12 +52,12 @@ def read_milliseconds(model: Any, trace: DepthTrace) -> Reading:
     return Reading(found.double(), torch.ones_like(found, dtype=torch.float64))
 
 
-def soft_depth(model: Any, outputs: Any) -> Any:
+def soft_depth(model: HasSoftDepth, outputs: Any) -> LossTerm:
     """The model's smooth depth, near the hard one."""
     return model.soft_depth(outputs)
 
 
-def expected_depth(model: Any, outputs: Any) -> Any:
+def expected_depth(model: HasExpectedDepth, outputs: Any) -> LossTerm:
     """The model's expected depth."""
     return model.expected_depth(outputs)
 

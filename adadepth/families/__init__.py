@@ -38,7 +38,7 @@ from adadepth.families.ponder_rnn.configuration import PonderRnnConfig
 from adadepth.families.ponder_rnn.modeling import PonderRnnForClassification
 from adadepth.families.shared.convert import convert_reference_config, convert_reference_state_dict
 from adadepth.families.shared.ponder_objective import PonderClassificationLoss
-from adadepth.families.shared.stepwise import StepwiseOutput
+from adadepth.families.shared.steps import StepwiseOutput
 
 for _config in (AlbertActConfig, PonderAlbertConfig, MultiExitAlbertConfig):
     AutoConfig.register(_config.model_type, _config)

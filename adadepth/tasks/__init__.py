@@ -28,5 +28,5 @@ def run(config: ExperimentConfig) -> float | None:
     elif config.rival_of is not None:
         metrics = rivals.train_rival(config, task.train)
     else:
-        metrics = task.train(config)
+        metrics = task.train(config).metrics
     return report.optimised(config, metrics)

@@ -42,13 +42,13 @@ from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
 from adadepth.tasks.processes import decide, wait_for_all
-from adadepth.tasks.session import device_name, fit, open_session, resumed_checkpoint, track_figures
+from adadepth.tasks.session import MODEL, Trained, device_name, fit, open_session, resumed_checkpoint, track_figures
 from adadepth.training.arguments import training_arguments
+from adadepth.training.checkpoints import complete_checkpoints
 from adadepth.training.run_directory import Run, open_run, read_record, run_directory
 from adadepth.training.tracking import closing_tracker, open_tracker
-from adadepth.training.trainer import complete_checkpoints
 
-SUPERNET, DERIVED, RETRAINED, MODEL = "supernet", "derived", "retrained", "model"
+SUPERNET, DERIVED, RETRAINED = "supernet", "derived", "retrained"
 _QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character")
 _TRAINED = {RetrainFrom.scratch: "from scratch", RetrainFrom.supernet: "from the supernet"}
 # What the record of the search holds that the later stages keep.
@@ -89,8 +89,8 @@ def _shapes(config: ExperimentConfig) -> list[list[int]]:
     return config.search.shapes or [[config.dataset.sequence_length, model.memory_length, rows]]
 
 
-def train(config: ExperimentConfig) -> dict[str, float]:
-    """Run the stages that are asked for and not yet done; returns the metrics of the derived network and the search."""
+def train(config: ExperimentConfig) -> Trained:
+    """Run the stages that are asked for and not yet done; the metrics are the derived network's and the search's."""
     args = training_arguments(config, "unused until the run's folder is known")
     data = load_data(config, args, config.tokenizer)
     supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
@@ -113,7 +113,7 @@ def train(config: ExperimentConfig) -> dict[str, float]:
         run.update(final_metrics=metrics)
     if search.is_main:
         print(f"report: {write_report(search.directory)}", flush=True)
-    return metrics
+    return Trained(metrics, search.directory)
 
 
 def _later_stages(search: Search, run: Run) -> dict[str, float]:

@@ -6,8 +6,7 @@ chosen on what tells it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,26 +19,16 @@ from adadepth.analysis.render.console import budgets_table
 from adadepth.budget.fit import Fit
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
+from adadepth.data.labelled.question_answering import QuestionExamples
+from adadepth.families.contract import HasDepthKnob
 from adadepth.tasks.session import Session
-
-
-class Adjustable(Protocol):
-    """A model whose depth can be set after training.
-
-    Attributes:
-        depth_knob: What is set, for the tables.
-    """
-
-    depth_knob: str
-
-    def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
-        """Set the depth to a target, and leave it so; see `adadepth.budget.fit.DepthKnob`."""
 
 
 def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     """Fit the model to every target, evaluate it there, and write, print and track the table; returns it."""
     trainer: Any = session.trainer
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    assert isinstance(model, HasDepthKnob), "validated"
     name, dataset = next(iter(trainer.evaluation_sets.items()))
     fitting, reporting = halves(dataset)
     rows = [_row(session, name, reporting, None, None)]
@@ -64,7 +53,7 @@ def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
 
 def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
     """Every second example, and the others; of windows the half of their question, which needs all of its windows."""
-    owners = np.asarray(getattr(dataset, "questions", np.arange(len(dataset))))
+    owners = np.asarray(dataset.questions) if isinstance(dataset, QuestionExamples) else np.arange(len(dataset))
     even, odd = (np.flatnonzero(owners % 2 == half).tolist() for half in (0, 1))
     return Subset(dataset, even), Subset(dataset, odd)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.exits.steps import step_summary
@@ -19,24 +18,24 @@ from adadepth.analysis.render.console import study_table
 from adadepth.data import LabelledData
 from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError
+from adadepth.families.contract import PredictsEveryStep
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule, standard_rules
 from adadepth.tasks.session import Session, device_name
 from adadepth.tasks.unit_price import price_of
-from adadepth.training.labelled_evaluation import collect_records
 
 BATCHES = (1, 8, 32)
 TIMED_EXAMPLES = 64  # the first of the evaluation set
 REPETITIONS = 3
 
 
-def parse(texts: Sequence[str], model: PreTrainedModel) -> list[ExitRule]:
+def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
     """The rules that `exit_rules` names; `all` stands for every rule the model supports, on a small grid.
 
     Raises:
         ConfigError: For a rule that does not exist or that the model cannot follow.
     """
     settings: Any = model.config
-    signals: frozenset[str] = getattr(model, "exit_signals", frozenset())
+    signals = model.exit_signals if isinstance(model, PredictsEveryStep) else frozenset()
     if texts and not signals:
         raise ConfigError(
             f"exit_rules={list(texts)}: {settings.model_type} predicts after its last step only and has no exit rules"
@@ -44,14 +43,14 @@ def parse(texts: Sequence[str], model: PreTrainedModel) -> list[ExitRule]:
     named = [
         name
         for text in texts
-        for name in (standard_rules(signals, settings.num_labels, settings.max_steps) if text == "all" else [text])
+        for name in (standard_rules(signals, settings.num_labels, model.max_updates) if text == "all" else [text])
     ]
     if not named:
         return []
-    full = f"fixed:{settings.max_steps}"  # what every other rule is compared with
+    full = f"fixed:{model.max_updates}"  # what every other rule is compared with
     rules = [parse_rule(name) for name in dict.fromkeys([*named, full])]
     for rule in rules:
-        check_rule(rule, signals, settings.num_labels, settings.max_steps, settings.model_type)
+        check_rule(rule, signals, settings.num_labels, model.max_updates, settings.model_type)
     return rules
 
 
@@ -63,7 +62,7 @@ def compare(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> 
     trainer = session.trainer
     studies, exits = {}, {}
     for name, dataset in data.evaluation.items():
-        records = collect_records(trainer, dataset, run_all_steps=True)
+        records = trainer.records(dataset, run_all_steps=True)
         studies[name] = _study(rules, data, dataset, records, session)
         report = trainer.last_reports.get(name)
         if report is not None and report.exits is None:
@@ -91,7 +90,7 @@ def _study(
     by_token = data.problem == "tagging"
     found = study(records, rules, price=price_of(model, records, by_token=by_token), **_measured(data))
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
-        really = {rule.label: collect_records(trainer, dataset, exit_rule=rule) for rule in rules}
+        really = {rule.label: trainer.records(dataset, exit_rule=rule) for rule in rules}
         found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})
     conditions = {
         "device": device_name(trainer.args.device),

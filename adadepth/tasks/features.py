@@ -16,8 +16,10 @@ from adadepth.data import LabelledData
 from adadepth.data.cache import cache_root
 from adadepth.data.features.states import FeatureReader, RowNumbers, cached_features
 from adadepth.data.features.store import FeatureStore
+from adadepth.families.contract import ReadsCachedStates
 from adadepth.tasks.session import Parts
 from adadepth.training.arguments import choose_precision
+from adadepth.training.cached_states import CachedStates
 
 
 def with_features(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Parts:
@@ -28,7 +30,7 @@ def with_features(config: ExperimentConfig, args: TrainingArguments, parts: Part
         frozen, or the states are not to be kept.
     """
     data, model = parts.data, parts.model
-    if model.config.model_type != "adalayers" or not config.features.cache:
+    if not isinstance(model, ReadsCachedStates) or not config.features.cache:
         return parts
     stores: list[FeatureStore] = []
 
@@ -40,7 +42,12 @@ def with_features(config: ExperimentConfig, args: TrainingArguments, parts: Part
     train = numbered(data.train)
     evaluation = {name: numbered(examples) for name, examples in parts.evaluation_sets.items()}
     data = dataclasses.replace(data, train=train, evaluation=evaluation)
-    return dataclasses.replace(parts, data=data, evaluation_sets=evaluation, features=FeatureReader(stores))
+    return dataclasses.replace(
+        parts,
+        data=data,
+        evaluation_sets=evaluation,
+        extensions=(*parts.extensions, CachedStates(FeatureReader(stores))),
+    )
 
 
 def _store(
@@ -57,8 +64,8 @@ def _store(
 
     return cached_features(
         cache_root(config.dataset.cache_dir), examples,
-        states=model.layer_states, width=model.config.layer_in_dim, precision=str(settings.precision),
-        base_key=f"{model.config.base_hash} {precision}", compute=compute, collate=data.collate,
+        states=model.layer_states, width=model.state_width, precision=str(settings.precision),
+        base_key=f"{model.states_key} {precision}", compute=compute, collate=data.collate,
         limit_gib=settings.limit_gib, batch_tokens=settings.batch_tokens,
         processes=(args.process_index, args.world_size), barrier=dist.barrier if args.world_size > 1 else lambda: None,
     )  # fmt: skip

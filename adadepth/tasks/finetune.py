@@ -25,6 +25,12 @@ from adadepth.config import (
 )
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
+from adadepth.evaluation.choices import ChoiceScorer
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.questions import QuestionScorer
+from adadepth.evaluation.scorer import Scorer
+from adadepth.evaluation.sequences import SequenceScorer, sequence_classes
+from adadepth.evaluation.tagging import TaggingScorer
 from adadepth.families.build import build_classifier, classifier_class, load_model
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
@@ -33,6 +39,7 @@ from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
     Session,
+    Trained,
     check_depth,
     check_positions,
     fit,
@@ -42,11 +49,7 @@ from adadepth.tasks.session import (
     resumed_checkpoint,
 )
 from adadepth.training.arguments import training_arguments
-from adadepth.training.choice_evaluation import ChoiceEvaluation
-from adadepth.training.labelled_evaluation import LabelledEvaluation, collect_records, sequence_classes
-from adadepth.training.question_evaluation import QuestionEvaluation
 from adadepth.training.run_directory import run_directory
-from adadepth.training.tagging_evaluation import TaggingEvaluation
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
 _OWN_CLASSES = ("question_answering", "multiple_choice")
@@ -60,8 +63,8 @@ def problem_of(dataset: DatasetConfig) -> str:
     return _PROBLEMS.get(type(dataset), "classification")
 
 
-def train(config: ExperimentConfig) -> dict[str, float]:
-    """Train, evaluate the best checkpoint, save the model, write submissions and report; returns the final metrics."""
+def train(config: ExperimentConfig) -> Trained:
+    """Train, evaluate the best checkpoint, save the model, write submissions and report."""
     args = training_arguments(config, "unused until the run's folder is known")
     data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model)))
     set_seed(config.seed)
@@ -77,7 +80,7 @@ def train(config: ExperimentConfig) -> dict[str, float]:
     with open_session(config, args, directory, parts, checkpoint) as session:
         metrics = fit(session, checkpoint)
         _write_submissions(config, data, session)
-        return metrics
+        return Trained(metrics, directory)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
@@ -105,33 +108,27 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         return session.tracking.last_metrics
 
 
-def finetuning_parts(
-    config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: PreTrainedModel
-) -> Parts:
+def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Parts:
     """The evaluation sets of the data, each evaluated with the task's metrics and the depth of every example."""
-    is_one_depth = model.config.model_type == "adalayers"
+    has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
     classes = {
-        name: SequenceClasses(()) if is_one_depth else sequence_classes(dataset, data)
+        name: sequence_classes(dataset, data) if has_classes else SequenceClasses(())
         for name, dataset in data.evaluation.items()
         if data.problem not in _OWN_CLASSES
     }
 
-    def start(name: str) -> LabelledEvaluation:
-        options: dict[str, Any] = {
-            "model": model,
-            "data": data,
-            "device": args.device,
-            "wants_statistics": config.trainer.halting_statistics,
-        }
+    def scorer(name: str) -> Scorer:
         examples: Any = data.evaluation[name]
         if isinstance(config.dataset, QuestionConfig):
-            return QuestionEvaluation(examples, config.dataset, **options)
+            return QuestionScorer(data, examples, config.dataset)
         if data.problem == "multiple_choice":
-            return ChoiceEvaluation(**options)
-        options["classes"] = classes[name]
+            return ChoiceScorer(data)
         if data.problem == "tagging":
-            return TaggingEvaluation(examples.gold, **options)
-        return LabelledEvaluation(**options)
+            return TaggingScorer(model, data, classes[name], examples.gold)
+        return SequenceScorer(model, data, classes[name])
+
+    def start(name: str) -> Evaluation:
+        return Evaluation(model, scorer(name), args.device, wants_statistics=config.trainer.halting_statistics)
 
     return Parts(data, data.evaluation, start, model)
 
@@ -201,7 +198,7 @@ def _write_submissions(config: ExperimentConfig, data: LabelledData, session: Se
         return
     names = dict(zip(dataset.test_splits, dataset.submission, strict=True))
     for split, examples in data.test.items():
-        records = collect_records(session.trainer, examples)
+        records = session.trainer.records(examples)
         if session.trainer.is_world_process_zero():
             predicted = predictions(records.logits, data.problem).numpy()
             path = Path(session.run.directory) / "submission"

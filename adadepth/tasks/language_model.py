@@ -8,23 +8,26 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import ExperimentConfig, ParXLModelConfig, SearchMethod, StreamConfig, TokenizerConfig
 from adadepth.data.streams.load import LanguageData, load_language_data
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
-from adadepth.families.par_xl.modeling import Context
+from adadepth.families.contract import LearnsGates
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
+    Trained,
     evaluate_parts,
     model_path,
     overridden_model_settings,
     train_parts,
 )
 from adadepth.training.arguments import training_arguments
-from adadepth.training.language_evaluation import LanguageModelEvaluation, SampledPaths
-from adadepth.training.phases import is_supernet, two_phase
+from adadepth.training.gates import GateLearning, two_phase
+from adadepth.training.memory import RecurrentMemory
 
 
-def train(config: ExperimentConfig) -> dict[str, float]:
-    """Train, evaluate the best checkpoint, save the model, write the report; returns the final metrics."""
+def train(config: ExperimentConfig) -> Trained:
+    """Train, evaluate the best checkpoint, save the model, write the report."""
     args = training_arguments(config, "unused until the run's folder is known")
     data = load_data(config, args, config.tokenizer)
     model = fresh_model(config, data)
@@ -90,14 +93,12 @@ def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel
     return build_language_model(model, len(data.tokenizer), gates if model.architecture is None else None)
 
 
-def language_parts(
-    config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: PreTrainedModel
-) -> Parts:
+def language_parts(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Parts:
     """The held-out text, evaluated once for a fixed network, in three ways and more for a supernet; then the test text.
 
     The soft mean of a supernet comes first, and selects.
     """
-    search, has_gates = config.search, is_supernet(model)
+    search, has_gates = config.search, isinstance(model, LearnsGates)
     sets: dict[str, Any] = {"soft" if has_gates else "network": data.evaluation}
     if has_gates:
         sets |= {"argmax": data.evaluation, "sampled": SampledPaths(data.evaluation, search.sampled_paths)}
@@ -108,25 +109,21 @@ def language_parts(
     quality: dict[str, dict[str, float]] = {}
     first = next(iter(sets))
 
-    def start(name: str) -> LanguageModelEvaluation:
+    wanted = config.context
+
+    def start(name: str) -> Evaluation:
         gates = "soft" if name == "test" else name
-        return LanguageModelEvaluation(
+        scorer = LanguageScorer(
             model,
             data.test if name == "test" and data.test is not None else data.evaluation,
-            context_of(config, model),
+            model.context(wanted.memory_length, wanted.clamp_length, wanted.same_length),
             args.device,
             name=name,
             quality=quality,
             gates=gates if has_gates else None,
-            wants_statistics=name == first and config.trainer.halting_statistics,
         )
+        wants_statistics = name == first and config.trainer.halting_statistics
+        return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics)
 
-    return Parts(data, sets, start, model, search=search if has_gates else None)
-
-
-def context_of(config: ExperimentConfig, model: Any) -> Context:
-    """What attention sees in evaluation: the settings', and where they are silent the model's."""
-    wanted, own = config.context, model.config
-    memory = own.memory_length if wanted.memory_length is None else wanted.memory_length
-    clamp = own.clamp_length if wanted.clamp_length is None else wanted.clamp_length
-    return Context(memory, clamp, wanted.same_length)
+    gates = (GateLearning(search),) if has_gates else ()
+    return Parts(data, sets, start, model, (RecurrentMemory(), *gates))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from transformers import PreTrainedModel, TrainingArguments, set_seed
+from transformers import TrainingArguments, set_seed
 
 from adadepth.config import CorpusConfig, ExperimentConfig, TokenizerConfig
 from adadepth.data import PretrainingData, load_pretraining_data
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.families import AlbertActForPreTraining
 from adadepth.families.build import build_pretraining_model, load_model
 from adadepth.tasks import budgets
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
+    Trained,
     check_depth,
     check_positions,
     evaluate_parts,
@@ -22,11 +26,10 @@ from adadepth.tasks.session import (
     train_parts,
 )
 from adadepth.training.arguments import training_arguments
-from adadepth.training.evaluation import PretrainingEvaluation
 
 
-def train(config: ExperimentConfig) -> dict[str, float]:
-    """Train, evaluate the best checkpoint, save the model, write the report; returns the final metrics."""
+def train(config: ExperimentConfig) -> Trained:
+    """Train, evaluate the best checkpoint, save the model, write the report."""
     args = training_arguments(config, "unused until the run's folder is known")
     data = _load_data(config, args, config.tokenizer)
     set_seed(config.seed)
@@ -48,19 +51,13 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     return evaluate_parts(config, args, pretraining_parts(config, args, data, model), path, fit)
 
 
-def pretraining_parts(
-    config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: PreTrainedModel
-) -> Parts:
+def pretraining_parts(config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any) -> Parts:
     """One held-out set, evaluated with statistics of every token's depth."""
+    wanted = config.trainer.halting_statistics
 
-    def start(name: str) -> PretrainingEvaluation:
-        return PretrainingEvaluation(
-            model,
-            data.tokenizer,
-            args.device,
-            wants_statistics=config.trainer.halting_statistics,
-            is_main=args.process_index == 0,
-        )
+    def start(name: str) -> Evaluation:
+        scorer = PretrainingScorer(data.tokenizer, args.device, wants_states=wanted)
+        return Evaluation(model, scorer, args.device, wants_statistics=wanted)
 
     return Parts(data, {"held_out": data.evaluation}, start, model)
 

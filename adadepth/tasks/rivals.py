@@ -13,36 +13,25 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.analysis.files import HALTING, RunFiles, read_run, write_rivals
+from adadepth.analysis.files import RunFiles, read_run, write_rivals
 from adadepth.analysis.render.console import difficulty_table, grid_picture, rivals_table
 from adadepth.analysis.render.plots import draw_figures
 from adadepth.analysis.render.report import write_report
-from adadepth.config import AlbertActModelConfig, BudgetConfig, ExperimentConfig
+from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
+from adadepth.tasks.session import MODEL, Trained
 from adadepth.training.run_directory import resolve_run
 
 SUFFIX = "_rival"
 
 
-def train_rival(config: ExperimentConfig, train: Callable[[ExperimentConfig], dict[str, float]]) -> dict[str, float]:
+def train_rival(config: ExperimentConfig, train: Callable[[ExperimentConfig], Trained]) -> dict[str, float]:
     """Train the rival of a run, and put the two side by side; returns the rival's metrics."""
     rival, directory = as_rival(config)
-    metrics = train(rival)
+    trained = train(rival)
     if int(os.environ.get("RANK", "0")) == 0:
-        compare(directory, _folder_of(rival))
-    return metrics
-
-
-def _folder_of(rival: ExperimentConfig) -> Path:
-    """The folder that a rival was trained in: the newest finished one of its seed and of the run it is for."""
-    if rival.resume is not None and rival.resume != "latest":
-        return Path(rival.resume)
-    wanted = (str(rival.rival_of), rival.seed)
-    for folder in sorted((Path(rival.output_dir) / rival.name).iterdir(), reverse=True):
-        files = read_run(folder)
-        if (files.config.get("rival_of"), files.config.get("seed")) == wanted and files.run.get("status") == "finished":
-            return folder
-    raise AssertionError("the rival has just been trained")
+        compare(directory, trained.directory)
+    return trained.metrics
 
 
 def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
@@ -54,17 +43,17 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
         CheckpointError: If that run is not finished, or has no measured work.
     """
     assert config.rival_of is not None
-    assert isinstance(config.model, AlbertActModelConfig), "validated"
-    directory = resolve_run(config.rival_of, config, needs=HALTING)
+    directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has none
     files = read_run(directory)
     share = files.halting.get("cost", {}).get("executed_over_full")
     if files.run.get("status") != "finished" or share is None:
         raise CheckpointError(f"rival_of={config.rival_of}: {directory} is no finished run with measured work")
     depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
+    one_depth: Any = {"fixed_depth": depth, "num_hidden_layers": depth}  # validated: the family has both
     rival = dataclasses.replace(
         config,
         name=config.name + SUFFIX,
-        model=dataclasses.replace(config.model, fixed_depth=depth, num_hidden_layers=depth),
+        model=dataclasses.replace(config.model, **one_depth),
         budget=BudgetConfig(),
         rival_of=str(directory),
     )

@@ -11,13 +11,12 @@ from adadepth.analysis.render.console import seeds_table
 from adadepth.analysis.render.report import write_report
 from adadepth.config import ExperimentConfig
 from adadepth.tasks.processes import decide
+from adadepth.tasks.session import Trained
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import open_run, run_directory
 
 
-def train_with_seeds(
-    config: ExperimentConfig, train: Callable[[ExperimentConfig], dict[str, float]]
-) -> dict[str, float]:
+def train_with_seeds(config: ExperimentConfig, train: Callable[[ExperimentConfig], Trained]) -> dict[str, float]:
     """Run `train` with the seeds `seed`, `seed + 1`, ...; every run has its own folder, and their summary one more.
 
     Returns:
@@ -29,7 +28,7 @@ def train_with_seeds(
     runs: list[tuple[int, dict[str, float]]] = []
     with open_run(config, directory, is_main) as run:
         for seed in range(config.seed, config.seed + config.seeds):
-            runs.append((seed, dict(train(dataclasses.replace(config, seed=seed, seeds=1)))))
+            runs.append((seed, dict(train(dataclasses.replace(config, seed=seed, seeds=1)).metrics)))
             summary = summarise_seeds(runs)
             if is_main:
                 write_seeds(directory, summary)

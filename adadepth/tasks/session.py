@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -22,9 +23,10 @@ from adadepth.analysis.render.console import grid_picture
 from adadepth.analysis.render.plots import draw_figures
 from adadepth.analysis.render.report import write_report
 from adadepth.budget.measure import MEASURES
-from adadepth.config import BudgetUnit, ExperimentConfig, Mode, SearchConfig, positions_read
-from adadepth.data.features.states import FeatureReader
+from adadepth.config import BudgetUnit, ExperimentConfig, Mode, positions_read
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.families.contract import FollowsSchedule, LearnsGates
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
 from adadepth.training.budget import TrainingBudget
@@ -36,27 +38,36 @@ from adadepth.training.callbacks import (
     StopCallback,
     TrackingCallback,
 )
-from adadepth.training.evaluation import Evaluation
-from adadepth.training.labelled_evaluation import max_updates
+from adadepth.training.checkpoints import checkpoint_step, complete_checkpoints
+from adadepth.training.extension import Extension
+from adadepth.training.gates import trains_gates
 from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run, run_directory
 from adadepth.training.speed import compare_executions
 from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
-from adadepth.training.trainer import DepthTrainer, checkpoint_step, complete_checkpoints
+from adadepth.training.trainer import DepthTrainer
+
+MODEL = "model"  # the folder of a run that holds its best weights
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a task brings to a run: its data, its evaluation sets by name, how each is evaluated, and its model.
 
-    `features` reads the states of a frozen base that were computed before; `search` tells how a supernet's gates learn.
+    `extensions` are what its training needs beside the loop.
     """
 
     data: Any
     evaluation_sets: Mapping[str, Any]
     start_evaluation: Callable[[str], Evaluation]
     model: PreTrainedModel
-    features: FeatureReader | None = None
-    search: SearchConfig | None = None
+    extensions: tuple[Extension, ...] = ()
+
+
+class Trained(NamedTuple):
+    """What came of a training: its final metrics, and the folder of its run."""
+
+    metrics: dict[str, float]
+    directory: Path
 
 
 @dataclass(frozen=True)
@@ -103,12 +114,12 @@ def open_session(
             print(f"report: {write_report(directory)}", flush=True)
 
 
-def train_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> dict[str, float]:
-    """Train in a new folder, or go on in the one to resume; returns the final metrics of `fit`."""
+def train_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Trained:
+    """Train in a new folder, or go on in the one to resume."""
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
     with open_session(config, args, directory, parts, checkpoint) as session:
-        return fit(session, checkpoint)
+        return Trained(fit(session, checkpoint), directory)
 
 
 def evaluate_parts(
@@ -132,7 +143,7 @@ def evaluate_parts(
 
 
 def fit(
-    session: Session, checkpoint: Path | None, *, folder: str = "model", owner: Path | None = None
+    session: Session, checkpoint: Path | None, *, folder: str = MODEL, owner: Path | None = None
 ) -> dict[str, float]:
     """Train, evaluate the best checkpoint, save the model into a folder of the run; returns the final metrics.
 
@@ -199,7 +210,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     stop = StopCallback(config.trainer.time_budget_minutes)
     tracking, epochs = TrackingCallback(tracker, run.directory), EpochCallback()
     callbacks = [epochs, stop, tracking, ConsoleCallback()]
-    if hasattr(parts.model, "set_step"):
+    if isinstance(parts.model, FollowsSchedule):
         callbacks.append(StepCallback())
     if config.trainer.early_stopping_patience is not None:
         threshold = config.trainer.early_stopping_threshold
@@ -212,10 +223,8 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         parts.start_evaluation,
         config.trainer,
         callbacks,
-        parts.search,
-        training_budget(config, parts.model, args.device),
+        (*parts.extensions, *budget_of(config, parts.model, args.device)),
     )
-    trainer.features = parts.features
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressBarCallback)
@@ -223,11 +232,12 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     return Session(run, trainer, tracking, stop)
 
 
-def training_budget(config: ExperimentConfig, model: Any, device: torch.device) -> TrainingBudget | None:
-    """What holds the depth of training, where the user set one."""
+def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tuple[Extension, ...]:
+    """What holds the depth of training, where the user set one; of a supernet, only gates change the depth."""
     if config.budget.target is None or config.mode is not Mode.train:
-        return None
-    return TrainingBudget(config.budget, model, max_updates(model), device)
+        return ()
+    changes_depth = partial(trains_gates, config.search) if isinstance(model, LearnsGates) else None
+    return (TrainingBudget(config.budget, model, device, changes_depth),)
 
 
 def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> str:
@@ -259,13 +269,12 @@ def model_path(config: ExperimentConfig) -> str:
     """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id."""
     value = str(config.checkpoint)
     is_run = value == "latest" or (Path(value) / RECORD).is_file()
-    return str(resolve_run(value, config, needs="model") / "model") if is_run else value
+    return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:
     """Whether a model can read sequences as long as the settings ask for; vectors have no positions."""
-    known = getattr(model.config, "max_position_embeddings", None)
-    positions = getattr(model, "longest_sequence", known)
+    positions = model.longest_sequence
     key, needed = positions_read(config.dataset)
     if positions is not None and needed > positions:
         raise CheckpointError(f"{key}={needed}: the model has only {positions} positions")
@@ -280,7 +289,7 @@ def check_depth(config: ExperimentConfig, model: Any) -> None:
     budget = config.budget
     if budget.unit is BudgetUnit.milliseconds:
         return
-    full = MEASURES[budget.unit.value].full(model, max_updates(model))
+    full = MEASURES[budget.unit.value].full(model, model.max_updates)
     held = [] if config.mode is Mode.evaluate else [("budget.target", budget.target)]  # what only training reads
     targets = [*held, *(("budget.targets", target) for target in budget.targets)]
     for key, target in targets:

@@ -5,35 +5,34 @@ Shape legend: M units, S sequences, T tokens.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.exits.study import Price
 from adadepth.analysis.exits.token_units import sequences_of
-from adadepth.halting.trace import DepthTrace
+from adadepth.families.contract import DepthModel, PricesReadouts
+from adadepth.halting.trace import DepthTrace, Execution
 
 
-def price_of(model: Any, records: StepRecords, *, by_token: bool) -> Price:
+def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Price:
     """The price of the recorded units under any exit steps.
 
     Args:
-        model: With `price`; where its tokens halt also with `readout_work`, the work of its head for one unit.
+        model: That predicts after every step.
         records: Of the units.
         by_token: Whether these are tokens.
     """
-    tokens_halt = hasattr(model, "readout_work")
+    work = model.readout_work if isinstance(model, PricesReadouts) else 0.0
 
     def price(exit_steps: Tensor, lengths: Tensor) -> float:
-        if not tokens_halt:
-            return float(model.price(_sequences(exit_steps, lengths, records.max_steps)).adaptive)
         if by_token:
             trace = _tokens(exit_steps, lengths, sequences_of(records.index), records.max_steps)
-        else:
+        elif model.depth_unit == "token":
             trace = _tokens_together(exit_steps, lengths, records.max_steps)
-        return float(model.price(trace).adaptive) + model.readout_work * float(exit_steps.sum())
+        else:
+            trace = _sequences(exit_steps, lengths, records.max_steps)
+        return float(model.price(trace).adaptive) + work * float(exit_steps.sum())
 
     return price
 
@@ -45,9 +44,7 @@ def _sequences(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrac
         updates=exit_steps.float(),
         valid=torch.ones_like(exit_steps, dtype=torch.bool),
         max_depth=max_steps,
-        executed_steps=int(exit_steps.max()),
-        tokens=lengths,
-        width=lengths.max(),
+        execution=Execution(int(exit_steps.max()), tokens=lengths, width=lengths.max()),
     )
 
 
@@ -59,7 +56,7 @@ def _tokens_together(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> Dep
         updates=exit_steps.unsqueeze(1) * valid.float(),
         valid=valid,
         max_depth=max_steps,
-        executed_steps=int(exit_steps.max()),
+        execution=Execution(int(exit_steps.max())),
     )
 
 
@@ -75,6 +72,5 @@ def _tokens(exit_steps: Tensor, lengths: Tensor, sequences: Tensor, max_steps: i
         updates=updates,
         valid=updates > 0,
         max_depth=max_steps,
-        executed_steps=int(exit_steps.max()),
-        tokens=lengths[first],
+        execution=Execution(int(exit_steps.max()), tokens=lengths[first]),
     )

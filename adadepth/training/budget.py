@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,9 @@ from adadepth.atomic import write_atomic
 from adadepth.budget.controller import BudgetController, BudgetSchedule
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
-from adadepth.families.shared.losses import LossTerm, combine_terms
+from adadepth.families.contract import CountsDepth, DepthModel, ForcesDepth, LimitsDepth
+from adadepth.families.shared.losses import combine_terms
+from adadepth.training.extension import Batch, Extension
 
 STATE = "budget.json"
 BUDGET = "budget/"  # how the names of what is logged begin
@@ -24,39 +26,28 @@ BUDGET = "budget/"  # how the names of what is logged begin
 TOLERANCE = 0.05
 
 
-class Budgeted(Protocol):
-    """What a model offers beside its trace, so that a budget can hold its depth."""
-
-    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Units of a batch whose depth is counted."""
-
-    def soft_depth(self, outputs: Any) -> LossTerm:
-        """The smooth depth of a batch's units, in updates, summed over them; see `adadepth.budget.depth`."""
-
-    def expected_depth(self, outputs: Any) -> LossTerm:
-        """The expected depth instead. Only for measures that ask for it."""
-
-    def limit_depth(self, depth: int) -> None:
-        """Let nothing be deeper from now on. Only for measures with a ceiling."""
-
-    def force_depth(self, depth: int | None) -> None:
-        """Give every unit this many updates from now on; None: let them halt. Only for budgets that grow."""
-
-
-class TrainingBudget:
+class TrainingBudget(Extension):
     """Holds the mean depth of training at what the user set.
 
     One price a whole update, a function of earlier updates only: neither micro-batches nor processes can change it.
 
     Args:
         settings: With a `target`.
-        model: See `Budgeted`; it has `price` for budgets in multiply-accumulates.
-        max_depth: Most updates of a unit.
+        model: That counts its depth, with the smooth one that the unit of the budget asks for.
         device: Of training.
+        changes_depth: Whether anything that a batch teaches can change the depth; None: every batch.
     """
 
-    def __init__(self, settings: BudgetConfig, model: Any, max_depth: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        settings: BudgetConfig,
+        model: DepthModel,
+        device: torch.device,
+        changes_depth: Callable[[Batch], bool] | None = None,
+    ) -> None:
         assert settings.target is not None
+        max_depth = model.max_updates
+        self._changes_depth = changes_depth
         self.model = model
         self.measure = MEASURES[settings.unit.value]
         schedule = BudgetSchedule(
@@ -72,30 +63,41 @@ class TrainingBudget:
         self.progress = 0.0
         self._depths = torch.zeros(2, dtype=torch.float64, device=device)
 
-    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Units of a micro-batch; the trainer adds them up over the update."""
-        return self.model.count_units(batch)
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Units of a micro-batch; what cannot be changed is not counted."""
+        assert isinstance(self.model, CountsDepth)
+        units = self.model.count_units(batch)
+        changes = self._changes_depth is None or self._changes_depth(batch)
+        return {"budget": units if changes else torch.zeros_like(units)}
 
     def begin_update(self, progress: float) -> None:
         """Take the place of an update in the schedule; a growing model grows with it, a ceiling comes at its end."""
         self.progress = progress
         if self.controller.schedule.grow > 0:
-            self.model.force_depth(self.controller.schedule.forced_at(progress))
+            self._force_depth(self.controller.schedule.forced_at(progress))
         if self._is_barred:
+            assert isinstance(self.model, LimitsDepth)
             self.model.limit_depth(int(self.controller.schedule.target))
 
     def end(self) -> None:
         """Leave the model as it will be loaded."""
         if self.controller.schedule.grow > 0:
-            self.model.force_depth(None)
+            self._force_depth(None)
+
+    def _force_depth(self, depth: int | None) -> None:
+        assert isinstance(self.model, ForcesDepth)
+        self.model.force_depth(depth)
 
     @property
     def is_growing(self) -> bool:
         """Whether nobody halts yet."""
         return self.controller.schedule.forced_at(self.progress) is not None
 
-    def term(self, outputs: Any, units: Tensor) -> Tensor:
-        """This micro-batch's part of the loss: price times smooth depth, averaged over the `units` of the update."""
+    def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Price times smooth depth, averaged over the units of the update."""
+        return {"budget": self._term(outputs, counts["budget"])}
+
+    def _term(self, outputs: Any, units: Tensor) -> Tensor:
         measured = self.measure.read(self.model, outputs.trace)
         is_counted = (units > 0).to(self._depths.device)
         self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths) * is_counted
@@ -123,6 +125,10 @@ class TrainingBudget:
         """Whether nothing can be too deep any more: then only being shallower than the target is answered."""
         return self.measure.is_ceiling and self._has_arrived
 
+    def allows_best(self) -> bool:
+        """Only a model that holds the budget: an earlier, deeper one would win by its depth."""
+        return self.is_held
+
     @property
     def is_held(self) -> bool:
         """Whether the schedule has come to the target, and the measured depth with it."""
@@ -136,12 +142,17 @@ class TrainingBudget:
         """Target, measured depth and multiplier, under the names of the log."""
         return {f"{BUDGET}{name}": value for name, value in self.controller.figures(self.progress).items()}
 
-    def save(self, checkpoint: Path) -> None:
-        """Write the controller's state into a checkpoint."""
-        write_atomic(checkpoint / STATE, json.dumps(self.controller.state_dict()))
+    def callbacks(self) -> Sequence[TrainerCallback]:
+        """Updates begin and end for it."""
+        return [BudgetCallback(self)]
 
-    def load(self, checkpoint: Path) -> None:
-        """Go on from a checkpoint."""
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write the controller's state, which is the same in all processes."""
+        if process == 0:
+            write_atomic(checkpoint / STATE, json.dumps(self.controller.state_dict()))
+
+    def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
+        """Go on from it."""
         self.controller.load_state_dict(json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
 
 

@@ -21,8 +21,9 @@ from adadepth.analysis.files import class_table, write_exits, write_grids, write
 from adadepth.analysis.measure.statistics import flatten
 from adadepth.analysis.render.console import architecture_table, exits_table, halting_table, layers_table
 from adadepth.analysis.render.plots import draw_gate_frame
+from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.families.contract import FollowsSchedule, HasOneDepth
 from adadepth.training.budget import BUDGET
-from adadepth.training.evaluation import EvaluationReport
 from adadepth.training.tracking import Tracker
 from adadepth.training.trainer import DepthTrainer
 
@@ -70,7 +71,9 @@ class StepCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the step."""
-        kwargs["model"].set_step(state.global_step, state.max_steps)
+        model = kwargs["model"]
+        assert isinstance(model, FollowsSchedule)
+        model.set_step(state.global_step, state.max_steps)
 
 
 class StopCallback(TrainerCallback):
@@ -191,11 +194,8 @@ class TrackingCallback(TrainerCallback):
 
     def _has_one_depth(self) -> bool:
         """Whether nobody may halt: where depth is fixed, or still grows."""
-        if self.trainer is None:
-            return False
-        budget, model = self.trainer.budget, self.trainer.model
-        is_fixed = getattr(getattr(model, "config", None), "fixed_depth", None) is not None
-        return is_fixed or (budget is not None and budget.is_growing)
+        model = None if self.trainer is None else self.trainer.model
+        return isinstance(model, HasOneDepth) and model.one_depth is not None
 
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
         """A picture of the gates now; the dashboards show those of all evaluations as a film."""
@@ -280,15 +280,15 @@ def _losses_first(name: str) -> tuple[bool, bool]:
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
     """Flat names of transformers under this project's: `eval_x` to `eval/x`, everything else to `train/x`.
 
-    Those of a budget have their prefix already.
+    Those of an extension say where they belong: what stands before their slash.
     """
     renamed = {}
     for name, value in logs.items():
         if name in _UNLOGGED:
             continue
-        if name.startswith(BUDGET):
-            renamed[name] = value
-            continue
         prefix, _, rest = name.partition("_")
-        renamed[f"{prefix}/{rest}" if prefix in ("eval", "train") and rest else f"train/{name}"] = value
+        if prefix in ("eval", "train") and rest:
+            renamed[f"{prefix}/{rest}"] = value
+        else:
+            renamed[name if "/" in name else f"train/{name}"] = value
     return renamed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,28 +11,23 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from adadepth.config import Optimizer, Schedule, SearchConfig, TrainerConfig
-from adadepth.training.phases import GATES
-
-# Parameter -> the setting of its model that multiplies its learning rate.
-_MULTIPLIERS = {"distribution": "distribution_lr_multiplier"}
+from adadepth.config import Optimizer, Schedule, TrainerConfig
+from adadepth.families.contract import SpeedsUpParameters
 
 
 def parameter_groups(
-    model: nn.Module, trainer: TrainerConfig, search: SearchConfig | None = None
+    model: nn.Module, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()
 ) -> list[dict[str, Any]]:
     """Matrices, which decay, and vectors (biases, norms, bare parameters), which do not; by learning rate.
 
-    The gates of a supernet, if there is a `search`, come last: with a rate of their own that is constant, or with the
-    weights' where they have none.
+    Parameters of the groups in `own` are left to these, which come last.
     """
+    taken = {id(parameter) for group in own for parameter in group["params"]}
+    multipliers = model.learning_rate_multipliers() if isinstance(model, SpeedsUpParameters) else {}
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    gates: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if search is not None and name == GATES:
-            gates.append(parameter)
-        elif parameter.requires_grad:
-            groups.setdefault((parameter.ndim >= 2, _multiplier(model, name)), []).append(parameter)
+        if parameter.requires_grad and id(parameter) not in taken:
+            groups.setdefault((parameter.ndim >= 2, multipliers.get(name, 1.0)), []).append(parameter)
     found = [
         {
             "params": groups[decays, multiplier],
@@ -42,35 +37,18 @@ def parameter_groups(
         }
         for decays, multiplier in sorted(groups, key=lambda kind: (not kind[0], kind[1]))
     ]
-    return [*found, _gate_group(gates, trainer, search)] if search is not None and gates else found
-
-
-def _gate_group(gates: list[nn.Parameter], trainer: TrainerConfig, search: SearchConfig) -> dict[str, Any]:
-    own_rate = search.gate_learning_rate
-    return {
-        "params": gates,
-        "lr": trainer.learning_rate if own_rate is None else own_rate,
-        "constant": own_rate is not None,
-        "weight_decay": search.gate_weight_decay,
-        "betas": (search.gate_beta1, trainer.adam_beta2),
-        "decays": False,
-    }
-
-
-def _multiplier(model: Any, name: str) -> float:
-    """How many times the learning rate a parameter has."""
-    return float(getattr(model.config, _MULTIPLIERS[name])) if name in _MULTIPLIERS else 1.0
+    return [*found, *own]
 
 
 def build_optimizer(
-    model: nn.Module, trainer: TrainerConfig, search: SearchConfig | None = None
+    model: nn.Module, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()
 ) -> torch.optim.Optimizer:
     """AdamW, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
 
     The published recipe, which `lamb` follows: decay enters the update before the trust ratio; vectors get neither
     decay nor layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp.
     """
-    groups = parameter_groups(model, trainer, search)
+    groups = parameter_groups(model, trainer, own)
     common: dict[str, Any] = {
         "lr": trainer.learning_rate,
         "betas": (trainer.adam_beta1, trainer.adam_beta2),

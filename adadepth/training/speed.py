@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.evaluation.processes import add_over_processes
+from adadepth.families.contract import HasExecutions
 from adadepth.timing import time_interleaved
-from adadepth.training.evaluation import add_over_processes
 
 _REPEATS, _MOST_BATCHES, _SECONDS = 5, 16, 4.0
 
@@ -86,7 +87,7 @@ def compare_executions(trainer: Any, *, training: bool = False) -> Comparison | 
         None for a model that has one execution only.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    executions: tuple[str, ...] = getattr(model, "executions", ())
+    executions = model.executions if isinstance(model, HasExecutions) else ()
     if len(executions) < 2 or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return None
     loader = trainer.get_train_dataloader() if training else trainer.get_eval_dataloader()

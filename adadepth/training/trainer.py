@@ -3,16 +3,15 @@
 transformers owns the loop, precision, accumulation, distribution, checkpoints and resume. What is added here: loss
 parts normalised by the counts of the whole optimiser step, over micro-batches and processes; their logging and the
 check that they are finite; evaluation of several sets that keeps what the task wants; the optimizer and the schedule.
+What only some runs have is an `Extension`.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,32 +22,17 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
-from adadepth.data.features.states import FeatureReader
+from adadepth.analysis.exits.records import StepRecords
+from adadepth.config import TrainerConfig
 from adadepth.data.sampler import EpochSampler, evaluation_order
 from adadepth.data.streams.batches import StreamBatches
-from adadepth.errors import UserError
-from adadepth.training.budget import BudgetCallback, TrainingBudget
-from adadepth.training.evaluation import Evaluation, EvaluationReport
-from adadepth.training.memory import RecurrentMemory
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.records import collect_records
+from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.training.extension import Extension
 from adadepth.training.optimization import build_optimizer, build_schedule
-from adadepth.training.phases import keep_phase, trains_gates
+from adadepth.training.progress import TrainingProgress
 from adadepth.training.speed import Stopwatch, count_tokens
-
-TRAINER_STATE = "trainer_state.json"
-
-
-class NonFiniteLoss(UserError):
-    """A part of the loss became infinite or NaN."""
-
-
-@dataclass
-class Progress:
-    """Since the last log: when that was, the updates begun, the tokens they read."""
-
-    clock: float = 0.0
-    updates: int = 0
-    tokens: Tensor | int = 0
 
 
 class TrainingData(Protocol):
@@ -60,18 +44,18 @@ class TrainingData(Protocol):
 
 
 class DepthTrainer(Trainer):
-    """Trains any model whose forward returns `loss_parts` and `trace` and that counts its targets.
+    """Trains any `DepthModel`; see `adadepth.families.contract`.
 
     Args:
-        model: Has `count_targets(batch)` and takes `num_targets` in its forward.
+        model: What is trained.
         args: From `training_arguments`.
-        data: Training examples, collator and tokenizer.
+        data: Training examples, collator and tokenizer. Items of `StreamBatches` are whole batches, in order.
         evaluation_sets: What is evaluated, by name; the first set selects the best model, and the metrics of the others
             carry their names.
         start_evaluation: Begins the evaluation of the set of that name.
         settings: The trainer settings that transformers does not have.
-        search: How the gates of a supernet learn; None where there are none.
-        budget: Holds the mean depth of training; None where nothing does.
+        callbacks: Beside those of the extensions.
+        extensions: What this run adds to training.
     """
 
     # The loss of a micro-batch is its share of the whole update: nothing is left to divide by.
@@ -86,48 +70,48 @@ class DepthTrainer(Trainer):
         start_evaluation: Callable[[str], Evaluation],
         settings: TrainerConfig,
         callbacks: list[Any] | None = None,
-        search: SearchConfig | None = None,
-        budget: TrainingBudget | None = None,
+        extensions: Sequence[Extension] = (),
     ) -> None:
-        self.budget = budget
         self.data = data
         self.evaluation_sets = evaluation_sets
         self.start_evaluation = start_evaluation
         self.settings = settings
-        self.search = search
-        self.memory = RecurrentMemory() if isinstance(data.train, StreamBatches) else None
-        self.features: FeatureReader | None = None
+        self.extensions = extensions
+        self.progress = TrainingProgress(args)
         self.last_reports: dict[str, EvaluationReport] = {}
         self.train_sampler: EpochSampler | None = None
+        self._has_whole_batches = isinstance(data.train, StreamBatches)
         self._forward_names = set(inspect.signature(model.forward).parameters)
-        self._parts: dict[str, Tensor] = {}
-        self._first_bad_step: dict[str, Tensor] = {}
-        self._progress = Progress()
         super().__init__(
             model=model,
             args=args,
             train_dataset=data.train,
             eval_dataset=next(iter(evaluation_sets.values())),
-            data_collator=first_item if self.memory is not None else data.collate,
+            data_collator=first_item if self._has_whole_batches else data.collate,
             processing_class=data.tokenizer,
             callbacks=callbacks,
         )
-        if budget is not None:
-            self.add_callback(BudgetCallback(budget))
+        for extension in extensions:
+            for callback in extension.callbacks():
+                self.add_callback(callback)
         # Releases before `loss_is_scaled_for_ga` decide by this flag and by counts that are not None.
         self.model_accepts_loss_kwargs = True
+
+    @property
+    def unwrapped_model(self) -> Any:
+        """The model without what precision and distribution put around it."""
+        return self.accelerator.unwrap_model(self.model)
 
     # ---- data
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> EpochSampler:
         assert isinstance(self.data.train, Sized), "a stream has no sampler"
-        in_order = isinstance(self.data.train, StreamBatches)
-        self.train_sampler = EpochSampler(len(self.data.train), None if in_order else self.args.seed)
+        self.train_sampler = EpochSampler(len(self.data.train), None if self._has_whole_batches else self.args.seed)
         return self.train_sampler
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of one epoch; a stream shards itself over processes, so accelerate must not do it again."""
-        if self.memory is not None:
+        if self._has_whole_batches:
             return self._loader(self.train_dataset, 1, sampler=self._get_train_sampler())
         if not isinstance(self.train_dataset, IterableDataset):
             return super().get_train_dataloader()
@@ -136,7 +120,7 @@ class DepthTrainer(Trainer):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """This process's share of an evaluation set, by length: every example exactly once over all processes."""
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
-        if self.memory is not None:
+        if self._has_whole_batches:
             return self._loader(dataset, 1)
         share = evaluation_order(dataset)[self.args.process_index :: self.args.world_size]
         return self._loader(Subset(dataset, share.tolist()), self.args.eval_batch_size)
@@ -152,20 +136,16 @@ class DepthTrainer(Trainer):
         )
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Move a batch to the device, with the states of a frozen base that are kept on disk.
-
-        They are read here, and not by the loader, because which of them have weight is known only when a step begins.
-        """
-        if self.features is not None:
-            model: Any = self.accelerator.unwrap_model(self.model)
-            inputs = self.features(inputs, model.states_to_read())
+        """Let the extensions complete a batch, and move it to the device."""
+        for extension in self.extensions:
+            inputs = extension.prepare(inputs, self.unwrapped_model)
         return super()._prepare_inputs(inputs)
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The part of a batch that the model's forward names; the rest is for statistics."""
         return {name: value for name, value in batch.items() if name in self._forward_names}
 
-    # ---- losses
+    # ---- an update
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
@@ -181,25 +161,21 @@ class DepthTrainer(Trainer):
             batches.append(batch)
         if not batches:
             return batches, {}
-        model = self.accelerator.unwrap_model(self.model)
-        counts = [self._count_targets(model, batch) for batch in batches]
+        counts = [self._count_targets(batch) for batch in batches]
         tokens = torch.stack([count_tokens(batch) for batch in batches]).sum()
         sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
         totals = torch.stack([*sums, tokens]).float().to(device)
         if self.args.world_size > 1:
             dist.all_reduce(totals)
-        self._progress.updates += 1
-        self._progress.tokens += totals[-1]
+        self.progress.begin_update(totals[-1])
         return batches, dict(zip(counts[0], (totals[:-1] / self.args.world_size).unbind(), strict=True))
 
-    def _count_targets(self, model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a micro-batch is divided by, the budget's among them."""
-        if self.budget is None:
-            return model.count_targets(batch)
-        units = self.budget.count_units(batch)
-        if self.search is not None and not trains_gates(self.search, str(batch["stream"])):
-            units = torch.zeros_like(units)  # what cannot be changed is not counted
-        return model.count_targets(batch) | {"budget": units}
+    def _count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a micro-batch is divided by."""
+        counts: dict[str, Tensor] = self.unwrapped_model.count_targets(batch)
+        for extension in self.extensions:
+            counts = counts | extension.counts(batch)
+        return counts
 
     def compute_loss(
         self,
@@ -209,96 +185,31 @@ class DepthTrainer(Trainer):
         num_items_in_batch: dict[str, Tensor] | None = None,
     ) -> Any:
         """The loss of a micro-batch as its share of the update's; its parts are kept for the log."""
-        remembered = {} if self.memory is None else {"memory": self.memory.of(inputs)}
-        outputs = model(**self.model_inputs(inputs), **remembered, num_targets=num_items_in_batch)
-        if self.memory is not None:
-            self.memory.keep(inputs, outputs.memory)
-        if self.budget is not None:
-            assert num_items_in_batch is not None
-            outputs.loss_parts["budget"] = self.budget.term(outputs, num_items_in_batch["budget"])
-            outputs.loss = outputs.loss + outputs.loss_parts["budget"]
+        options = {name: value for one in self.extensions for name, value in one.forward_options(inputs).items()}
+        outputs = model(**self.model_inputs(inputs), **options, num_targets=num_items_in_batch)
+        for extension in self.extensions:
+            extension.after_forward(inputs, outputs)
+            for name, part in extension.loss_parts(outputs, num_items_in_batch or {}).items():
+                outputs.loss_parts[name] = part
+                outputs.loss = outputs.loss + part
         for name, part in outputs.loss_parts.items():
-            self._record_part(name, part.detach())
+            self.progress.record(name, part.detach(), self.state.global_step + 1)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward of a micro-batch; in a search in two phases one kind of parameter learns from it."""
+        """Forward and backward of a micro-batch."""
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.search is not None and self.search.method is SearchMethod.two_phase:
-            keep_phase(model, inputs["stream"])
+        for extension in self.extensions:
+            extension.after_backward(inputs, model)
         return loss
 
-    def _record_part(self, name: str, part: Tensor) -> None:
-        """Add to the running sum, and remember the first bad step: all on the device, without waiting for it."""
-        zero, never = torch.zeros_like(part), torch.full_like(part, math.inf)
-        self._parts[name] = self._parts.get(name, zero) + part
-        bad_step = torch.where(part.isfinite(), never, float(self.state.global_step + 1))
-        self._first_bad_step[name] = torch.minimum(self._first_bad_step.get(name, never), bad_step)
-
-    def check_finite(self) -> None:
-        """Raise if any loss part since the last check was not finite, on any process.
-
-        Raises:
-            NonFiniteLoss: Naming the part and the step.
-        """
-        if not self._first_bad_step:
-            return
-        steps = torch.stack(list(self._first_bad_step.values()))
-        if self.args.world_size > 1:
-            dist.all_reduce(steps, op=dist.ReduceOp.MIN)
-        for name, step in zip(self._first_bad_step, steps.tolist(), strict=True):
-            if math.isfinite(step):
-                raise NonFiniteLoss(
-                    f"the loss part {name!r} is not finite at step {int(step)}; the last good checkpoint is kept. "
-                    "A lower trainer.learning_rate, a longer warm-up or trainer.precision=fp32 may help"
-                )
-        self._first_bad_step.clear()
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, adding the mean of every loss part since the last training log."""
-        if "loss" in logs:
-            self.check_finite()
-            logs |= self._drain_progress()
-            if self.budget is not None:
-                logs |= self.budget.logs()
-        logs.pop("total_flos", None)  # counts tied weights once; `cost/*` prices the work that was done
-        super().log(logs, start_time)
-
-    def _drain_progress(self) -> dict[str, float]:
-        """Means of the loss parts, and the speed, since the last log."""
-        now, progress = time.perf_counter(), self._progress
-        names, totals = list(self._parts), torch.stack(list(self._parts.values()))
-        if self.args.world_size > 1:
-            dist.all_reduce(totals)
-            totals /= self.args.world_size
-        logs = {f"{name}_loss": total / progress.updates for name, total in zip(names, totals.tolist(), strict=True)}
-        logs["tokens_per_second"] = float(progress.tokens) / (now - progress.clock)
-        if self.args.device.type == "cuda":
-            logs["peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
-        self._parts = {}
-        self._progress = Progress(now)
-        return logs
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate; the time it takes does not count against the training speed."""
-        begun = time.perf_counter()
-        metrics = super().evaluate(*args, **kwargs)
-        self._progress.clock += time.perf_counter() - begun
-        return metrics
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, with the clock of the speed set."""
-        self._progress = Progress(time.perf_counter())
-        return super().train(*args, **kwargs)
-
-    # ---- optimization
-
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """See `build_optimizer`."""
+        """See `build_optimizer`; extensions may take care of some parameters themselves."""
         if self.optimizer is None:
             trained = self.model if model is None else model
             assert trained is not None
-            self.optimizer = build_optimizer(trained, self.settings, self.search)
+            own = [group for one in self.extensions for group in one.parameter_groups(trained, self.settings)]
+            self.optimizer = build_optimizer(trained, self.settings, own)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
@@ -310,6 +221,30 @@ class DepthTrainer(Trainer):
             self.lr_scheduler = scheduler
             self._created_lr_scheduler = True
         return self.lr_scheduler
+
+    # ---- the log
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, with the clock of the speed set."""
+        self.progress.begin()
+        return super().train(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, adding the mean of every loss part since the last training log."""
+        if "loss" in logs:
+            self.progress.check_finite()
+            logs |= self.progress.drain()
+            for extension in self.extensions:
+                logs |= extension.logs()
+        logs.pop("total_flos", None)  # counts tied weights once; `cost/*` prices the work that was done
+        super().log(logs, start_time)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate; the time it takes does not count against the training speed."""
+        begun = time.perf_counter()
+        metrics = super().evaluate(*args, **kwargs)
+        self.progress.pause(time.perf_counter() - begun)
+        return metrics
 
     # ---- evaluation
 
@@ -345,6 +280,10 @@ class DepthTrainer(Trainer):
         evaluation.merge()
         return evaluation, watch.tokens_per_second()
 
+    def records(self, dataset: Any, **options: Any) -> StepRecords:
+        """What every example of a set gets from the model; `options` go to its forward pass."""
+        return collect_records(self.forward_passes, self.unwrapped_model, dataset, **options)
+
     def forward_passes(
         self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Iterator[tuple[dict[str, Tensor], Any]]:
@@ -352,8 +291,8 @@ class DepthTrainer(Trainer):
 
         `options` tells the further arguments of the forward pass of each batch.
         """
-        unwrapped = self.accelerator.unwrap_model(self.model)
-        model = self.model_wrapped if self.is_fsdp_enabled or self.is_deepspeed_enabled else unwrapped
+        is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        model = self.model_wrapped if is_sharded else self.unwrapped_model
         model.to(self.args.device)
         model.eval()
         for shared, is_own in self._shared_batches(dataset):
@@ -370,7 +309,7 @@ class DepthTrainer(Trainer):
         Processes may have one batch more or less than others, yet sharded models need all of them in every forward
         pass: a process that has run out repeats its last batch, which nobody counts.
         """
-        if self.memory is not None:  # every process has rows of its own in every batch
+        if self._has_whole_batches:  # every process has rows of its own in every batch
             yield from ((batch, True) for batch in self.get_eval_dataloader(dataset))
             return
         share = math.ceil(len(dataset) / self.args.world_size)
@@ -384,35 +323,29 @@ class DepthTrainer(Trainer):
             yield batch, following is not None
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """With a budget the best model is one that holds it: an earlier, deeper one would win by its depth."""
-        if self.budget is not None and not self.budget.is_held:
-            return False
-        return super()._determine_best_metric(metrics, trial)
+        return all(one.allows_best() for one in self.extensions) and super()._determine_best_metric(metrics, trial)
 
     # ---- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self.check_finite()
+        self.progress.check_finite()
         super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Save what each process has of its own: random numbers, and what a recurrent model remembers."""
+        """Save what each process has of its own: random numbers, and the state of the extensions."""
         super()._save_rng_state(output_dir)
-        if self.memory is not None:
-            self.memory.save(Path(output_dir), self.args.process_index)
-        if self.budget is not None and self.is_world_process_zero():
-            self.budget.save(Path(output_dir))
+        for extension in self.extensions:
+            extension.save(Path(output_dir), self.args.process_index)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         super()._load_rng_state(checkpoint)
-        if self.memory is not None and checkpoint is not None:
-            self.memory.load(Path(checkpoint), self.args.process_index, self.args.device)
-        if self.budget is not None and checkpoint is not None:
-            self.budget.load(Path(checkpoint))
+        if checkpoint is not None:
+            for extension in self.extensions:
+                extension.load(Path(checkpoint), self.args.process_index, self.args.device)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Tied weights are saved once; that they are not saved twice is nothing to warn about."""
-        tied = set(self.accelerator.unwrap_model(self.model).all_tied_weights_keys)
+        tied = set(self.unwrapped_model.all_tied_weights_keys)
         load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result)
 
@@ -420,25 +353,3 @@ class DepthTrainer(Trainer):
 def first_item(items: list[Any]) -> Any:
     """The batch of a data set whose items are whole batches."""
     return items[0]
-
-
-def complete_checkpoints(directory: Path) -> list[Path]:
-    """The checkpoints in a folder that were written to their end, oldest first.
-
-    The trainer's state is the last file of a checkpoint, so one that a kill interrupted has none that can be read.
-    """
-    found = sorted(directory.glob("checkpoint-*"), key=checkpoint_step)
-    return [path for path in found if _is_readable(path / TRAINER_STATE)]
-
-
-def checkpoint_step(checkpoint: Path) -> int:
-    """The optimiser step after which a checkpoint was written, from its name `checkpoint-<step>`."""
-    return int(checkpoint.name.rpartition("-")[2])
-
-
-def _is_readable(path: Path) -> bool:
-    try:
-        json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True

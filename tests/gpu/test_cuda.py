@@ -84,7 +84,7 @@ def test_ragged_equals_dense(precision):
         (outputs.last_hidden_state.float() * torch.linspace(-1, 1, 64, device="cuda")).sum().backward()
         found.append((outputs, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
     (dense, expected), (ragged, gradient) = found
-    assert ragged.trace.computed is not None
+    assert ragged.trace.execution.computed is not None
     assert ragged.updates.equal(dense.updates)
     atol, share = (1e-4, 1e-4) if precision == torch.float32 else (0.1, 0.05)
     torch.testing.assert_close(ragged.last_hidden_state, dense.last_hidden_state, atol=atol, rtol=0)

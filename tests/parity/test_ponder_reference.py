@@ -8,7 +8,7 @@ from transformers import AlbertConfig, AlbertModel
 
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification, convert_reference_state_dict
 from adadepth.errors import CheckpointError
-from adadepth.families.shared.albert.stepping import Reading
+from adadepth.families.shared.albert.stepper import Reading
 from adadepth.halting.distribution import TRUNCATIONS, geometric_prior
 from tests.models_support import SMALL, padded_batch, small_ponder
 from tests.parity.plain_ponder import plain_losses, plain_ponder, reference_layout, renormalised

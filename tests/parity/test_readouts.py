@@ -150,7 +150,7 @@ def test_states_are_those_of_every_iteration(rule):
         outputs = model(**batch, output_hidden_states=True, readout_slots=slots)
         expected = torch.stack([state.flatten(0, 1)[slots] for state in outputs.hidden_states[1:]], dim=1)
         torch.testing.assert_close(outputs.readout_states, expected, atol=0, rtol=0)
-        assert outputs.readout_states.shape[1] == outputs.trace.executed_steps > 2
+        assert outputs.readout_states.shape[1] == outputs.trace.execution.steps > 2
 
 
 @pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])

@@ -104,7 +104,7 @@ def test_ragged_equals_dense(case, rule, cap, reads, attention, saves):
     assert ragged.updates.equal(dense.updates)
     assert ragged.updates.equal(depths * batch["attention_mask"].float())
     for name in ("last_hidden_state", "remainders", "halting_probabilities", "ponder_cost", "pooler_output"):
-        torch.testing.assert_close(ragged[name], dense[name], atol=1e-5, rtol=0)
+        torch.testing.assert_close(getattr(ragged, name), getattr(dense, name), atol=1e-5, rtol=0)
     assert len(ragged.hidden_states) == len(dense.hidden_states)
     for one, other in zip(ragged.hidden_states, dense.hidden_states, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)

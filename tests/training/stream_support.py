@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from adadepth.config import ExperimentConfig
+from adadepth.families.contract import FollowsSchedule
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback, StepCallback
@@ -53,9 +54,16 @@ def stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
     data = load_data(config, args, config.tokenizer)
     parts = language_parts(config, args, data, fresh_model(config, data))
     epochs = EpochCallback()
-    callbacks = [epochs, StepCallback()] if parts.search is not None else [epochs]
+    callbacks = [epochs, StepCallback()] if isinstance(parts.model, FollowsSchedule) else [epochs]
     trainer = DepthTrainer(
-        parts.model, args, data, parts.evaluation_sets, parts.start_evaluation, config.trainer, callbacks, parts.search
+        parts.model,
+        args,
+        data,
+        parts.evaluation_sets,
+        parts.start_evaluation,
+        config.trainer,
+        callbacks,
+        parts.extensions,
     )
     epochs.trainer = trainer
     return trainer

@@ -1,6 +1,8 @@
 """Tiny but whole training set-ups: the embedded corpus, a real tokenizer, the shipped configuration."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from transformers import set_seed
 
@@ -8,11 +10,14 @@ from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
 from adadepth.families.build import build_pretraining_model
 from adadepth.tasks.pretrain import pretraining_parts
-from adadepth.tasks.session import training_budget
+from adadepth.tasks.session import budget_of
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
+from adadepth.training.extension import Extension
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
+
+Kind = TypeVar("Kind")
 
 TINY = (
     "debug=default",
@@ -32,7 +37,13 @@ def tiny_config(*overrides: str) -> ExperimentConfig:
     return configured("act_tiny", *TINY, *overrides)
 
 
-def tiny_trainer(folder: Path, *overrides: str) -> DepthTrainer:
+def extension(trainer: DepthTrainer, kind: type[Kind]) -> Kind:
+    """The one extension of that kind that a trainer has."""
+    (found,) = (one for one in trainer.extensions if isinstance(one, kind))
+    return found
+
+
+def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] = ()) -> DepthTrainer:
     """A trainer as the pretraining task assembles it, without the run's folder."""
     config = tiny_config(*overrides)
     args = training_arguments(config, folder)
@@ -48,7 +59,7 @@ def tiny_trainer(folder: Path, *overrides: str) -> DepthTrainer:
         parts.start_evaluation,
         config.trainer,
         [epochs],
-        budget=training_budget(config, parts.model, args.device),
+        extensions=(*extensions, *budget_of(config, parts.model, args.device)),
     )
     epochs.trainer = trainer
     return trainer

@@ -12,7 +12,9 @@ import torch
 from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.par_xl.modeling import Context
+from adadepth.training.memory import RecurrentMemory
 from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
+from tests.training.support import extension
 
 ROOT = Path(__file__).resolve().parents[2]
 JOINT = ("search.method=joint", "search.gate_learning_rate=null")
@@ -64,7 +66,7 @@ def test_a_resumed_run_needs_its_memory(tmp_path):
     whole = stream_trainer(config, tmp_path / "whole")
     whole.train()
     forgetful = stream_trainer(config, tmp_path / "forgetful")
-    forgetful.memory.load = lambda *_: None
+    extension(forgetful, RecurrentMemory).load = lambda *_: None
     forgetful.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert losses(whole)[3] != losses(forgetful)[3]
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from adadepth.training.budget import TrainingBudget
 from adadepth.validation import PRETRAINING_METRICS
-from tests.training.support import tiny_trainer
+from tests.training.support import extension, tiny_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +72,7 @@ def budget_states(folder, batch, accumulation):
     gradients = {}
     trainer.add_callback(LastGradients(gradients))
     trainer.train()
-    return trainer.budget.controller.state_dict()["state"], gradients
+    return extension(trainer, TrainingBudget).controller.state_dict()["state"], gradients
 
 
 class LastGradients(TrainerCallback):
@@ -107,7 +108,7 @@ def test_two_processes_equal_one(tmp_path):
         torch.testing.assert_close(two["gradients"][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
     for name in ("loss", "mlm_loss", "sop_loss", "ponder_loss"):
         assert two["logged"][name] == pytest.approx(logged[name], rel=1e-5), name
-    for name in ("eval_loss", "eval_mlm_loss", "eval_sop_loss", "eval_mlm_accuracy", "eval_ponder_cost"):
+    for name in ("eval_loss", "eval_mlm_loss", "eval_sop_loss", "eval_mlm_accuracy", "eval_ponder_loss"):
         assert two["metrics"][name] == pytest.approx(metrics[name], rel=1e-5), name
     assert_same_budget(two["budget"], budget_states(tmp_path / "budget", 8, 1))
     assert two["exact"] is not False, "two processes resumed in their second epoch must end where the whole run does"
@@ -137,5 +138,5 @@ def test_evaluation_does_not_depend_on_its_batch_size(tmp_path):
     assert {f"eval_{name}" for name in PRETRAINING_METRICS} <= small.keys()
     trainer.args.per_device_eval_batch_size = 3
     large = trainer.evaluate()
-    for name in ("eval_loss", "eval_mlm_loss", "eval_mlm_accuracy", "eval_sop_accuracy", "eval_ponder_cost"):
+    for name in ("eval_loss", "eval_mlm_loss", "eval_mlm_accuracy", "eval_sop_accuracy", "eval_ponder_loss"):
         assert large[name] == pytest.approx(small[name], rel=1e-5), name

@@ -15,11 +15,11 @@ from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnsweri
 from adadepth import tasks
 from adadepth.config import ExperimentConfig
 from adadepth.data import load_labelled_data
+from adadepth.evaluation.questions import Found
 from adadepth.families.build import build_classifier
 from adadepth.tasks.budgets import halves
 from adadepth.tasks.finetune import finetuning_parts
 from adadepth.training.arguments import training_arguments
-from adadepth.training.question_evaluation import Found
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 

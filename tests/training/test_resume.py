@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from adadepth.training.trainer import complete_checkpoints
-from tests.training.support import tiny_trainer
+from adadepth.training.budget import TrainingBudget
+from adadepth.training.checkpoints import complete_checkpoints
+from tests.training.support import extension, tiny_trainer
 
 STEPS = 12
 
@@ -69,7 +70,10 @@ def test_a_budget_goes_on_bit_for_bit(tmp_path, at):
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
     for name, value in parameters(whole).items():
         assert torch.equal(value, parameters(resumed)[name]), name
-    assert whole.budget.controller.state_dict() == resumed.budget.controller.state_dict()
+    assert (
+        extension(whole, TrainingBudget).controller.state_dict()
+        == extension(resumed, TrainingBudget).controller.state_dict()
+    )
 
     def logged(trainer):
         return [

@@ -11,7 +11,7 @@ import pytest
 from adadepth import tasks
 from adadepth.errors import UserError
 from adadepth.training.callbacks import StopCallback
-from adadepth.training.trainer import complete_checkpoints
+from adadepth.training.checkpoints import complete_checkpoints
 from tests.configs.support import configured
 from tests.training.support import tiny_trainer
 
@@ -22,13 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_non_finite_part_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, part):
     saving = ("trainer.save_strategy=steps", "trainer.save_steps=2")
     trainer = tiny_trainer(tmp_path, "trainer.max_steps=6", "trainer.logging_steps=6", *saving)
-    record = trainer._record_part
+    record = trainer.progress.record
 
-    def poisoned(name, value):
-        bad = name == part and trainer.state.global_step + 1 == 3
-        record(name, value * float("nan") if bad else value)
+    def poisoned(name, value, step):
+        bad = name == part and step == 3
+        record(name, value * float("nan") if bad else value, step)
 
-    trainer._record_part = poisoned
+    trainer.progress.record = poisoned
     with pytest.raises(UserError, match=f"'{part}' is not finite at step 3"):
         trainer.train()
     kept = complete_checkpoints(tmp_path)

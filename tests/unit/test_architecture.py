@@ -16,12 +16,12 @@ PACKAGE = ROOT / "adadepth"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # The part of the package a module belongs to -> the other parts it must not import.
-LAYERS = ("halting", "families", "training", "tasks", "run")
+LAYERS = ("halting", "families", "evaluation", "training", "tasks", "run")
 FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate(LAYERS)}
 FORBIDDEN["halting"] |= {"data", "analysis", "config"}
 FORBIDDEN["families"] |= {"data", "analysis"}
-FORBIDDEN["data"] = {"families", "training", "tasks", "run", "analysis"}
-FORBIDDEN["analysis"] = {"families", "training", "tasks", "run", "data"}
+FORBIDDEN["data"] = {"families", "evaluation", "training", "tasks", "run", "analysis"}
+FORBIDDEN["analysis"] = {"families", "evaluation", "training", "tasks", "run", "data"}
 FORBIDDEN["config"] = FORBIDDEN["errors"] = {*LAYERS, "data", "analysis"}
 
 COSTLY = ("wandb", "evaluate", "datasets", "matplotlib", "seqeval")

@@ -19,8 +19,8 @@ def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor
 
     Args:
         batch: `index` (B,), `attention_mask` and `labels` (B, T), and maybe `difficulty`, (B,) or (B, T).
-        outputs: `unit_slots` (K,), `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,); `logits`
-            (B, T, C).
+        outputs: `unit_slots` (K,), `step_logits` (K, N, C), `halting_logits` (K, N) or None, `exit_steps` (K,);
+            `logits` (B, T, C).
 
     Returns:
         The columns of `StepRecords`, each (U, ...): the length is that of the unit's sequence, the depth its exit step.
@@ -37,9 +37,10 @@ def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor
         "depth": exits.float(),
         "labels": batch["labels"][rows, positions],
         "step_logits": outputs.step_logits[labelled].float(),
-        "halting_logits": outputs.halting_logits[labelled].float(),
         "exit_steps": exits,
     }
+    if outputs.halting_logits is not None:
+        columns["halting_logits"] = outputs.halting_logits[labelled].float()
     if (difficulty := batch.get("difficulty")) is not None:
         columns["difficulty"] = difficulty[rows] if difficulty.dim() == 1 else difficulty[rows, positions]
     return columns

@@ -12,6 +12,7 @@ from torch import Tensor
 from adadepth.halting.trace import DepthTrace
 
 Sentence = dict[str, Any]
+Fields = list[list[Any]]  # of one example: a list with an entry a token for each of its fields
 MASK_KINDS = ("", "mask", "random", "original")
 
 
@@ -32,7 +33,7 @@ class SentenceSampler:
         self.decode_label = decode_label or decode
         self.per_rule = per_rule
         self._seen = 0
-        self._kept: dict[str, list[tuple[float, int, list[list[float]]]]] = {
+        self._kept: dict[str, list[tuple[float, int, Fields]]] = {
             "first": [],
             "deepest": [],
             "shallowest": [],
@@ -50,9 +51,10 @@ class SentenceSampler:
             predictions: Predicted ids, or numbers of labels; read where `losses` is a number, (B, T).
         """
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
-        updates = _per_token(trace.updates, real)
+        updates = _per_token(trace.updates, real).float()
         unknown = torch.full_like(updates, math.nan)
-        remainders = unknown if trace.remainders is None else _per_token(trace.remainders, real)
+        remainders = None if trace.halting is None else trace.halting.remainders
+        remainders = unknown if remainders is None else _per_token(remainders, real)
         kinds = batch.get("mask_kind", torch.zeros_like(ids))
         mean_depth = (updates * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
         index = batch["index"] if "index" in batch else torch.arange(len(ids), device=ids.device) + self._seen
@@ -66,11 +68,12 @@ class SentenceSampler:
             copied[: header.numel()].view(2, -1),
             copied[header.numel() :].view(8, len(rows), -1),
         )
+        iterations = _iterations(trace.ran, rows, ids.shape[1])
         for row, (number, depth) in enumerate(zip(indices.int().tolist(), depths.tolist(), strict=True)):
-            self._offer(number, depth, table[:, row].tolist())
+            self._offer(number, depth, [*table[:, row].tolist(), iterations[row]])
         self._seen += len(ids)
 
-    def _offer(self, index: int, depth: float, fields: list[list[float]]) -> None:
+    def _offer(self, index: int, depth: float, fields: Fields) -> None:
         """Let every rule keep the example if it is among its best."""
         for rule, rank in (("first", 0.0), ("deepest", -depth), ("shallowest", depth)):
             kept = self._kept[rule]
@@ -85,14 +88,15 @@ class SentenceSampler:
         Each has `rule`, `index` (its number in the evaluated set), `mean_depth`, and lists with an entry per
         token: `tokens` (text as fed), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
         `original` (text before masking, or label), `predicted` (likewise) and `loss` (nats); the last three null where
-        nothing was predicted, `remainders` where the trace has none.
+        nothing was predicted, `remainders` where the trace has none. Where the trace says which iterations ran, these
+        are `iterations`, counted from 1.
         """
         return [self._render(rule, index, fields) for rule, kept in self._kept.items() for _, index, fields in kept]
 
-    def _render(self, rule: str, index: int, fields: list[list[float]]) -> Sentence:
+    def _render(self, rule: str, index: int, fields: Fields) -> Sentence:
         real_tokens = [token for token in zip(*fields, strict=True) if token[0]]
         columns = [list(column) for column in zip(*real_tokens, strict=True)]
-        _, ids, updates, remainders, kinds, labels, predictions, losses = columns
+        _, ids, updates, remainders, kinds, labels, predictions, losses, iterations = columns
         predicted = [math.isfinite(loss) for loss in losses]
 
         def texts(values: list[float]) -> list[str | None]:
@@ -105,6 +109,7 @@ class SentenceSampler:
             "mean_depth": sum(updates) / len(updates),
             "tokens": [self.decode(int(value)) for value in ids],
             "updates": [round(value) for value in updates],
+            **({} if None in iterations else {"iterations": iterations}),
             "remainders": [_rounded(value) for value in remainders],
             "mask_kind": [MASK_KINDS[int(kind)] for kind in kinds],
             "original": texts(labels),
@@ -116,6 +121,17 @@ class SentenceSampler:
 def _per_token(values: Tensor, like: Tensor) -> Tensor:
     """Depths of tokens, also where whole sequences halt."""
     return values if values.dim() == like.dim() else values[:, None].expand(like.shape)
+
+
+def _iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list[list[int] | None]]:
+    """Of some rows of a batch the iterations that each token, or its sequence, ran; None where the trace has none."""
+    if ran is None:
+        return [[None] * tokens for _ in rows]
+    of_tokens = ran if ran.dim() == 3 else ran[:, None].expand(-1, tokens, -1)
+    return [
+        [[step for step, here in enumerate(steps, start=1) if here] for steps in row]
+        for row in of_tokens[rows].cpu().tolist()
+    ]
 
 
 def _rounded(value: float) -> float | None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.analysis.measure.summary import flatten, summarise
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Halting, Work
 
 __all__ = ["COSINE_GROUPS", "HaltingStatistics", "flatten"]
 
@@ -60,6 +60,7 @@ class HaltingStatistics:
 
         self._sums = {
             "depth": counts(count, depths),
+            "ran": counts(max_depth),
             "remainder": sums(count),
             "remainder_n": counts(count),
             "loss": sums(count),
@@ -116,13 +117,10 @@ class HaltingStatistics:
         members = torch.stack([classes[name].flatten() for name in self.classes]) & valid
         depth = trace.updates.round().long().clamp(0, self.max_depth).flatten()
         self._sums["depth"].scatter_add_(1, depth.expand(members.shape), members.long())
-        if trace.remainders is not None:
-            self._add("remainder", _where(members, trace.remainders.flatten()), members)
-        if trace.step_probabilities is not None:
-            running = depth[:, None] > torch.arange(trace.step_probabilities.shape[-1], device=depth.device)
-            running &= valid[:, None]
-            probabilities = trace.step_probabilities.flatten(0, -2)
-            self._add("probability", _where(running, probabilities).T, running.T)
+        ran = _iterations_run(trace, depth)
+        self._sums["ran"][: len(ran)] += (ran & members[self.classes.index("all")]).sum(dim=-1)
+        if trace.halting is not None:
+            self._add_halting(trace.halting, ran & valid, members)
         if token_losses is not None:
             self._add_losses(token_losses.flatten(), depth, members)
         if right is not None:
@@ -133,7 +131,7 @@ class HaltingStatistics:
             self._add_difficulties(difficulty.flatten(), depth, everyone, None if right is None else right.flatten())
         if hidden_states is not None:
             assert hidden_states[0].shape[:-1] == trace.updates.shape, "one state a unit"
-            self._add_cosines(hidden_states, depth, members)
+            self._add_cosines(hidden_states, ran, members)
         if trace.layer_weights is not None:
             self._sums["layers"] += trace.layer_weights.double()
             self._sums["layers_n"] += 1
@@ -145,6 +143,13 @@ class HaltingStatistics:
         """Add rows of values, summed over units, and the number of units behind each."""
         self._sums[name][: len(values)] += values.double().sum(dim=-1)
         self._sums[f"{name}_n"][: len(values)] += counted.sum(dim=-1)
+
+    def _add_halting(self, halting: Halting, running: Tensor, members: Tensor) -> None:
+        """Remainders of units, and the probabilities of the iterations they ran, (N, M)."""
+        if halting.remainders is not None:
+            self._add("remainder", _where(members, halting.remainders.flatten()), members)
+        running = running[: halting.probabilities.shape[-1]]
+        self._add("probability", _where(running, halting.probabilities.flatten(0, -2).T), running)
 
     def _add_losses(self, losses: Tensor, depth: Tensor, members: Tensor) -> None:
         members = members & ~losses.isnan()
@@ -165,14 +170,14 @@ class HaltingStatistics:
             self._sums["right_by_difficulty"].scatter_add_(0, column, _where(counted, right).double())
             self._sums["right_by_difficulty_n"].scatter_add_(0, column, counted.long())
 
-    def _add_cosines(self, states: Sequence[Tensor], depth: Tensor, members: Tensor) -> None:
-        """Similarity of x_k and x_(k+1): over units that run at step k + 1, and over all of them."""
+    def _add_cosines(self, states: Sequence[Tensor], ran: Tensor, members: Tensor) -> None:
+        """Similarity of x_k and x_(k+1): over units that run iteration k + 1, and over all of them."""
         members = torch.stack([members[self.classes.index(name)] for name in self.cosine_groups])
         steps = len(states) - 1
         for step in range(steps):
             before, after = states[step].float(), states[step + 1].float()
             cosine = nn.functional.cosine_similarity(before, after, dim=-1).flatten()
-            for name, counted in (("cosine_running", members & (depth > step)), ("cosine_all", members)):
+            for name, counted in (("cosine_running", members & ran[step]), ("cosine_all", members)):
                 self._sums[name][:, step] += _where(counted, cosine).double().sum(dim=-1)
                 self._sums[f"{name}_n"][:, step] += counted.sum(dim=-1)
         # An iteration that the batch did not execute would have left every state as it is.
@@ -188,6 +193,13 @@ class HaltingStatistics:
         """Everything that can be told, as JSON values; see `summarise`."""
         sums = {name: tensor.cpu().numpy() for name, tensor in self._sums.items()}
         return summarise(sums, self.classes, self.cosine_groups, self.correlated, self.unit)
+
+
+def _iterations_run(trace: DepthTrace, depth: Tensor) -> Tensor:
+    """Whether each unit ran each iteration: boolean, (N, M) where the trace tells it, else (L, M)."""
+    if trace.ran is not None:
+        return trace.ran.flatten(0, -2).T
+    return depth > torch.arange(trace.max_depth, device=depth.device)[:, None]
 
 
 def _loss_bin(losses: Tensor) -> Tensor:

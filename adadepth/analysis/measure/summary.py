@@ -6,7 +6,7 @@ A figure that could not be computed is absent, with the reason under `missing`: 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,9 @@ def summarise(
     """Turn the sums of `HaltingStatistics` into JSON values.
 
     Returns:
-        `unit`, `max_depth` and `n`; `classes`: figures of each class by name; `steps`: for every depth k = 1..L its
-        share, survival, halting probability and loss; `cosine`: for every group a row a step; `spearman`; `cost`;
+        `unit`, `max_depth` and `n`; `classes`: figures of each class by name; `steps`: for every depth k = 1..L (from
+        0 where units have it) its share and loss, and of iteration k the share of units that run it and their halting
+        probability; `cosine`: for every group a row a step; `spearman`; `cost`;
         `difficulty`, if the data set knows one: see `_describe_difficulties`;
         `layers`, if the traces have weights of layers: see `describe_layers`; and `missing`: why a figure is absent,
         by its name.
@@ -127,21 +128,42 @@ def _put_mean(
 
 
 def _describe_steps(sums: Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
-    """A row for every depth k = 1..L, over all units; a value that has no unit behind it is absent from its row."""
+    """A row for every depth k = 1..L, over all units; a value that has no unit behind it is absent from its row.
+
+    Where units have a depth of 0 a row for it comes first, without what is told of an iteration.
+    """
     n = int(histogram.sum())
     loss_counts = sums["depth_by_loss"][0].sum(axis=1)
     if not sums["probability_n"].any():
         missing["halting/probability"] = "the trace carries no halting probabilities"
     rows = []
-    for depth in range(1, len(histogram)):
-        row: dict[str, Any] = {"depth": depth, "n": int(histogram[depth]), "reached": int(histogram[depth:].sum())}
+    for depth in range(least_depth([histogram]), len(histogram)):
+        row: dict[str, Any] = {"depth": depth, "n": int(histogram[depth])}
         if n:
-            row |= {"share": row["n"] / n, "survival": row["reached"] / n}
+            row["share"] = row["n"] / n
+        if depth:
+            row |= _describe_iteration(sums, depth - 1, n)
         row["loss_n"] = int(loss_counts[depth])
         _put_mean(row, "loss", sums["loss_by_depth"][depth], loss_counts[depth], "")
-        _put_mean(row, "probability", sums["probability"][depth - 1], sums["probability_n"][depth - 1], "")
         rows.append(row)
     return rows
+
+
+def _describe_iteration(sums: Sums, index: int, n: int) -> dict[str, Any]:
+    """How many of the n units run the iteration with this index, their share, and their mean halting probability."""
+    reached = int(sums["ran"][index])
+    described: dict[str, Any] = {"reached": reached} | ({"survival": reached / n} if n else {})
+    _put_mean(described, "probability", sums["probability"][index], sums["probability_n"][index], "")
+    return described
+
+
+def least_depth(histograms: Iterable[Sequence[int] | NDArray[np.int64]]) -> int:
+    """Where tables and axes of depth begin: 0 if a unit received no update at all, else 1.
+
+    Args:
+        histograms: Counts, or shares, of the depths from 0.
+    """
+    return 0 if any(histogram[0] for histogram in histograms) else 1
 
 
 def _describe_cosines(sums: Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:

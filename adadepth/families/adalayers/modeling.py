@@ -28,9 +28,10 @@ from adadepth.families.adalayers.mixing import project, sinusoidal_positions, ze
 from adadepth.families.adalayers.objective import distribution_terms
 from adadepth.families.adalayers.pretrained import OnBaseModel
 from adadepth.families.adalayers.pricing import price_layers
+from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.halting.layer_mixing import layer_weights, tail_masses
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
 @dataclass
@@ -53,6 +54,12 @@ class AdaLayersModel(OnBaseModel):
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
     classifies_tokens = False
+    depth_unit: DepthUnit = "task"
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.depth
 
     def __init__(self, config: AdaLayersConfig, build_base: bool = True) -> None:
         super().__init__(config, build_base)
@@ -110,6 +117,20 @@ class AdaLayersModel(OnBaseModel):
     def layer_states(self) -> tuple[int, ...]:
         """The state number of every layer."""
         return self.config.layer_states
+
+    @property
+    def state_width(self) -> int:
+        """Width K of the base's states."""
+        return self.config.state_width
+
+    @property
+    def states_key(self) -> str:
+        """What the base's states depend on beside their inputs: its weights."""
+        return str(self.config.base_hash)
+
+    def learning_rate_multipliers(self) -> dict[str, float]:
+        """The distribution may learn faster than the rest."""
+        return {"distribution": self.config.distribution_lr_multiplier}
 
     def set_step(self, step: int, total: int | None = None) -> None:
         """Tell the model how many optimiser steps it has had, for `cutoff_warmup_steps`; a loaded one is past them.
@@ -332,9 +353,7 @@ class AdaLayersModel(OnBaseModel):
             updates=torch.full((rows,), float(active[-1]), device=mixed.device),
             valid=torch.ones_like(full, dtype=torch.bool),
             max_depth=depth,
-            executed_steps=blocks,
-            tokens=full if mask is None else mask.ne(0).sum(dim=1),
-            width=width,
+            execution=Execution(blocks, tokens=full if mask is None else mask.ne(0).sum(dim=1), width=width),
             layer_weights=nn.functional.pad(weights.detach(), (first, depth + 1 - first - len(weights))),
         )
 
@@ -370,3 +389,7 @@ class AdaLayersModel(OnBaseModel):
     def added_parameters(self) -> int:
         """Parameters beside the base's."""
         return sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith("model."))
+
+    def base_parameters(self) -> int:
+        """Parameters of the base."""
+        return sum(weight.numel() for weight in self.model.parameters())

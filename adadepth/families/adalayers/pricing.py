@@ -25,16 +25,17 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
 
     Args:
         config: Widths.
-        trace: With `tokens`, `width` and `layer_weights`.
+        trace: With `layer_weights`, and in `execution` `tokens` and `width`.
         tokens_are_classified: Whether the head predicts for every token, or once for a sequence.
     """
-    assert trace.tokens is not None
-    assert isinstance(trace.width, int)
+    ran = trace.executed
+    assert ran.tokens is not None
+    assert isinstance(ran.width, int)
     assert trace.layer_weights is not None
     base = config.base_config
     assert isinstance(base, PreTrainedConfig)
-    tokens = trace.tokens.double()
-    width = torch.full_like(tokens, trace.width)
+    tokens = ran.tokens.double()
+    width = torch.full_like(tokens, ran.width)
     mixed = trace.layer_weights.ne(0).sum()
 
     def work(length: Tensor, blocks: Any, layers: Any) -> Tensor:
@@ -43,7 +44,7 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
 
     adaptive = work(tokens, trace.updates.double(), mixed)
     full = work(tokens, trace.max_depth, len(config.layer_states))
-    executed = work(width, trace.executed_steps or 0, mixed).sum()
+    executed = work(width, ran.steps, mixed).sum()
     return Work(executed, executed, adaptive.sum(), full.sum())
 
 

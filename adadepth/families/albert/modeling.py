@@ -12,10 +12,11 @@ from transformers import AlbertConfig, AlbertForSequenceClassification
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.pretrained import FromAnyAlbert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
 @dataclass
@@ -41,6 +42,17 @@ class PlainAlbertForSequenceClassification(FromAnyAlbert, AlbertForSequenceClass
     encoder_layout = "albert"
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
+    depth_unit: DepthUnit = "sequence"
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.num_hidden_layers
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens it has positions for."""
+        return self.config.max_position_embeddings
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
@@ -87,7 +99,7 @@ class PlainAlbertForSequenceClassification(FromAnyAlbert, AlbertForSequenceClass
             updates=torch.full((rows,), float(depth), device=state.device),
             valid=torch.ones_like(full, dtype=torch.bool),
             max_depth=depth,
-            executed_steps=depth,
-            tokens=full if attention_mask is None else attention_mask.ne(0).sum(dim=1),
-            width=width,
+            execution=Execution(
+                depth, tokens=full if attention_mask is None else attention_mask.ne(0).sum(dim=1), width=width
+            ),
         )

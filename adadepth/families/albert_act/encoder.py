@@ -1,4 +1,4 @@
-"""The encoder of ACT-ALBERT: the shared layer with its halting unit, and the loop that lets tokens halt.
+"""The encoder of ACT-ALBERT: parameters and settings, of which it makes the recurrence that a loop runs.
 
 Module names follow the state dict of the published checkpoints. Shape legend: B batch, T tokens, P packed tokens, E
 embedding width, H hidden width, N iterations that ran.
@@ -6,73 +6,17 @@ embedding width, H hidden width, N iterations that ran.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.albert_act.ragged import run_ragged
+from adadepth.families.albert_act.loops import EncoderResult, StateRecord, run_dense, run_ragged
 from adadepth.families.albert_act.readouts import ReadoutStates
-from adadepth.families.shared.albert.encoder import AlbertLayer, HaltingProjection
+from adadepth.families.albert_act.recurrence import AlbertActLayer, Dense, Packed, Recurrence
 from adadepth.families.shared.albert.ragged import Kernel
-from adadepth.halting.act import (
-    ActState,
-    CapRemainder,
-    StateRule,
-    act_step,
-    init_act,
-    recalled,
-    update_result,
-    update_stream,
-)
-from adadepth.halting.trace import ComputedSteps
-
-
-class HaltingUnit(nn.Module):
-    """Probability of halting after an update: p = sigmoid(w y + b)."""
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.dense = HaltingProjection(config.hidden_size, 1)
-
-    def forward(self, state: Tensor) -> Tensor:
-        """(..., H) to (...), float32."""
-        return self.dense(state).squeeze(-1).sigmoid()
-
-
-class AlbertActLayer(AlbertLayer):
-    """The shared block with the halting unit, which is the encoder's to call."""
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__(config)
-        self.act = HaltingUnit(config)
-
-
-class StateRecord(nn.Module):
-    """Hands on the states after an iteration; a module, so that a hook can record them and those before the first."""
-
-    def forward(self, before: Tensor, after: Tensor) -> Tensor:
-        """The states after, (B, T, H)."""
-        return after
-
-
-class EncoderResult(NamedTuple):
-    """What the loop leaves.
-
-    Attributes:
-        state: The final states, (B, T, H).
-        halting: The halting sums, (B, T).
-        probabilities: Of every iteration, 0 once a token has halted, (B, T, N).
-        computed: What each iteration computed; None where that was everything.
-        readouts: The states of the wanted tokens after every iteration, (K, N, H); None where none are.
-    """
-
-    state: Tensor
-    halting: ActState
-    probabilities: Tensor
-    computed: ComputedSteps | None = None
-    readouts: Tensor | None = None
+from adadepth.halting.act import CapRemainder, StateRule
 
 
 class AlbertActTransformer(nn.Module):
@@ -92,14 +36,21 @@ class AlbertActTransformer(nn.Module):
         return self.config.fixed_depth if self.forced_depth is None else self.forced_depth
 
     @property
-    def cap(self) -> int:
-        """Most updates of a token."""
-        return self.config.num_hidden_layers if self.fixed_depth is None else self.fixed_depth
+    def recurrence(self) -> Recurrence:
+        """What an iteration does, as the encoder is set now.
 
-    @property
-    def rule(self) -> StateRule:
-        """How states are updated; where nobody halts there is nothing to interpolate, and a block's output follows."""
-        return cast(StateRule, self.config.state_rule if self.fixed_depth is None else "graves")
+        Where nobody halts there is nothing to interpolate: a block's output follows, and the last one is the result.
+        """
+        config, fixed = self.config, self.fixed_depth
+        return Recurrence(
+            layer=self.albert_layer,
+            probability=self.halting_probability,
+            rule=cast(StateRule, config.state_rule if fixed is None else "graves"),
+            recall=config.recall,
+            threshold=1.0 - config.act_epsilon,
+            cap=config.num_hidden_layers if fixed is None else fixed,
+            cap_remainder=cast(CapRemainder, config.cap_remainder if fixed is None else "forced"),
+        )
 
     def forward(
         self,
@@ -112,7 +63,7 @@ class AlbertActTransformer(nn.Module):
         readout_slots: Tensor | None = None,
         **kwargs: Any,
     ) -> EncoderResult:
-        """Run the recurrence of `adadepth.halting.act`.
+        """Run the recurrence until every token has halted.
 
         Args:
             embedded: (B, T, E).
@@ -123,43 +74,16 @@ class AlbertActTransformer(nn.Module):
             readout_slots: b T + t of the tokens whose states are wanted after every iteration, (K,); None for none.
             **kwargs: For the attention implementation.
         """
-        state = self.embedding_hidden_mapping_in(embedded)
+        state, record = self.embedding_hidden_mapping_in(embedded), self.state_record
         readouts = None if readout_slots is None else ReadoutStates(readout_slots, state)
         if kernel is None:
-            found = EncoderResult(*self._run_dense(state, attention_mask, valid, readouts, kwargs))
+            dense = Dense(valid, attention_mask, kwargs)
+            found = run_dense(self.recurrence, dense, state, record, readouts, may_wait=self._may_wait())
         else:
-            found = EncoderResult(
-                *run_ragged(self, state, attention_mask, valid, kernel, wants_states, readouts, kwargs)
-            )
+            packed = Packed(valid, attention_mask, kwargs, kernel)
+            shown = record if wants_states else None
+            found = run_ragged(self.recurrence, packed, state, shown, readouts, self.config)
         return found if readouts is None else found._replace(readouts=readouts.stack())
-
-    def _run_dense(
-        self,
-        state: Tensor,
-        attention_mask: Tensor | None,
-        valid: Tensor,
-        readouts: ReadoutStates | None,
-        options: dict[str, Any],
-    ) -> tuple[Tensor, ActState, Tensor]:
-        """Every position in every iteration, until the last token has halted."""
-        rule, first = self.rule, state if self.config.recall else None
-        result = None if rule == "single" else torch.zeros_like(state)
-        halting, probabilities = init_act(valid), []
-        for step in range(1, self.cap + 1):
-            running = halting.running
-            if step > 1 and self._may_wait() and not running.any():
-                break
-            read = recalled(state, first)
-            output = self.albert_layer(read, attention_mask, **options)
-            probability = self.halting_probability(read, output, valid)
-            halting, weight = self.halt(halting, probability, step)
-            state = self.state_record(state, update_stream(rule, state, output, weight, running))
-            if result is not None:
-                result = update_result(rule, result, output, weight)
-            if readouts is not None:
-                readouts.add(state)
-            probabilities.append(probability * running)
-        return state if result is None else result, halting, torch.stack(probabilities, dim=-1)
 
     def halting_probability(self, state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
         """The probability p_n that tokens halt at this update, float32.
@@ -185,16 +109,6 @@ class AlbertActTransformer(nn.Module):
         rows = slots // valid.shape[1]
         sums = torch.zeros_like(tokens, dtype=torch.float32).index_add(0, rows, probability)
         return (sums / tokens)[rows]
-
-    def halt(self, halting: ActState, probability: Tensor, step: int) -> tuple[ActState, Tensor]:
-        """Advance the halting sums by iteration `step`, counted from 1; see `adadepth.halting.act.act_step`."""
-        return act_step(
-            halting,
-            probability,
-            threshold=1.0 - self.config.act_epsilon,
-            is_last=step == self.cap,
-            cap_remainder=cast(CapRemainder, self.config.cap_remainder) if self.fixed_depth is None else "forced",
-        )
 
     def _may_wait(self) -> bool:
         """Whether the dense loop may ask the device if anybody still runs.

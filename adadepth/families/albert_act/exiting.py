@@ -17,15 +17,15 @@ from torch import Tensor
 
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
-from adadepth.families.albert_act.modeling import AlbertActModel
+from adadepth.families.albert_act.modeling import AlbertActModel, Start
 from adadepth.families.albert_act.outputs import TaskOutput
 from adadepth.families.albert_act.readouts import Read
-from adadepth.families.albert_act.stepping import ActStepper, PackedActStepper
+from adadepth.families.albert_act.recurrence import Dense, Packed, Places
+from adadepth.families.albert_act.stepper import ActStepper
 from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.stepwise import run_steps
+from adadepth.families.shared.steps import run_steps, unit_fields
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile, check_rule, parse_rule
-from adadepth.halting.exits import predictions_at
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Execution
 
 SIGNALS = frozenset({"logits", "halting"})
 
@@ -74,8 +74,7 @@ def predict_steps(
         options: For the attention implementation.
 
     Returns:
-        `logits` at each unit's exit, (B, C), or (B, T, C) with NaN where no unit is; and `unit_slots`, `step_logits`,
-        `halting_logits`, `exit_steps`.
+        What `unit_fields` says, and the trace of all tokens.
     """
     start = model.start(*inputs)
     rows, length = start.valid.shape
@@ -84,47 +83,28 @@ def predict_steps(
     else:
         slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
     stepper = _stepper(model, start, slots, read, by_sequence, options)
-    steps = run_steps(
-        stepper,
-        rule,
-        rows=len(slots),
-        max_steps=model.config.max_steps,
-        device=slots.device,
-        run_all=run_all,
-        generator=generator,
-    )
-    logits = predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps)
-    if not by_sequence:
-        table = logits.new_full((rows * length, logits.shape[1]), torch.nan)
-        logits = table.index_copy_(0, slots, logits).view(rows, length, -1)
+    steps = run_steps(stepper, rule, max_steps=model.config.max_steps, run_all=run_all, generator=generator)
     trace = DepthTrace(
         unit="token",
         updates=stepper.updates,
         valid=start.valid,
         max_depth=model.config.max_steps,
-        executed_steps=len(steps.rows),
-        computed=steps.computed,
+        execution=Execution(len(steps.rows), computed=steps.computed),
     )
-    return TaskOutput(
-        logits=logits,
-        updates=stepper.updates,
-        trace=trace,
-        unit_slots=slots,
-        step_logits=steps.logits,
-        halting_logits=steps.halting_logits,
-        exit_steps=steps.exit_steps,
-    )
+    return TaskOutput(trace=trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length)))
 
 
 def _stepper(
-    model: AlbertActModel, start: Any, slots: Tensor, read: Read, by_sequence: bool, options: dict[str, Any]
+    model: AlbertActModel, start: Start, slots: Tensor, read: Read, by_sequence: bool, options: dict[str, Any]
 ) -> ActStepper:
     """Packed where the model would run ragged."""
-    state = model.encoder.embedding_hidden_mapping_in(start.embedded)
-    given = (model.encoder, state, start.mask, start.valid, slots, read)
     # A mean over a sequence's tokens needs all of them.
     needs_all = model.config.halting_scope == "sequence" and not by_sequence
     kernel = None if needs_all else model.ragged_kernel(start.valid)
+    places: Places
     if kernel is None:
-        return ActStepper(*given, by_sequence=by_sequence, options=options)
-    return PackedActStepper(*given, by_sequence=by_sequence, options=options, kernel=kernel)
+        places = Dense(start.valid, start.mask, options)
+    else:
+        places = Packed(start.valid, start.mask, options, kernel)
+    state = model.encoder.embedding_hidden_mapping_in(start.embedded)
+    return ActStepper(model.encoder.recurrence, places, state, slots, read, by_sequence=by_sequence)

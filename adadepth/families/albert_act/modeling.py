@@ -16,11 +16,13 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from adadepth.budget.depth import smooth_depth
 from adadepth.budget.fit import DepthKnob
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
-from adadepth.families.albert_act.encoder import AlbertActTransformer, StateRecord
+from adadepth.families.albert_act.encoder import AlbertActTransformer
 from adadepth.families.albert_act.execution import ragged_kernel
+from adadepth.families.albert_act.loops import StateRecord
 from adadepth.families.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
 from adadepth.families.albert_act.pricing import price_tokens
 from adadepth.families.albert_act.readouts import ran_steps, readout_term, slots_of
+from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.encoder import (
     AlbertAttention,
     AlbertEmbeddings,
@@ -33,7 +35,7 @@ from adadepth.families.shared.albert.encoder import (
 )
 from adadepth.families.shared.albert.ragged import Kernel
 from adadepth.families.shared.losses import LossTerm, combine_terms, sum_cross_entropy
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
 
 
 class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
@@ -55,6 +57,17 @@ class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
+    depth_unit: DepthUnit = "token"
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.max_steps
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens it has positions for."""
+        return self.config.max_position_embeddings
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -81,9 +94,9 @@ class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
         """The penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or in tokens."""
         trace = outputs.trace
         assert trace is not None
-        assert trace.remainders is not None
+        assert outputs.remainders is not None
         count = trace.valid.sum() if self.config.penalty_reduction == "mean_tokens" else trace.valid.any(dim=1).sum()
-        return LossTerm((trace.updates + trace.remainders).sum(), count, self.config.act_penalty)
+        return LossTerm((trace.updates + outputs.remainders).sum(), count, self.config.act_penalty)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Tokens of a batch whose depth a budget counts: the real ones."""
@@ -115,17 +128,16 @@ class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
             if isinstance(module, AlbertActTransformer):
                 module.forced_depth = depth
 
+    @property
+    def one_depth(self) -> int | None:
+        """The updates of every token now; None where they halt."""
+        encoders = (module for module in self.modules() if isinstance(module, AlbertActTransformer))
+        forced = next((encoder.forced_depth for encoder in encoders), None)
+        return self.config.fixed_depth if forced is None else forced
+
     def halting_fields(self, outputs: AlbertActOutput) -> dict[str, Any]:
         """The fields of a base output that every head passes on."""
-        names = [
-            "updates",
-            "remainders",
-            "ponder_cost",
-            "halting_probabilities",
-            "hidden_states",
-            "attentions",
-            "trace",
-        ]
+        names = ("ponder_cost", "hidden_states", "attentions", "trace")
         return {name: outputs[name] for name in names if outputs.get(name) is not None}
 
     def price(self, trace: DepthTrace) -> Work:
@@ -205,17 +217,12 @@ class AlbertActModel(AlbertActPreTrainedModel):
             updates=halting.updates,
             valid=valid,
             max_depth=self.config.num_hidden_layers,
-            remainders=halting.remainders,
-            step_probabilities=probabilities.detach(),
-            executed_steps=probabilities.shape[-1],
-            computed=computed,
+            execution=Execution(probabilities.shape[-1], computed=computed),
+            halting=Halting(probabilities, halting.remainders),
         )
         outputs = AlbertActOutput(
             last_hidden_state=state,
             pooler_output=None if self.pooler is None else self.pooled(state[:, 0]),
-            updates=halting.updates,
-            remainders=halting.remainders,
-            halting_probabilities=probabilities,
             trace=trace,
             readout_states=readouts,
         )

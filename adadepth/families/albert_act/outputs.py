@@ -10,29 +10,44 @@ from transformers.utils import ModelOutput
 from adadepth.halting.trace import DepthTrace
 
 
+class TracedOutput(ModelOutput):
+    """The halting facts of an output's trace under their own names: one tensor each, whichever way it is read."""
+
+    trace: DepthTrace | None
+
+    @property
+    def updates(self) -> Tensor | None:
+        """Updates every token received, float32, 0 at padding, (B, T)."""
+        return None if self.trace is None else self.trace.updates
+
+    @property
+    def remainders(self) -> Tensor | None:
+        """What was left to reach a halting sum of one, float32, 0 at padding, (B, T); differentiable."""
+        return None if self.trace is None or self.trace.halting is None else self.trace.halting.remainders
+
+    @property
+    def halting_probabilities(self) -> Tensor | None:
+        """Probability of every iteration, 0 once a token has halted, float32, (B, T, N); differentiable."""
+        return None if self.trace is None or self.trace.halting is None else self.trace.halting.probabilities
+
+
 @dataclass
-class AlbertActOutput(ModelOutput):
+class AlbertActOutput(TracedOutput):
     """States and halting of one pass. Shape legend: B batch, T tokens, H width, N iterations that ran, A heads.
 
     Attributes:
         last_hidden_state: (B, T, H).
         pooler_output: tanh of the pooled first token, (B, H); None without a pooler.
-        updates: Updates every token received, float32, 0 at padding, (B, T).
-        remainders: (B, T), float32, 0 at padding.
         ponder_cost: The cost N + R reduced as `penalty_reduction` says, before its weight; a scalar.
-        halting_probabilities: Probability of every iteration, 0 once a token has halted, float32, (B, T, N).
         hidden_states: The states x_0 to x_N, N + 1 tensors (B, T, H), on request.
         attentions: Attention weights per iteration, N tensors (B, A, T, T), on request (eager attention).
-        trace: The same halting facts in the form that statistics read.
+        trace: The halting facts; `updates`, `remainders` and `halting_probabilities` are read off it.
         readout_states: The states of the tokens that `readout_slots` names after every iteration, (K, N, H).
     """
 
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
-    updates: Tensor | None = None
-    remainders: Tensor | None = None
     ponder_cost: Tensor | None = None
-    halting_probabilities: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     trace: DepthTrace | None = None
@@ -40,7 +55,7 @@ class AlbertActOutput(ModelOutput):
 
 
 @dataclass
-class HaltingOutput(ModelOutput):
+class HaltingOutput(TracedOutput):
     """What every head adds to its logits.
 
     Attributes:
@@ -52,10 +67,7 @@ class HaltingOutput(ModelOutput):
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
-    updates: Tensor | None = None
-    remainders: Tensor | None = None
     ponder_cost: Tensor | None = None
-    halting_probabilities: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     trace: DepthTrace | None = None

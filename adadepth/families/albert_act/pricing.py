@@ -17,13 +17,13 @@ def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
 
     Args:
         config: Widths E, H, F.
-        trace: With `executed_steps`. With `tokens`, the units are some of so many tokens of each row. Without
+        trace: With `execution`. With its `tokens`, the units are some of so many tokens of each row. Without its
             `computed`, every row is taken to have run in every iteration.
     """
-    assert trace.executed_steps is not None
+    ran = trace.executed
     hidden, inner = config.hidden_size, config.intermediate_size
     updates, valid = trace.updates.double(), trace.valid.double()
-    tokens = valid.sum(dim=1, keepdim=True) if trace.tokens is None else trace.tokens.double().unsqueeze(1)
+    tokens = valid.sum(dim=1, keepdim=True) if ran.tokens is None else ran.tokens.double().unsqueeze(1)
     deepest = updates.amax(dim=1, keepdim=True)
     query_side = 2 * hidden**2 + 2 * tokens * hidden + 2 * hidden * inner + hidden
     key_side = 2 * hidden**2
@@ -33,9 +33,9 @@ def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
     full = trace.max_depth * (query_side + key_side) + entry
     rows, length = updates.shape
     update = 4 * hidden**2 + 2 * length * hidden + 2 * hidden * inner + hidden
-    dense = updates.new_tensor(rows * length * (trace.executed_steps * update + entry))
+    dense = updates.new_tensor(rows * length * (ran.steps * update + entry))
     executed = dense
-    if trace.computed is not None:
-        halting = hidden * trace.computed.queries.double().sum()
-        executed = (block_work(config, trace.computed) + halting + rows * length * entry).to(dense)
+    if ran.computed is not None:
+        halting = hidden * ran.computed.queries.double().sum()
+        executed = (block_work(config, ran.computed) + halting + rows * length * entry).to(dense)
     return Work(executed, dense, (adaptive * valid).sum(), (full * valid).sum())

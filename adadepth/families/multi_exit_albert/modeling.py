@@ -1,54 +1,127 @@
-"""The multi-exit ALBERT for sequence classification and regression."""
+"""The multi-exit ALBERT for sequence classification and regression.
+
+After every step the pooled first token is classified by the step's own linear map; an exit rule lets sequences go on
+what was predicted, and all exits are trained together:
+
+    L = sum_j w_j L_j / sum_j w_j  with w_j = j, or 1
+
+Zhou et al. 2020 (PABEE, arXiv 2006.04152, equation 6). Shape legend: B batch, A sequences that still run, T tokens, E
+embedding width, H width, N steps, C classes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from transformers.utils.generic import can_return_tuple
 
 from adadepth.budget.fit import DepthKnob
 from adadepth.families.multi_exit_albert.configuration import MultiExitAlbertConfig
-from adadepth.families.shared.albert.stepping import Reading
-from adadepth.families.shared.albert.stepwise import StepwiseAlbert
-from adadepth.families.shared.losses import LossTerm, expected_loss, label_count
-from adadepth.families.shared.stepwise import StepwiseOutput
+from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
+from adadepth.families.shared.albert.pricing import price_sequences
+from adadepth.families.shared.albert.stepper import Reading, SteppedAlbert
+from adadepth.families.shared.losses import (
+    LossTerm,
+    combine_terms,
+    count_sequences,
+    expected_loss,
+    label_count,
+    step_losses,
+)
+from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.trace import DepthTrace, Work
 
 
-class MultiExitAlbertForSequenceClassification(DepthKnob, StepwiseAlbert):
-    """One linear classifier per step on the pooled first token; all exits are trained together.
-
-    L = sum_j w_j L_j / sum_j w_j with w_j = j (PABEE, equation 6) or 1.
-    """
+class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTrainedModel):
+    """One linear classifier per step on the pooled first token."""
 
     config: MultiExitAlbertConfig
     config_class = MultiExitAlbertConfig
+    exit_signals = frozenset({"logits"})
+    depth_knob = "exit_rule confidence:t"
 
     def __init__(self, config: MultiExitAlbertConfig) -> None:
         super().__init__(config)
+        self.albert = SteppedAlbert(config, add_pooling_layer=True)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifiers = nn.ModuleList(
             nn.Linear(config.hidden_size, label_count(config)) for _ in range(config.max_steps)
         )
         self.post_init()
 
-    depth_knob = "exit_rule confidence:t"
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> StepwiseOutput:
+        """Step until every sequence has exited, and with labels compute the loss.
 
-    def set_depth_level(self, level: float) -> None:
-        """Let a sequence exit at the first step that gives a class a probability above `level`, in (0, 1)."""
-        self.config.exit_rule = f"confidence:{level!r}"
+        Args:
+            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E).
+            attention_mask: 1 at real tokens, 0 at padding, (B, T).
+            token_type_ids: Segment of each token, (B, T).
+            position_ids: (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids.
+            labels: Classes or values, (B,); see `step_losses`.
+            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
+            exit_rule: Lets sequences exit; None: the configuration's.
+            run_all_steps: See `runs_all`.
+            generator: For rules that draw.
+            **kwargs: `return_dict`, and the attention's own.
+        """
+        rule = rule_of(self.config, self.exit_signals, exit_rule)
+        run_all = runs_all(run_all_steps, labels, training=self.training)
 
-    @property
-    def head_work(self) -> float:
-        """Multiply-accumulates of the pooler and one classifier for one sequence."""
-        return float(self.config.hidden_size * (self.config.hidden_size + label_count(self.config)))
+        stepper = self.albert.begin(
+            self.config, self.read, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs
+        )
+        steps = run_steps(stepper, rule, max_steps=self.config.max_steps, run_all=run_all, generator=generator)
+        output = stepwise_output(steps, rule, stepper.tokens)
+
+        if labels is not None:
+            losses, counted = step_losses(self.config, steps.logits, labels)
+            output.loss, output.loss_parts = combine_terms({"task": self._task(losses, counted)}, num_targets)
+        return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict with the step's own classifier."""
+        """Predict with the step's own classifier; see `adadepth.families.shared.albert.stepper.Reader`."""
         return Reading(self.classifiers[step - 1](self.dropout(self.albert.pooled(state))))
 
-    def loss_terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """The weighted mean of the exits' losses."""
+    def _task(self, losses: Tensor, counted: Tensor) -> LossTerm:
+        """The weighted mean of the exits' losses, (B, N), over the sequences that have a target, (B,)."""
         weights = torch.ones(losses.shape[-1], device=losses.device)
         if self.config.exit_weights == "linear":
             weights = weights.cumsum(dim=0)
         means = expected_loss(losses, weights / weights.sum())
-        return {"task": LossTerm((means * counted).sum(), counted.sum())}
+        return LossTerm((means * counted).sum(), counted.sum())
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        return {"task": count_sequences(self.config, batch["labels"])}
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Multiply-accumulates of one traced batch; see `price_sequences`."""
+        return price_sequences(self.config, trace, each_step=self.head_work)
+
+    @property
+    def head_work(self) -> float:
+        """Multiply-accumulates of `read` for one sequence: the pooler H^2 and one classifier H C."""
+        return float(self.config.hidden_size * (self.config.hidden_size + label_count(self.config)))
+
+    def set_depth_level(self, level: float) -> None:
+        """Let a sequence exit at the first step that gives a class a probability above `level`, in (0, 1)."""
+        self.config.exit_rule = f"confidence:{level!r}"

@@ -16,6 +16,7 @@ from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError, nearest
+from adadepth.families.contract import DepthUnit
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.families.par_xl.architectures import OPERATIONS
 from adadepth.families.par_xl.attention import Context
@@ -42,6 +43,8 @@ class ParXLPreTrainedModel(PreTrainedModel):
     _tied_weights_keys = {r"head\.tables\.\d+\.weight": r"model\.embedding\.tables\.\d+\.weight"}
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
+    depth_unit: DepthUnit = "architecture"
+    longest_sequence: int | None = None
 
     def __init__(self, config: ParXLConfig) -> None:
         super().__init__(config)
@@ -62,6 +65,16 @@ class ParXLPreTrainedModel(PreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         """The embedding, which has a table for each cluster of words."""
         return self.model.embedding
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.num_hidden_layers
+
+    def context(self, memory_length: int | None, clamp_length: int | None, same_length: bool) -> Context:
+        """What attention sees in evaluation; None leaves a length as the configuration says."""
+        memory = self.config.memory_length if memory_length is None else memory_length
+        return Context(memory, self.config.clamp_length if clamp_length is None else clamp_length, same_length)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
@@ -220,9 +233,10 @@ class ParXLSupernet(ParXLPreTrainedModel):
         """N sum_b softmax(a_b) . c / c(sfsf...), the expected cost in mean blocks of the alternating network."""
         assert outputs.gate_probabilities is not None
         assert outputs.trace is not None
-        assert outputs.trace.tokens is not None
+        rows = outputs.trace.executed.tokens
+        assert rows is not None
         depth = self._expected_cost(outputs.gate_probabilities) * self.config.num_hidden_layers
-        count = torch.full((), len(outputs.trace.tokens), device=depth.device)
+        count = torch.full((), len(rows), device=depth.device)
         return LossTerm(depth * count, count)
 
     def _expected_cost(self, probabilities: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from adadepth.families.par_xl.architectures import OPERATIONS
 from adadepth.families.par_xl.blocks import IDENTITY, Mix
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Execution, Operations
 
 
 @dataclass
@@ -56,10 +56,11 @@ def trace_of(weights: Tensor, mixes: Sequence[Mix], input_ids: Tensor, memory: T
         updates=(1.0 - weights[:, IDENTITY]).sum(dim=0, keepdim=True),
         valid=torch.ones(1, dtype=torch.bool, device=device),
         max_depth=len(mixes),
-        executed_steps=sum(any(operation != IDENTITY for operation in mix) for mix in mixes),
-        tokens=torch.full((rows,), length, device=device),
-        width=length,
-        operation_weights=weights,
-        executed_operations=torch.tensor(executed, device=device),
-        memory_length=0 if memory is None else memory.shape[2],
+        execution=Execution(
+            sum(any(operation != IDENTITY for operation in mix) for mix in mixes),
+            tokens=torch.full((rows,), length, device=device),
+            width=length,
+            memory_length=0 if memory is None else memory.shape[2],
+        ),
+        operations=Operations(weights, executed=torch.tensor(executed, device=device)),
     )

@@ -56,21 +56,21 @@ def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
 
     Args:
         config: Widths.
-        trace: With `tokens`, `width`, `memory_length`, `operation_weights` and `executed_operations`.
+        trace: With `operations`, and in `execution` `tokens`, `width` and `memory_length`.
     """
-    assert trace.tokens is not None
-    assert isinstance(trace.width, int)
-    assert trace.operation_weights is not None
-    assert trace.executed_operations is not None
-    batch, blocks = len(trace.tokens), trace.max_depth
-    costs = _operation_costs(config, trace.width, trace.memory_length, batch)
+    ran, operations = trace.executed, trace.operations
+    assert ran.tokens is not None
+    assert isinstance(ran.width, int)
+    assert operations is not None
+    batch, blocks = len(ran.tokens), trace.max_depth
+    costs = _operation_costs(config, ran.width, ran.memory_length, batch)
     alternated = sum(costs[OPERATIONS.index(operation)] for operation in alternating(blocks))
-    column = torch.tensor(costs, dtype=torch.float64, device=trace.operation_weights.device)
-    executed = batch * (trace.executed_operations.double() @ column).sum()
+    column = torch.tensor(costs, dtype=torch.float64, device=operations.weights.device)
+    executed = batch * (operations.executed.double() @ column).sum()
     return Work(
         executed=executed,
         dense=executed,
-        adaptive=batch * (trace.operation_weights.double() @ column).sum(),
+        adaptive=batch * (operations.weights.double() @ column).sum(),
         full=torch.full_like(column[0], batch * alternated),
     )
 

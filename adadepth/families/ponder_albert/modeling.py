@@ -1,4 +1,12 @@
-"""PonderALBERT for sequence classification and regression."""
+"""PonderALBERT for sequence classification and regression.
+
+A batch is embedded, the shared ALBERT block updates it step by step, and after every step n two heads read it: a
+classifier, and a halting head whose logit z_n says whether to halt now. An exit rule lets sequences go on what was
+read; the halting distribution p_n = sigmoid(z_n) prod_{j<n} (1 - sigmoid(z_j)) weighs the steps' losses in training.
+
+Banino et al. 2021 (arXiv 2107.05407) on ALBERT; with `readout=pooler` PALBERT (Balagansky & Gavrilov 2022). Shape
+legend: B batch, A sequences that still run, T tokens, E embedding width, H width, N steps, C classes.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +16,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError
 from adadepth.families.ponder_albert.configuration import PonderAlbertConfig
 from adadepth.families.ponder_albert.texts import encode_texts
 from adadepth.families.shared.albert.configuration import derive_config
 from adadepth.families.shared.albert.encoder import HaltingProjection
-from adadepth.families.shared.albert.stepping import Reading
-from adadepth.families.shared.albert.stepwise import StepwiseAlbert
-from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.ponder_objective import PonderModel
-from adadepth.families.shared.stepwise import StepwiseOutput
+from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
+from adadepth.families.shared.albert.pricing import price_sequences
+from adadepth.families.shared.albert.stepper import Reading, SteppedAlbert
+from adadepth.families.shared.losses import combine_terms, label_count, step_losses
+from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining, ponder_distributions
+from adadepth.families.shared.steps import Objective, StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.trace import DepthTrace, Work
 
 Text = str | tuple[str, str]
 
 
-class PonderAlbertForSequenceClassification(StepwiseAlbert, PonderModel):
+class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrainedModel):
     """A classifier (or, with one label, a regressor) and a halting head on every step of an ALBERT.
 
     Args:
@@ -43,28 +54,71 @@ class PonderAlbertForSequenceClassification(StepwiseAlbert, PonderModel):
         self, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None = None, **overrides: Any
     ) -> None:
         own = derive_config(PonderAlbertConfig, config, overrides)
-        super().__init__(own, add_pooling_layer=own.readout == "pooler")
-        self.tokenizer = tokenizer
+        super().__init__(own)
+        self.albert = SteppedAlbert(own, add_pooling_layer=own.readout == "pooler")
         self.dropout = nn.Dropout(own.classifier_dropout_prob)
         self.classifier = _classifier(own)
         self.ponder = _halting_head(own)
+        self.objective: Objective = PonderObjective(own)
+        self.tokenizer = tokenizer
         self.post_init()
 
-    @property
-    def halting_head(self) -> nn.Module:
-        """What gives the halting logits."""
-        return self.ponder
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | Sequence[Text] | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> StepwiseOutput:
+        """Step until every sequence has exited, and with labels compute the loss.
 
-    @property
-    def head_work(self) -> float:
-        """Multiply-accumulates of pooler, classifier and halting head for one sequence."""
-        modules = [self.classifier, self.ponder, self.albert.pooler]
-        linear = [m for module in modules if module is not None for m in module.modules() if isinstance(m, nn.Linear)]
-        return float(sum(module.in_features * module.out_features for module in linear))
+        Args:
+            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E); or B texts, or pairs of texts.
+            attention_mask: 1 at real tokens, 0 at padding, (B, T).
+            token_type_ids: Segment of each token, (B, T).
+            position_ids: (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids.
+            labels: Classes or values, (B,); see `step_losses`.
+            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
+            exit_rule: Lets sequences exit; None: the configuration's.
+            run_all_steps: See `runs_all`.
+            generator: For rules that draw.
+            **kwargs: `return_dict`, and the attention's own.
+        """
+        if input_ids is not None and not isinstance(input_ids, Tensor):
+            encoded = encode_texts(self._tokenizer(), input_ids, self.config)
+            input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
+        rule = rule_of(self.config, self.exit_signals, exit_rule)
+        run_all = runs_all(run_all_steps, labels, training=self.training)
+
+        stepper = self.albert.begin(
+            self.config, self.read, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs
+        )
+        steps = run_steps(stepper, rule, max_steps=self.config.max_steps, run_all=run_all, generator=generator)
+        output = stepwise_output(steps, rule, stepper.tokens)
+
+        if run_all:  # a distribution over the steps needs all of them
+            assert steps.halting_logits is not None
+            output.posterior, output.prior = ponder_distributions(self.config, steps.halting_logits)
+        if labels is not None:
+            losses, counted = step_losses(self.config, steps.logits, labels)
+            output.loss, output.loss_parts = combine_terms(self.objective.terms(output, losses, counted), num_targets)
+        return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict and ponder; the memory is the previous step's features, (A, H)."""
-        if self.config.readout == "tokens":
+        """Predict and ponder; see `adadepth.families.shared.albert.stepper.Reader`.
+
+        The memory is the previous step's features, (A, H): PALBERT's halting heads look at how they changed.
+        """
+        if self.config.readout == "tokens":  # two [CLS]: one predicts, the other ponders
             predicting, pondering = state[:, 0], state[:, 1]
             seen = self._halting_features(pondering, memory)
         else:
@@ -83,37 +137,21 @@ class PonderAlbertForSequenceClassification(StepwiseAlbert, PonderModel):
             return features - previous
         return torch.cat([features, previous], dim=-1)
 
-    def forward(
-        self,
-        input_ids: Tensor | Sequence[Text] | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_targets: Mapping[str, Tensor] | None = None,
-        exit_rule: str | ExitRule | None = None,
-        run_all_steps: bool | None = None,
-        generator: torch.Generator | None = None,
-        **kwargs: Any,
-    ) -> StepwiseOutput:
-        """As `StepwiseAlbert.forward`, and texts, or pairs of texts, may stand in the place of ids."""
-        if input_ids is not None and not isinstance(input_ids, Tensor):
-            encoded = encode_texts(self._tokenizer(), input_ids, self.config)
-            input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
-        return super().forward(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            labels,
-            num_targets,
-            exit_rule,
-            run_all_steps,
-            generator,
-            **kwargs,
-        )
+    def price(self, trace: DepthTrace) -> Work:
+        """Multiply-accumulates of one traced batch; see `price_sequences`."""
+        return price_sequences(self.config, trace, each_step=self.head_work)
+
+    @property
+    def head_work(self) -> float:
+        """Multiply-accumulates of `read` for one sequence: every weight of its linear maps once."""
+        modules = [self.classifier, self.ponder, self.albert.pooler]
+        linear = [m for module in modules if module is not None for m in module.modules() if isinstance(m, nn.Linear)]
+        return float(sum(module.in_features * module.out_features for module in linear))
+
+    @property
+    def halting_head(self) -> nn.Module:
+        """What gives the halting logits."""
+        return self.ponder
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:

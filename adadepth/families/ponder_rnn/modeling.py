@@ -14,27 +14,32 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.families.ponder_rnn.configuration import PonderRnnConfig
 from adadepth.families.shared.albert.encoder import HaltingProjection
-from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.ponder_objective import PonderModel
-from adadepth.families.shared.stepwise import StepwiseOutput
+from adadepth.families.shared.losses import combine_terms, label_count, step_losses
+from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining, ponder_distributions
+from adadepth.families.shared.steps import Objective, StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 
 _GATES = {"tanh": 1, "gru": 3}
 
 
-class PonderRnnForClassification(PonderModel):
+class PonderRnnForClassification(PonderTraining, PreTrainedModel):
     """A recurrent cell with a classifier (or, with one label, a regressor) and a halting head on its state."""
 
     config: PonderRnnConfig
     config_class = PonderRnnConfig
     base_model_prefix = ""
     main_input_name = "inputs"
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+    depth_unit: DepthUnit = "sequence"
+    longest_sequence: int | None = None  # its inputs have no tokens
 
     def __init__(self, config: PonderRnnConfig) -> None:
         super().__init__(config)
@@ -44,6 +49,7 @@ class PonderRnnForClassification(PonderModel):
         self.recurrent = nn.Linear(config.hidden_size, gates * config.hidden_size, bias=gates > 1)
         self.classifier = nn.Linear(config.hidden_size, label_count(config))
         self.halting = HaltingProjection(config.hidden_size, 1)
+        self.objective: Objective = PonderObjective(config)
         self.post_init()
 
     @torch.no_grad()
@@ -65,10 +71,47 @@ class PonderRnnForClassification(PonderModel):
         if isinstance(module, HaltingProjection):
             init.constant_(module.bias, self.config.halt_bias_init)
 
-    @property
-    def halting_head(self) -> nn.Module:
-        """What gives the halting logits."""
-        return self.halting
+    @can_return_tuple
+    def forward(
+        self,
+        inputs: Tensor,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> StepwiseOutput:
+        """Step until every example has exited, and with labels compute the loss.
+
+        Args:
+            inputs: Examples, (B, S), floating point.
+            labels: Classes or values, (B,); see `step_losses`.
+            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
+            exit_rule: Lets examples exit; None: the configuration's.
+            run_all_steps: See `runs_all`.
+            generator: For rules that draw.
+            **kwargs: `return_dict`; anything else is ignored.
+
+        Raises:
+            ValueError: If the examples have another size than the model.
+        """
+        if inputs.dim() != 2 or inputs.shape[1] != self.config.input_size:
+            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
+        rule = rule_of(self.config, self.exit_signals, exit_rule)
+        run_all = runs_all(run_all_steps, labels, training=self.training)
+
+        stepper = RnnStepper(self, inputs)
+        steps = run_steps(stepper, rule, max_steps=self.config.max_steps, run_all=run_all, generator=generator)
+        output = stepwise_output(steps, rule)
+
+        if run_all:  # a distribution over the steps needs all of them
+            assert steps.halting_logits is not None
+            output.posterior, output.prior = ponder_distributions(self.config, steps.halting_logits)
+        if labels is not None:
+            losses, counted = step_losses(self.config, steps.logits, labels)
+            output.loss, output.loss_parts = combine_terms(self.objective.terms(output, losses, counted), num_targets)
+        return output
 
     def step(self, driven: Tensor, state: Tensor) -> Tensor:
         """The next state (A, H) from the input's share of the gates (A, G H), the same at every step, and the state."""
@@ -85,10 +128,8 @@ class PonderRnnForClassification(PonderModel):
         once, each = float(self.input.weight.numel()), float(self.recurrent.weight.numel() + heads)
         updates = trace.updates.double()
         rows = updates.new_full((len(updates),), once)
-        if trace.rows_per_step is None:
-            computed = torch.as_tensor(len(updates) * (trace.executed_steps or trace.max_depth))
-        else:
-            computed = trace.rows_per_step.sum()
+        ran = trace.executed
+        computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
         return Work(
             executed=rows.sum() + each * computed.to(rows),
             dense=(rows + each * updates.max()).sum(),
@@ -96,53 +137,26 @@ class PonderRnnForClassification(PonderModel):
             full=(rows + each * trace.max_depth).sum(),
         )
 
-    @can_return_tuple
-    def forward(
-        self,
-        inputs: Tensor,
-        labels: Tensor | None = None,
-        num_targets: Mapping[str, Tensor] | None = None,
-        exit_rule: str | ExitRule | None = None,
-        run_all_steps: bool | None = None,
-        generator: torch.Generator | None = None,
-        **kwargs: Any,
-    ) -> StepwiseOutput:
-        """Step until every example has exited, and with labels compute the loss.
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.max_steps
 
-        Args:
-            inputs: Examples, (B, S), floating point.
-            labels: This and the next four as in `StepwiseModel.run`.
-            num_targets: See there.
-            exit_rule: See there.
-            run_all_steps: See there.
-            generator: See there.
-            **kwargs: `return_dict`; anything else is ignored.
-
-        Raises:
-            ValueError: If the examples have another size than the model.
-        """
-        if inputs.dim() != 2 or inputs.shape[1] != self.config.input_size:
-            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
-        return self.run(
-            RnnStepper(self, inputs),
-            rows=len(inputs),
-            device=inputs.device,
-            labels=labels,
-            num_targets=num_targets,
-            exit_rule=exit_rule,
-            run_all_steps=run_all_steps,
-            generator=generator,
-        )
+    @property
+    def halting_head(self) -> nn.Module:
+        """What gives the halting logits."""
+        return self.halting
 
 
 class RnnStepper:
-    """A batch of vectors in the middle of its steps; see `adadepth.families.shared.stepwise.Stepper`."""
+    """A batch of vectors in the middle of its steps; see `adadepth.families.shared.steps.Stepper`."""
 
     width = 1
     computed = None
 
     def __init__(self, model: PonderRnnForClassification, inputs: Tensor) -> None:
         self._model = model
+        self.rows, self.device = len(inputs), inputs.device
         self._driven = model.input(inputs)
         self._state = self._driven.new_zeros(len(inputs), model.config.hidden_size)
 

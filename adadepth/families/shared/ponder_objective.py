@@ -19,9 +19,8 @@ from transformers import PreTrainedConfig
 from adadepth.budget.fit import DepthKnob
 from adadepth.errors import ConfigError
 from adadepth.families.shared.albert.configuration import check_choices
-from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, expected_loss
-from adadepth.families.shared.stepwise import StepwiseOutput
-from adadepth.families.shared.stepwise_model import StepwiseModel
+from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, count_sequences, expected_loss
+from adadepth.families.shared.steps import Objective, StepwiseOutput
 from adadepth.halting.continuation import continuation_losses
 from adadepth.halting.distribution import (
     KL_DIRECTIONS,
@@ -108,54 +107,89 @@ def ponder_terms(
     }
 
 
+class PonderObjective:
+    """Expected task loss and divergence from the prior, see `ponder_terms`.
+
+    Args:
+        config: With `kl_penalty_factor`, `kl_direction`, and maybe `ce_normalisation`.
+    """
+
+    names = ("task", "kl")
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        self._config = config
+
+    def terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """The loss parts; see `adadepth.families.shared.steps.Objective`."""
+        assert output.posterior is not None
+        assert output.prior is not None
+        return ponder_terms(
+            losses,
+            counted,
+            output.posterior,
+            output.prior,
+            kl_penalty_factor=self._config.kl_penalty_factor,
+            ce_normalisation=getattr(self._config, "ce_normalisation", "sum"),
+            kl_direction=self._config.kl_direction,
+        )
+
+
 @dataclass(frozen=True)
 class HaltingStage:
-    """The second stage of training, see `adadepth.halting.continuation`: slope k and threshold gamma of its targets."""
+    """The second stage of training, see `adadepth.halting.continuation`: slope k and threshold gamma of its targets.
+
+    As an objective it is the halting head's loss alone.
+    """
 
     slope: float
     threshold: float
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The one loss part."""
+        return ("halting",)
 
-class PonderModel(DepthKnob, StepwiseModel):
-    """A stepwise model with a halting head, trained with this objective, and afterwards, if wanted, by a second stage.
+    def terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """`halting`: see `continuation_losses`; summed over the sequences that have a target and counted in them."""
+        assert output.halting_logits is not None
+        per_sequence = continuation_losses(output.halting_logits, losses, self.slope, self.threshold)
+        return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
-    Its configuration has `prior`, `target_halt_probability`, `kl_penalty_factor`, `kl_direction` and `truncation`, and
-    may have `ce_normalisation`.
+
+class PonderTraining(DepthKnob, nn.Module):
+    """What is done with a trained or training model that ponders: count, set its depth, go on with its halting head.
+
+    Nothing of its forward pass is here.
+
+    Attributes:
+        config: With `prior`, `target_halt_probability`, `kl_direction`, `truncation` and `exit_rule`.
+        objective: A `PonderObjective`, in the second stage of training a `HaltingStage`.
+        halting_head: What gives the halting logits, and nothing else.
     """
 
     exit_signals = frozenset({"logits", "halting"})
-    loss_names: tuple[str, ...] = ("task", "kl")
-    _stage: HaltingStage | None = None
+    depth_knob = "exit_rule quantile:q"
+    config: Any
+    objective: Objective
 
     @property
     def halting_head(self) -> nn.Module:
         """What gives the halting logits, and nothing else."""
         raise NotImplementedError
 
-    def train_halting_alone(self, stage: HaltingStage) -> None:
-        """Enter the second stage: all but the halting head is frozen, and the loss is that head's alone.
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        return dict.fromkeys(self.objective.names, count_sequences(self.config, batch["labels"]))
 
-        It lasts as long as this object; neither the configuration nor the saved weights know of it.
-        """
-        self._stage, self.loss_names = stage, ("halting",)
-        self.requires_grad_(False)
-        self.halting_head.requires_grad_(True)
-        self.train(self.training)
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode; in the second stage what is frozen stays in evaluation mode, without dropout."""
-        super().train(mode)
-        if self._stage is not None:
-            for child in self.children():
-                child.train(mode and child is self.halting_head)
-        return self
-
-    def complete(self, output: StepwiseOutput) -> None:
-        """Add posterior and prior."""
-        assert output.halting_logits is not None
-        output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
-
-    depth_knob = "exit_rule quantile:q"
+    def prior_facts(self, outputs: StepwiseOutput) -> dict[str, Any]:
+        """What is told of the prior where all steps ran: its probabilities on the CPU, (N,), and how it is used."""
+        if outputs.prior is None:
+            return {}
+        return {
+            "prior_pmf": outputs.prior.pmf.cpu(),
+            "truncation": self.config.truncation,
+            "kl_direction": self.config.kl_direction,
+        }
 
     def set_depth_level(self, level: float) -> None:
         """Let a sequence exit at the first step with cdf_n > `level`, in (0, 1)."""
@@ -171,28 +205,23 @@ class PonderModel(DepthKnob, StepwiseModel):
         steps = outputs.posterior.expected_steps()
         return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
 
-    def loss_terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """Expected task loss and divergence, see `ponder_terms`; in the second stage the halting head's own loss."""
-        if self._stage is not None:
-            return self._halting_term(output, losses, counted)
-        assert output.posterior is not None
-        assert output.prior is not None
-        return ponder_terms(
-            losses,
-            counted,
-            output.posterior,
-            output.prior,
-            kl_penalty_factor=self.config.kl_penalty_factor,
-            ce_normalisation=getattr(self.config, "ce_normalisation", "sum"),
-            kl_direction=self.config.kl_direction,
-        )
+    def train_halting_alone(self, stage: HaltingStage) -> None:
+        """Enter the second stage: all but the halting head is frozen, and the loss is that head's alone.
 
-    def _halting_term(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """`halting`: see `continuation_losses`; summed over the sequences that have a target and counted in them."""
-        assert self._stage is not None
-        assert output.halting_logits is not None
-        per_sequence = continuation_losses(output.halting_logits, losses, self._stage.slope, self._stage.threshold)
-        return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
+        It lasts as long as this object; neither the configuration nor the saved weights know of it.
+        """
+        self.objective = stage
+        self.requires_grad_(False)
+        self.halting_head.requires_grad_(True)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; in the second stage what is frozen stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if isinstance(self.objective, HaltingStage):
+            for child in self.children():
+                child.train(mode and child is self.halting_head)
+        return self
 
 
 class PonderClassificationLoss:

@@ -13,7 +13,7 @@ from adadepth.analysis.files import write_halting_files
 from adadepth.analysis.measure.sentences import SentenceSampler
 from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
 from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
 
 CLS, SEP, MASK, PAD = 2, 3, 4, 0
 WORDS = """
@@ -68,9 +68,11 @@ def make_trace(
         updates=torch.from_numpy(depth).float(),
         valid=torch.from_numpy(real),
         max_depth=max_depth,
-        remainders=torch.from_numpy(generator.uniform(0.05, 0.9, fed.shape) * real).float(),
-        step_probabilities=torch.from_numpy(probabilities.clip(0, 1)).float(),
-        executed_steps=steps,
+        execution=Execution(steps),
+        halting=Halting(
+            remainders=torch.from_numpy(generator.uniform(0.05, 0.9, fed.shape) * real).float(),
+            probabilities=torch.from_numpy(probabilities.clip(0, 1)).float(),
+        ),
     )
 
 
@@ -83,7 +85,7 @@ def make_states(generator: np.random.Generator, trace: DepthTrace, width: int = 
     """Random walks with shrinking steps; a token that has halted stays where it is."""
     state = torch.from_numpy(generator.normal(size=(*trace.updates.shape, width))).float()
     states = [state]
-    for step in range(trace.executed_steps):
+    for step in range(trace.execution.steps):
         move = torch.from_numpy(generator.normal(size=state.shape)).float() * 0.9 / (1 + 0.4 * step)
         state = torch.where((trace.updates > step)[..., None], state + move, state)
         states.append(state)
@@ -92,7 +94,7 @@ def make_states(generator: np.random.Generator, trace: DepthTrace, width: int = 
 
 def make_work(trace: DepthTrace) -> Work:
     """An execution that saves half of what could be saved."""
-    dense = float(trace.executed_steps * trace.updates.numel())
+    dense = float(trace.execution.steps * trace.updates.numel())
     needed, full = trace.updates.double().sum(), trace.valid.sum().double() * trace.max_depth
     work = Work(executed=(dense + needed) / 2, dense=torch.tensor(dense).double(), adaptive=needed, full=full)
     return Work(*(7.1e6 * value for value in work))

@@ -10,7 +10,7 @@ import torch
 
 from adadepth.analysis.files import write_halting_files
 from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace, Execution, Work
 
 FACTS = {"added_parameters": 345_098, "base_parameters": 10_566_912, "from_cache": False}
 
@@ -30,7 +30,12 @@ def evaluate(weights: torch.Tensor, batches: int = 3, **facts: Any) -> dict[str,
     for size in range(4, 4 + batches):
         valid = torch.ones(size, dtype=torch.bool)
         trace = DepthTrace(
-            "task", torch.full((size,), float(deepest)), valid, blocks, executed_steps=deepest, layer_weights=weights
+            "task",
+            torch.full((size,), float(deepest)),
+            valid,
+            blocks,
+            execution=Execution(deepest),
+            layer_weights=weights,
         )
         needed, full = (torch.tensor(7e8 * size * part + 4e7 * size).double() for part in (deepest, blocks))
         statistics.update(trace, {"all": valid}, work=Work(1.2 * needed, 1.2 * needed, needed, full))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adadepth.analysis.measure.sentences import SentenceSampler
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Halting
 from tests.unit.analysis import synthetic
 
 
@@ -50,7 +50,8 @@ def test_the_order_of_the_examples_does_not_matter() -> None:
         for first in range(0, len(numbers), size):
             rows = torch.tensor(numbers[first : first + size])
             part = {name: values[rows] for name, values in batch.items()} | {"index": rows}
-            halted = replace(trace, **{name: getattr(trace, name)[rows] for name in ("updates", "valid", "remainders")})
+            halting = Halting(trace.halting.probabilities[rows], trace.halting.remainders[rows])
+            halted = replace(trace, updates=trace.updates[rows], valid=trace.valid[rows], halting=halting)
             sampler.update(part, halted, losses[rows], part["labels"].clamp(min=0) + 1)
         return sampler.sentences()
 
@@ -68,7 +69,7 @@ def test_fields_are_those_of_the_example() -> None:
         fed = source["input_ids"][row][real].tolist()
         assert sentence["tokens"] == [synthetic.decode(token) for token in fed]
         assert sentence["updates"] == trace.updates[row][real].tolist()
-        assert sentence["remainders"] == pytest.approx(trace.remainders[row][real].tolist(), abs=1e-4)
+        assert sentence["remainders"] == pytest.approx(trace.halting.remainders[row][real].tolist(), abs=1e-4)
         kinds = ["", "mask", "random", "original"]
         assert sentence["mask_kind"] == [kinds[kind] for kind in source["mask_kind"][row][real].tolist()]
         labels, losses = source["labels"][row][real].tolist(), source["losses"][row][real].tolist()
@@ -94,3 +95,15 @@ def test_sequence_depths_and_absent_remainders() -> None:
     assert (first["index"], deepest["index"], shallowest["index"]) == (0, 1, 0)
     assert set(deepest["updates"]) == {5}
     assert set(deepest["remainders"]) == set(deepest["predicted"]) == {None}
+
+
+def test_iterations_are_kept_where_the_trace_tells_them() -> None:
+    ids = torch.tensor([[7, 8, 9]])
+    batch = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0]]), "labels": torch.full_like(ids, -100)}
+    ran = torch.tensor([[[False, True, False, True], [False] * 4, [False] * 4]])
+    trace = DepthTrace("token", ran.sum(dim=-1), batch["attention_mask"].bool(), 4, ran=ran)
+    sampler = SentenceSampler(str)
+    sampler.update(batch, trace, torch.full(ids.shape, torch.nan), ids)
+    (sentence,) = sampler.sentences()
+    assert sentence["updates"] == [2, 0]
+    assert sentence["iterations"] == [[2, 4], []]

@@ -13,7 +13,7 @@ from scipy.stats import entropy, spearmanr
 
 from adadepth.analysis.measure.statistics import COSINE_GROUPS, HaltingStatistics, flatten
 from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Execution, Halting
 from tests.unit.analysis import synthetic
 
 MAX_DEPTH = 7
@@ -58,7 +58,9 @@ def raw(updates: list[dict[str, Any]], name: str, field: str) -> np.ndarray:
     """The values of a trace's field (or the losses) over the tokens of a class, batch after batch."""
     values = []
     for update in updates:
-        tensor = update["token_losses"] if field == "loss" else getattr(update["trace"], field)
+        trace = update["trace"]
+        facts = {"updates": trace.updates, "remainders": trace.halting.remainders, "loss": update["token_losses"]}
+        tensor = facts[field]
         values.append(tensor[update["classes"][name]].double().numpy())
     return np.concatenate(values)
 
@@ -105,7 +107,7 @@ def test_steps(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
             float(probability)
             for update in updates
             for probability, updates_ in zip(
-                update["trace"].step_probabilities[..., k - 1 : k].flatten(),
+                update["trace"].halting.probabilities[..., k - 1 : k].flatten(),
                 update["trace"].updates.flatten(),
                 strict=False,
             )
@@ -121,7 +123,7 @@ def test_cosines_agree_with_a_loop(group: str) -> None:
     updates[0]["trace"].updates.clamp_(max=4)  # one batch stops early: iterations that it did not execute
     updates[0]["hidden_states"] = synthetic.make_states(
         np.random.default_rng(0),
-        DepthTrace("token", updates[0]["trace"].updates, updates[0]["trace"].valid, 7, executed_steps=4),
+        DepthTrace("token", updates[0]["trace"].updates, updates[0]["trace"].valid, 7, execution=Execution(4)),
     )
     found = accumulate(updates).summary()["cosine"][group]
     for k in range(1, MAX_DEPTH + 1):
@@ -210,8 +212,8 @@ def test_batching_does_not_matter(updates: list[dict[str, Any]], summary: dict[s
         trace, work = update["trace"], update["work"]
         for rows in (slice(0, 2), slice(2, None)):
             part = DepthTrace(
-                "token", trace.updates[rows], trace.valid[rows], MAX_DEPTH, trace.remainders[rows],
-                trace.step_probabilities[rows], trace.executed_steps,
+                "token", trace.updates[rows], trace.valid[rows], MAX_DEPTH, execution=trace.execution,
+                halting=Halting(trace.halting.probabilities[rows], trace.halting.remainders[rows]),
             )  # fmt: skip
             halves.append(
                 {
@@ -262,8 +264,10 @@ def test_padding_never_counts_whatever_it_holds(updates: list[dict[str, Any]], s
         trace, padding = update["trace"], ~update["trace"].valid
         states = [state.masked_fill(padding[..., None], float("nan")) for state in update["hidden_states"]]
         part = DepthTrace(
-            "token", trace.updates.masked_fill(padding, 5.0), trace.valid, MAX_DEPTH,
-            trace.remainders.masked_fill(padding, float("nan")), trace.step_probabilities, trace.executed_steps,
+            "token", trace.updates.masked_fill(padding, 5.0), trace.valid, MAX_DEPTH, execution=trace.execution,
+            halting=Halting(
+                trace.halting.probabilities, trace.halting.remainders.masked_fill(padding, float("nan"))
+            ),
         )  # fmt: skip
         classes = {name: mask | padding for name, mask in update["classes"].items()}
         losses = update["token_losses"].masked_fill(padding, 3.0)
@@ -273,7 +277,8 @@ def test_padding_never_counts_whatever_it_holds(updates: list[dict[str, Any]], s
 
 def test_sequences() -> None:
     depth, valid = torch.tensor([3.0, 1.0, 4.0, 2.0]), torch.tensor([True, True, True, False])
-    trace = DepthTrace("sequence", depth, valid, 4, torch.tensor([0.5, 0.25, 0.0, 9.0]), torch.full((4, 4), 0.3))
+    halting = Halting(torch.full((4, 4), 0.3), torch.tensor([0.5, 0.25, 0.0, 9.0]))
+    trace = DepthTrace("sequence", depth, valid, 4, halting=halting)
     statistics = HaltingStatistics(4, ["all", "label/1"], "cpu")
     states = [torch.randn(4, 8) for _ in range(5)]
     classes = {"all": valid, "label/1": torch.tensor([True, False, False, True])}
@@ -340,7 +345,7 @@ def test_on_a_gpu_in_bfloat16_without_waiting_for_it(updates: list[dict[str, Any
     def moved(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.cuda()
-        if isinstance(value, DepthTrace):
+        if isinstance(value, DepthTrace | Execution | Halting):
             return replace(value, **{name: moved(field) for name, field in vars(value).items()})
         if isinstance(value, dict):
             return {name: moved(item) for name, item in value.items()}

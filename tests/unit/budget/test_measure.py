@@ -87,7 +87,7 @@ def test_nothing_lies_beyond_a_limit(switches):
     torch.testing.assert_close(weights[:2].detach(), expected)
     assert made.states_to_read() == (0, 1)
     assert made.eval().states_to_read() == (0, 1)
-    assert outputs_of(made).trace.executed_steps == 1
+    assert outputs_of(made).trace.execution.steps == 1
 
 
 def test_a_limit_is_a_part_of_the_model(tmp_path):

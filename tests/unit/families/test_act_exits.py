@@ -61,7 +61,7 @@ def test_fixed_equals_a_model_of_that_depth(model_class, rule, depth):
         assert found.exit_steps.eq(depth).all()
         torch.testing.assert_close(found.logits[chosen], expected.logits[chosen], atol=1e-5, rtol=0)
     assert ran.updates.equal(depth * valid.float())
-    assert ran.trace.executed_steps == depth
+    assert ran.trace.execution.steps == depth
 
 
 @pytest.mark.parametrize("recall", [False, True])
@@ -130,7 +130,7 @@ def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
         state, said, halting = model.albert.encoder.embedding_hidden_mapping_in(embedded), [], []
         accumulated = torch.zeros(valid.shape)
         for step in range(1, STEPS + 1):
-            output = model.albert.encoder.albert_layer(state, mask)
+            output = model.albert.encoder.albert_layer(state, mask).state
             probability = model.albert.encoder.albert_layer.act(output)
             state = torch.where((exits >= step).unsqueeze(-1), output, state)
             said.append(model.classifier(state))

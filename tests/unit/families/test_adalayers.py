@@ -61,7 +61,7 @@ def test_layers_that_were_cut_get_a_gradient_of_zero(kind, frozen, cached):
     states = model.base_states(model.active_states(), **batch) if cached and frozen else None
     output = model(**batch, labels=labels_for(kind, batch), states=states)
     output.loss.backward()
-    assert output.trace.executed_steps == (0 if states else 2)
+    assert output.trace.execution.steps == (0 if states else 2)
     for layer in range(DEPTH + 1):
         gradient = model.projectors[str(layer)].weight.grad
         assert gradient.any() if layer in (0, 2) else not gradient.any()
@@ -122,7 +122,7 @@ def test_cached_states_equal_the_base_run_online(variant, kind):
                 states[number][row, :length] = state[0]
         stored = model(attention_mask=batch["attention_mask"], states=states)
     assert torch.equal(online.logits, whole.logits)
-    assert (online.trace.executed_steps, whole.trace.executed_steps) == (model.active_states()[-1], 0)
+    assert (online.trace.execution.steps, whole.trace.execution.steps) == (model.active_states()[-1], 0)
     real = batch["attention_mask"].bool() if kind == "tokens" else ...
     torch.testing.assert_close(stored.logits[real], online.logits[real], atol=1e-5, rtol=0)
 
@@ -194,14 +194,14 @@ def test_the_depth_penalty_makes_the_model_shallower():
 def test_the_active_layers_follow_the_optimiser(options):
     model = small_model(distribution_cutoff=0.1)
     with torch.no_grad():
-        assert model(**texts()).trace.executed_steps == 4
+        assert model(**texts()).trace.execution.steps == 4
     optimizer = torch.optim.AdamW([model.distribution], lr=1.0, **options)
     (model(**texts()).logits.sum() * 0.0).backward()
     model.distribution.grad = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
     optimizer.step()
     with torch.no_grad():
         assert model.active_states() == (1, 3)
-        assert model(**texts()).trace.executed_steps == 3
+        assert model(**texts()).trace.execution.steps == 3
     set_scores(model, [9, 0, 0, 0, 0])
     with torch.no_grad():
         assert model.active_states() == (0,)
@@ -301,9 +301,9 @@ def test_mixed_precision(variant, kind):
 def test_the_trace_says_what_was_read():
     model = small_model(scores=[0, 1, 0, 1], distribution_cutoff=0.1, include_embeddings=False)
     trace = model(**texts()).trace
-    assert (trace.unit, trace.max_depth, trace.executed_steps, trace.width) == ("task", DEPTH, 4, 11)
+    assert (trace.unit, trace.max_depth, trace.execution.steps, trace.execution.width) == ("task", DEPTH, 4, 11)
     assert trace.updates.tolist() == [4.0, 4.0, 4.0]
-    assert trace.tokens.tolist() == [9, 6, 2]
+    assert trace.execution.tokens.tolist() == [9, 6, 2]
     assert trace.layer_weights.tolist() == pytest.approx([0, 0, 0.5, 0, 0.5])
 
 

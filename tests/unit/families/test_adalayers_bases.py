@@ -64,7 +64,7 @@ def test_a_truncated_model_predicts_the_same(base, deepest, tmp_path):
     assert model.active_states() == tuple(sorted({0, deepest}))
     assert set(model.projectors) == {str(n) for n in {0, deepest}}
     torch.testing.assert_close(found.logits, expected.logits, atol=1e-6, rtol=0)
-    assert found.trace.executed_steps == expected.trace.executed_steps == deepest
+    assert found.trace.execution.steps == expected.trace.execution.steps == deepest
     shared = "albert" in base
     assert shared or deepest == DEPTH or sum(weight.numel() for weight in model.model.parameters()) < kept
     for save_base_too in (False, True):
@@ -106,7 +106,7 @@ def test_truncating_twice(tmp_path):
     for least, deepest in ((0.01, 3), (0.1, 1)):
         model.truncate(least)
         with torch.no_grad():
-            assert model(**batch).trace.executed_steps == deepest
+            assert model(**batch).trace.execution.steps == deepest
         assert model.layer_distribution().sum().item() == pytest.approx(1.0)
     with pytest.raises(ConfigError, match=r"min_weight=0\.99 leaves no layer; the largest weight is 0\.7"):
         model.truncate(0.99)

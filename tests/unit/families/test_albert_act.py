@@ -297,7 +297,7 @@ def test_training_loop_on_an_accelerator_would_give_the_same():
     model.albert.encoder._may_wait = lambda: False
     full = model(**batch)
     full.loss.backward()
-    assert stopping.trace.executed_steps < full.trace.executed_steps == 6
+    assert stopping.trace.execution.steps < full.trace.execution.steps == 6
     assert torch.equal(stopping.updates, full.updates)
     assert torch.equal(stopping.loss, full.loss)
     for name, p in model.named_parameters():
@@ -438,7 +438,7 @@ def test_price_counts_what_a_loop_over_tokens_counts():
     assert work.adaptive.item() == adaptive
     assert work.full.item() == full
     update = 4 * hidden**2 + 2 * 12 * hidden + 2 * hidden * inner + hidden
-    assert work.dense.item() == 3 * 12 * (outputs.trace.executed_steps * update + entry)
+    assert work.dense.item() == 3 * 12 * (outputs.trace.execution.steps * update + entry)
 
 
 # ---- mistakes

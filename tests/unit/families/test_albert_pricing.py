@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from adadepth import AlbertActModel
 from adadepth.families.albert_act.pricing import price_tokens
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.halting.trace import ComputedSteps, DepthTrace
+from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
 
 HIDDEN, INNER, ENTRY = 32, 64, 16 * 32
@@ -58,9 +58,9 @@ def token_loop() -> tuple[ComputedSteps, int]:
 
 def test_tokens_that_leave():
     computed, macs = token_loop()
-    trace = DepthTrace("token", UPDATES, UPDATES > 0, max_depth=6, executed_steps=5)
+    trace = DepthTrace("token", UPDATES, UPDATES > 0, max_depth=6, execution=Execution(5))
     dense = price_tokens(small_config(), trace)
-    ragged = price_tokens(small_config(), replace(trace, computed=computed))
+    ragged = price_tokens(small_config(), replace(trace, execution=Execution(5, computed=computed)))
     assert ragged.executed.item() == macs < dense.executed.item()
     assert ragged[1:] == dense[1:]
     assert dense.executed == dense.dense
@@ -69,10 +69,10 @@ def test_tokens_that_leave():
 
 
 def test_tokens_that_stay_cost_what_the_dense_execution_costs():
-    trace = DepthTrace("token", UPDATES, UPDATES > 0, max_depth=6, executed_steps=5)
+    trace = DepthTrace("token", UPDATES, UPDATES > 0, max_depth=6, execution=Execution(5))
     rows = torch.full((5,), 3 * 4)
     computed = ComputedSteps(queries=rows, keys=rows, pairs=rows * 4)
-    work = price_tokens(small_config(), replace(trace, computed=computed))
+    work = price_tokens(small_config(), replace(trace, execution=Execution(5, computed=computed)))
     assert work.executed == work.dense
 
 
@@ -85,9 +85,10 @@ def test_sequences_that_leave(shortened: bool):
     units = rows * torch.tensor(widths)
     trace = DepthTrace(
         unit="sequence", updates=torch.tensor([1.0, 3.0]), valid=torch.ones(2, dtype=torch.bool), max_depth=6,
-        executed_steps=3, tokens=torch.tensor([4, 2]), rows_per_step=rows, width=torch.tensor(widths),
+        execution=Execution(3, tokens=torch.tensor([4, 2]), rows=rows, width=torch.tensor(widths)),
     )  # fmt: skip
-    packed = replace(trace, computed=ComputedSteps(units, units, units * torch.tensor(widths)))
+    computed = ComputedSteps(units, units, units * torch.tensor(widths))
+    packed = replace(trace, execution=replace(trace.execution, computed=computed))
     by_rows = price_sequences(model.config, trace, each_step=model.head_work)
     assert price_sequences(model.config, packed, each_step=model.head_work) == by_rows
     macs = 2 * 4 * ENTRY
@@ -105,9 +106,10 @@ def test_queries_without_their_padding_save_what_they_cost():
     """Of 8 units of a step of one layer 6 are real: two queries, two keys and their pairs are left out."""
     trace = DepthTrace(
         unit="sequence", updates=torch.tensor([1.0, 1.0]), valid=torch.ones(2, dtype=torch.bool), max_depth=6,
-        executed_steps=1, tokens=torch.tensor([4, 2]), rows_per_step=torch.tensor([2]), width=4,
+        execution=Execution(1, tokens=torch.tensor([4, 2]), rows=torch.tensor([2]), width=4),
     )  # fmt: skip
-    packed = replace(trace, computed=ComputedSteps(*torch.tensor([[6], [6], [4 * 4 + 2 * 2]])))
+    computed = ComputedSteps(*torch.tensor([[6], [6], [4 * 4 + 2 * 2]]))
+    packed = replace(trace, execution=replace(trace.execution, computed=computed))
     config = small_config()
     whole, saved = (price_sequences(config, one, each_step=7.0, once=3.0) for one in (trace, packed))
     left_out = 2 * (4 * HIDDEN**2 + 2 * HIDDEN * INNER) + 12 * 2 * HIDDEN

@@ -36,7 +36,7 @@ def test_every_exit_reads_the_pooled_state_of_albert_at_its_depth(tmp_path):
             expected = model.classifiers[depth - 1](albert(**batch).pooler_output)
             torch.testing.assert_close(outputs.step_logits[:, depth - 1], expected, atol=1e-5, rtol=0)
     assert outputs.halting_logits is None
-    assert outputs.trace.step_probabilities is None
+    assert outputs.trace.halting is None
 
 
 def test_initialises_from_act_albert(tmp_path):

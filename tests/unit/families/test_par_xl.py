@@ -101,10 +101,10 @@ def test_one_branch_a_block(gates):
     expected = [(block, ("attention", "feed_forward")[o]) for block, o in enumerate(path) if o != 2]
     assert calls == expected
     one_hot = torch.nn.functional.one_hot(torch.tensor(path), 3)
-    assert torch.equal(trace.operation_weights, one_hot.float())
-    assert torch.equal(trace.executed_operations, one_hot.bool())
+    assert torch.equal(trace.operations.weights, one_hot.float())
+    assert torch.equal(trace.operations.executed, one_hot.bool())
     assert trace.updates.tolist() == [len(expected)]
-    assert trace.executed_steps == len(expected)
+    assert trace.execution.steps == len(expected)
     assert model.architecture() == "sf-f"
 
 
@@ -116,22 +116,22 @@ def test_the_trace_of_a_mix():
     trace = model(ids, memory=first.memory[:, :, 1:]).trace
     weights = gate_weights(model.gates, model.temperature, model._noise)
     assert len(calls) == 2 * 2 * 4
-    torch.testing.assert_close(trace.operation_weights, weights.detach())
-    assert not trace.operation_weights.requires_grad
-    assert trace.executed_operations.all()
-    assert trace.executed_operations.shape == (4, 3)
+    torch.testing.assert_close(trace.operations.weights, weights.detach())
+    assert not trace.operations.weights.requires_grad
+    assert trace.operations.executed.all()
+    assert trace.operations.executed.shape == (4, 3)
     assert trace.updates.item() == pytest.approx(4 - weights[:, 2].sum().item())
-    assert (trace.unit, trace.max_depth, trace.executed_steps, trace.width) == ("architecture", 4, 4, 5)
-    assert trace.tokens.tolist() == [5, 5, 5]
+    assert (trace.unit, trace.max_depth, trace.execution.steps, trace.execution.width) == ("architecture", 4, 4, 5)
+    assert trace.execution.tokens.tolist() == [5, 5, 5]
     assert trace.valid.tolist() == [True]
-    assert (first.trace.memory_length, trace.memory_length) == (0, 4)
+    assert (first.trace.execution.memory_length, trace.execution.memory_length) == (0, 4)
 
 
 def test_the_fixed_networks_trace():
     trace = small_network("sf--")(words(rows=3, length=5)).trace
-    assert trace.operation_weights.argmax(-1).tolist() == [0, 1, 2, 2]
-    assert trace.executed_operations.sum().item() == 4
-    assert (trace.updates.item(), trace.executed_steps, trace.max_depth) == (2.0, 2, 4)
+    assert trace.operations.weights.argmax(-1).tolist() == [0, 1, 2, 2]
+    assert trace.operations.executed.sum().item() == 4
+    assert (trace.updates.item(), trace.execution.steps, trace.max_depth) == (2.0, 2, 4)
 
 
 def slopes_of(model, ids, weights, mixes_of):
@@ -152,7 +152,7 @@ def test_a_sampled_path_has_the_gradient_of_the_plain_formula(changes):
     outputs.loss.backward()
     path = model._path
     assert len(calls) == sum(operation != 2 for operation in path)
-    assert outputs.trace.operation_weights.argmax(-1).tolist() == path
+    assert outputs.trace.operations.weights.argmax(-1).tolist() == path
     assert torch.equal(outputs.loss, model(ids, targets=ids, gates=path).loss), "the factors are exactly one"
     slopes = slopes_of(model, ids, torch.ones(4, 1), lambda f: [{o: f[block]} for block, o in enumerate(path)])
     soft = ((model.gates + model._noise) / 0.8).softmax(-1).detach()

@@ -95,7 +95,7 @@ def test_networks_read_a_segment_behind_a_full_memory(monkeypatch):
         assert not models[name].training
         if part == "whole":
             assert output.loss.isfinite()
-            assert output.trace.memory_length == 40
+            assert output.trace.execution.memory_length == 40
         else:
             assert output.state.shape == (2, 4, 8)
 

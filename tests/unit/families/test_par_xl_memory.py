@@ -157,6 +157,6 @@ def test_autocast(attention):
         first = model(ids, targets=ids)
         second = model(ids, targets=ids, memory=first.memory)
     assert second.loss.dtype == second.token_losses.dtype == torch.float32
-    assert second.trace.operation_weights.dtype == torch.float32
+    assert second.trace.operations.weights.dtype == torch.float32
     second.loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 from adadepth.families.par_xl.pricing import architecture_macs, operation_macs, price_par_xl
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Execution, Operations
 
 # T, M, B, d, F: the original's size, and NVIDIA's base in training and in evaluation.
 ORIGINAL, TRAINING, EVALUATION = (32, 16, 32, 128, 512), (192, 192, 32, 512, 2048), (64, 640, 16, 512, 2048)
@@ -48,9 +48,11 @@ def test_work_of_a_trace():
     config = ParXLConfig(**SIZES, num_hidden_layers=3)
     trace = DepthTrace(
         unit="architecture", updates=torch.tensor([2.0]), valid=torch.tensor([True]), max_depth=3,
-        tokens=torch.tensor([4, 4]), width=4, memory_length=2,
-        operation_weights=torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.0, 0.0, 1.0]]),
-        executed_operations=torch.tensor([[True, False, True], [True, True, False], [False, False, True]]),
+        execution=Execution(3, tokens=torch.tensor([4, 4]), width=4, memory_length=2),
+        operations=Operations(
+            weights=torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.0, 0.0, 1.0]]),
+            executed=torch.tensor([[True, False, True], [True, True, False], [False, False, True]]),
+        ),
     )  # fmt: skip
     # projections of 4 queries and outputs, 6 keys and values, 6 distances for two rows; three products
     attention = 2 * 4 * 64 + 2 * 6 * 64 + 6 * 64 / 2 + 3 * 4 * 6 * 8

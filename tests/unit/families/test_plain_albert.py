@@ -55,7 +55,7 @@ def test_the_trace_is_full_depth():
     outputs = model(**batch, output_hidden_states=True)
     assert outputs.trace.unit == "sequence"
     assert outputs.trace.updates.tolist() == [6.0, 6.0, 6.0]
-    assert outputs.trace.tokens.tolist() == [10, 7, 1]
+    assert outputs.trace.execution.tokens.tolist() == [10, 7, 1]
     assert len(outputs.hidden_states) == 7
     hidden, inner, entry, head = 32, 64, 16 * 32, 32 * 32 + 32 * 2
 

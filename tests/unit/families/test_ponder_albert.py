@@ -24,7 +24,7 @@ from adadepth import (
 )
 from adadepth.data.text.layout import Layout
 from adadepth.errors import CheckpointError, ConfigError, DataError
-from adadepth.halting.trace import DepthTrace
+from adadepth.halting.trace import DepthTrace, Execution
 from tests.models_support import SMALL, padded_batch, small_config, small_ponder
 
 HEADS = [
@@ -422,7 +422,7 @@ def test_texts_equal_what_the_data_sets_build(tokenizer, readout, double):
                 segments = torch.from_numpy(expected["token_type_ids"]).unsqueeze(0)
                 single = model(ids, token_type_ids=segments, exit_rule="quantile:0.5")
                 torch.testing.assert_close(outputs.logits[row], single.logits[0], atol=1e-5, rtol=0)
-                assert outputs.trace.tokens[row] == ids.shape[1]
+                assert outputs.trace.execution.tokens[row] == ids.shape[1]
 
 
 def test_the_tokenizer_comes_from_beside_the_weights(tokenizer, tmp_path):
@@ -470,7 +470,7 @@ def test_price_counts_what_a_loop_counts():
         updates=outputs.exit_steps.float(),
         valid=torch.ones(4, dtype=torch.bool),
         max_depth=6,
-        tokens=torch.tensor(lengths),
+        execution=Execution(max(exits), tokens=torch.tensor(lengths)),
     )
     assert model.price(exits_alone)[2:] == work[2:], "what exits cost can be told without running them"
     assert len(set(exits)) > 1

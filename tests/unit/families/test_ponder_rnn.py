@@ -106,7 +106,7 @@ def test_leaving_the_batch_changes_nothing(label):
 def test_rows_that_left_are_not_computed():
     output = small_model()(inputs=examples())
     still = [(output.exit_steps >= step).sum().item() for step in range(1, output.exit_steps.max().item() + 1)]
-    assert output.trace.rows_per_step.tolist() == still
+    assert output.trace.execution.rows.tolist() == still
     assert len(set(still)) > 1
     ran = torch.arange(1, 7) <= output.exit_steps.unsqueeze(1)
     assert torch.equal(output.step_logits.isfinite().all(-1), ran)

@@ -44,7 +44,7 @@ def test_every_head_has_the_same_loss_and_gradients(model_class):
         found.append((outputs, {name: weight.grad for name, weight in model.named_parameters()}))
     (dense, expected), (packed, gradients) = found
     assert len(packed.updates.unique()) > 3, "the case must exercise several depths"
-    assert packed.trace.computed is not None
+    assert packed.trace.execution.computed is not None
     for name, part in dense.loss_parts.items():
         torch.testing.assert_close(packed.loss_parts[name], part, atol=1e-6, rtol=1e-5)
     for name, gradient in expected.items():
@@ -58,11 +58,11 @@ def test_what_an_iteration_computes():
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setitem(execution._REPACK_SAVES, "cpu", 0)
         trace = model(**batch).trace
-    ran = [int((trace.updates > step).sum()) for step in range(trace.executed_steps)]
-    widest = [int((trace.updates > step).sum(dim=1).max()) for step in range(trace.executed_steps)]
-    assert trace.computed.queries.tolist() == ran
-    assert trace.computed.keys.tolist() == ran[:1] + ran[:-1]
-    assert trace.computed.pairs.tolist() == [3 * width * 12 for width in widest]
+    ran = [int((trace.updates > step).sum()) for step in range(trace.execution.steps)]
+    widest = [int((trace.updates > step).sum(dim=1).max()) for step in range(trace.execution.steps)]
+    assert trace.execution.computed.queries.tolist() == ran
+    assert trace.execution.computed.keys.tolist() == ran[:1] + ran[:-1]
+    assert trace.execution.computed.pairs.tolist() == [3 * width * 12 for width in widest]
     assert ran[0] == 18 > ran[-1] > 0
     work = model.price(trace)
     assert work.adaptive < work.executed < work.dense
@@ -75,8 +75,8 @@ def test_hidden_states_and_attentions():
     with torch.no_grad():
         dense, asked = both(model, batch, output_hidden_states=True, output_attentions=True)
         packed = model(**batch, output_hidden_states=True)
-    assert asked.trace.computed is None
-    assert packed.trace.computed is not None
+    assert asked.trace.execution.computed is None
+    assert packed.trace.execution.computed is not None
     assert all(one.equal(other) for one, other in zip(asked.attentions, dense.attentions, strict=True))
     for one, other in zip(packed.hidden_states, dense.hidden_states, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
@@ -104,7 +104,7 @@ def test_rows_without_tokens_and_a_batch_that_halts_at_once():
             assert packed.updates.equal(dense.updates)
             torch.testing.assert_close(packed.last_hidden_state, dense.last_hidden_state, atol=1e-5, rtol=0)
         model.encoder.albert_layer.act.dense.bias.fill_(50.0)
-        assert both(model, batch)[1].trace.executed_steps == 1
+        assert both(model, batch)[1].trace.execution.steps == 1
 
 
 # ---- which execution
@@ -213,8 +213,8 @@ def test_the_kernels_of_accelerators_get_the_right_rows(kernel, monkeypatch):
     assert outputs.updates.equal(dense.updates)
     torch.testing.assert_close(outputs.last_hidden_state, dense.last_hidden_state, atol=1e-5, rtol=0)
     real, running = batch["attention_mask"].sum(dim=1), outputs.trace.updates
-    pairs = [int(((running > step).sum(dim=1) * real).sum()) for step in range(outputs.trace.executed_steps)]
-    assert outputs.trace.computed.pairs.tolist() == pairs, "no padding"
+    pairs = [int(((running > step).sum(dim=1) * real).sum()) for step in range(outputs.trace.execution.steps)]
+    assert outputs.trace.execution.computed.pairs.tolist() == pairs, "no padding"
     outputs.last_hidden_state.sum().backward()
     assert all(weight.grad is not None for name, weight in model.named_parameters() if "pooler" not in name)
 

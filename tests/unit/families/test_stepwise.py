@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adadepth.families.shared.albert.stepping import AlbertStepper
-from adadepth.families.shared.stepwise import run_steps
+from adadepth.families.shared.albert.stepper import AlbertStepper
+from adadepth.families.shared.steps import run_steps
 from adadepth.halting.exit_rules import parse_rule
 from tests.models_support import padded_batch, small_multi_exit, small_ponder
 
@@ -46,7 +46,7 @@ def test_heads_on_consecutive_steps_keep_each_rows_own_predecessor(changes):
     left, stayed = (evaluate(model, batch, "sample", run_all_steps=run_all) for run_all in (False, True))
     assert left.exit_steps.equal(stayed.exit_steps)
     ran = ~left.halting_logits.isnan()
-    assert 0 < left.trace.rows_per_step[-1] < 8
+    assert 0 < left.trace.execution.rows[-1] < 8
     torch.testing.assert_close(left.halting_logits[ran], stayed.halting_logits[ran], atol=1e-4, rtol=0)
 
 
@@ -76,18 +76,18 @@ def test_every_step_computes_the_rows_that_still_run():
     model = small_ponder()
     batch = {name: torch.nn.functional.pad(value, (0, 4)) for name, value in padded_batch(LENGTHS).items()}
     outputs = evaluate(model, batch, "quantile:0.5")
-    steps = torch.arange(1, outputs.trace.executed_steps + 1)
+    steps = torch.arange(1, outputs.trace.execution.steps + 1)
     running = outputs.exit_steps >= steps.unsqueeze(1)
-    assert outputs.trace.rows_per_step.equal(running.sum(dim=1))
-    assert outputs.trace.executed_steps == outputs.exit_steps.max()
+    assert outputs.trace.execution.rows.equal(running.sum(dim=1))
+    assert outputs.trace.execution.steps == outputs.exit_steps.max()
     longest = (running * torch.tensor(LENGTHS)).amax(dim=1)
     widths = torch.where(running.all(dim=1), 16, longest)
-    assert outputs.trace.width.equal(widths)
+    assert outputs.trace.execution.width.equal(widths)
     assert widths.min() < 8 < widths.max()
     tokens = (running * torch.tensor(LENGTHS)).sum(dim=1)
-    assert outputs.trace.computed.queries.equal(tokens)
-    assert outputs.trace.computed.keys.equal(tokens)
-    assert outputs.trace.computed.pairs.equal(running.sum(dim=1) * longest**2)
+    assert outputs.trace.execution.computed.queries.equal(tokens)
+    assert outputs.trace.execution.computed.keys.equal(tokens)
+    assert outputs.trace.execution.computed.pairs.equal(running.sum(dim=1) * longest**2)
 
 
 def test_attention_that_cannot_be_packed_pads_its_rows():
@@ -101,11 +101,11 @@ def test_attention_that_cannot_be_packed_pads_its_rows():
     padded = evaluate(model, batch, "quantile:0.5")
     assert padded.exit_steps.equal(packed.exit_steps)
     torch.testing.assert_close(padded.logits, packed.logits, atol=1e-5, rtol=0)
-    steps = torch.arange(1, padded.trace.executed_steps + 1)
+    steps = torch.arange(1, padded.trace.execution.steps + 1)
     running = padded.exit_steps >= steps.unsqueeze(1)
     longest = (running * torch.tensor(LENGTHS)).amax(dim=1)
-    assert padded.trace.width.equal(torch.where(running.all(dim=1), 16, (longest + 7) // 8 * 8))
-    assert padded.trace.computed.queries.equal(running.sum(dim=1) * padded.trace.width)
+    assert padded.trace.execution.width.equal(torch.where(running.all(dim=1), 16, (longest + 7) // 8 * 8))
+    assert padded.trace.execution.computed.queries.equal(running.sum(dim=1) * padded.trace.execution.width)
 
 
 def test_rows_of_one_length_or_without_a_mask_are_never_narrowed():
@@ -113,9 +113,9 @@ def test_rows_of_one_length_or_without_a_mask_are_never_narrowed():
     masked = evaluate(model, batch, "quantile:0.5")
     del batch["attention_mask"]
     unmasked = evaluate(model, batch, "quantile:0.5")
-    assert masked.trace.tokens.equal(unmasked.trace.tokens)
-    assert unmasked.trace.tokens.tolist() == [12] * 8
-    assert set(masked.trace.width.tolist()) <= {12}
+    assert masked.trace.execution.tokens.equal(unmasked.trace.execution.tokens)
+    assert unmasked.trace.execution.tokens.tolist() == [12] * 8
+    assert set(masked.trace.execution.width.tolist()) <= {12}
     torch.testing.assert_close(masked.logits, unmasked.logits)
 
 
@@ -158,9 +158,9 @@ def test_the_trace_tells_the_depths():
         assert trace.updates.equal(outputs.exit_steps.float())
         assert trace.valid.all()
         assert trace.max_depth == 6
-        assert trace.tokens.tolist() == list(LENGTHS)
+        assert trace.execution.tokens.tolist() == list(LENGTHS)
         for row, depth in enumerate(outputs.exit_steps.tolist()):
-            probabilities = trace.step_probabilities[row]
+            probabilities = trace.halting.probabilities[row]
             torch.testing.assert_close(probabilities[:depth], outputs.halting_probabilities[row, :depth])
             assert not probabilities[depth:].any()
 
@@ -175,8 +175,8 @@ def test_all_steps_run_when_the_loss_needs_them():
     for outputs in (labelled, trained):
         assert not outputs.step_logits.isnan().any()
         assert outputs.posterior.pmf.shape == (3, 6)
-        assert outputs.trace.executed_steps == 6
-        assert outputs.trace.rows_per_step.tolist() == [3] * 6
+        assert outputs.trace.execution.steps == 6
+        assert outputs.trace.execution.rows.tolist() == [3] * 6
     with pytest.raises(ValueError, match="the loss needs every step"):
         model(**batch, labels=labels, run_all_steps=False)
 
@@ -206,7 +206,7 @@ class NoWaiting(TorchDispatchMode):
 def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
     """On an accelerator a question to the device would empty its queue; labels are looked at on the CPU only."""
     monkeypatch.setattr("adadepth.families.shared.losses.check_classes", lambda labels, classes: None)
-    monkeypatch.setattr("adadepth.families.shared.albert.stepping._packs", lambda *args, training: not training)
+    monkeypatch.setattr("adadepth.families.shared.albert.stepper._packs", lambda *args, training: not training)
     batch, labels = padded_batch(LENGTHS), torch.tensor([0, 1, 1, 0, -100, 1, 0, 1])
     for model, rule in ((small_ponder(), "quantile:0.5"), (small_multi_exit(), "entropy:0.3")):
         embedded = model.train().albert.embeddings(batch["input_ids"], batch["token_type_ids"])
@@ -214,11 +214,13 @@ def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
             AlbertStepper(model.config, model.albert, model.read, embedded, batch["attention_mask"], {})
             for _ in range(2)
         )
+        model.albert.begin = lambda *args, stepper=training: stepper
         with NoWaiting():
-            outputs = model.run(training, rows=8, device=embedded.device, labels=labels, exit_rule=rule)
+            outputs = model(labels=labels, exit_rule=rule)
             outputs.loss.backward()
+        model.albert.begin = lambda *args, stepper=evaluation: stepper
         with NoWaiting(), pytest.raises(AssertionError, match="nonzero"):
-            model.eval().run(evaluation, rows=8, device=embedded.device, exit_rule="fixed:1")
+            model.eval()(exit_rule="fixed:1")
 
 
 class CountingStepper:
@@ -227,31 +229,25 @@ class CountingStepper:
     width, computed = 1, None
 
     def __init__(self, exits):
-        self.rows = torch.arange(len(exits)).float()
+        self.rows, self.device = len(exits), torch.device("cpu")
+        self.numbers = torch.arange(len(exits)).float()
         self.exits = torch.tensor(exits)
         self.step = 0
 
     def advance(self):
         self.step += 1
         certain = torch.where(self.exits <= self.step, 80.0, -80.0)
-        return torch.stack([self.rows, torch.full_like(self.rows, self.step)], dim=1), certain
+        return torch.stack([self.numbers, torch.full_like(self.numbers, self.step)], dim=1), certain
 
     def keep(self, rows):
-        assert 0 < len(rows) < len(self.rows)
-        self.rows, self.exits = self.rows[rows], self.exits[rows]
+        assert 0 < len(rows) < len(self.numbers)
+        self.numbers, self.exits = self.numbers[rows], self.exits[rows]
 
 
 @pytest.mark.parametrize("exits", [[2, 1, 4, 1, 3, 2], [1, 1], [5, 5, 5], [4], [1, 5], [3, 3, 1, 9]])
 def test_results_return_to_the_rows_they_came_from(exits):
     """Row numbers ride along as logits: after rows have left, positions and row numbers differ."""
-    steps = run_steps(
-        CountingStepper(exits),
-        parse_rule("quantile:0.5"),
-        rows=len(exits),
-        max_steps=5,
-        device=torch.device("cpu"),
-        run_all=False,
-    )
+    steps = run_steps(CountingStepper(exits), parse_rule("quantile:0.5"), max_steps=5, run_all=False)
     expected = [min(step, 5) for step in exits]
     assert steps.exit_steps.tolist() == expected
     for row, depth in enumerate(expected):

@@ -91,7 +91,7 @@ def test_snippets(albert_base_v2, monkeypatch):
     exec(TRAINING, session)
     assert session["loss"].isfinite()
     assert session["prediction"].step_logits.shape == (1, 43, 2)
-    assert session["prediction"].trace.tokens.tolist() == [20]  # two [CLS], 17 pieces, [SEP]
+    assert session["prediction"].trace.execution.tokens.tolist() == [20]  # two [CLS], 17 pieces, [SEP]
     assert not {name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])}
 
     exec(INFERENCE, session)

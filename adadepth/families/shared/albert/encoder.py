@@ -7,7 +7,7 @@ width, H hidden width, A attention heads.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.families.shared.albert.configuration import AlbertShape
-from adadepth.families.shared.albert.ragged import Attend, Refresh, attend_packed, remember
+from adadepth.families.shared.albert.ragged import Attend, Memory, Refresh, attend_packed, remember
 
 
 class PositionEmbedding(nn.Embedding):
@@ -104,26 +104,34 @@ class AlbertAttention(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh | None = None, **kwargs: Any
-    ) -> tuple[Tensor, Any]:
-        """Attend: (B, T, H) to (B, T, H), and the weights (B, A, T, T) where the implementation has them.
+    def forward(self, state: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Attend: (B, T, H) to (B, T, H), and the weights (B, A, T, T) where the implementation has them."""
+        heads = (*state.shape[:-1], -1, self.head_size)
+        projected = (project(state).view(heads).transpose(1, 2) for project in (self.query, self.key, self.value))
+        context, weights = self._interface(self, *projected, attention_mask, **self._options(kwargs))
+        return self._project(context, state), weights
 
-        With a refresh, packed states (P, H) to (P, H), and the memory that the next iteration reads.
-        """
+    def packed(
+        self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh, **kwargs: Any
+    ) -> tuple[Tensor, Memory]:
+        """Attend with packed states, (P, H) to (P, H), and the memory that the next iteration reads."""
+        memory = remember(refresh, self.key(refresh.changed), self.value(refresh.changed))
+        query, count = self.query(state), self.config.num_attention_heads
+        attend, options = self._interface, self._options(kwargs)
+        context = attend_packed(attend, self, query, memory, refresh, attention_mask, heads=count, **options)
+        return self._project(context, state), memory
+
+    @property
+    def _interface(self) -> Attend:
         attend: Attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        return attend
+
+    def _options(self, given: dict[str, Any]) -> dict[str, Any]:
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
-        options = {"dropout": dropout, "scaling": self.scaling, **kwargs}
-        found: Any
-        if refresh is None:
-            heads = (*state.shape[:-1], -1, self.head_size)
-            projected = (project(state).view(heads).transpose(1, 2) for project in (self.query, self.key, self.value))
-            context, found = attend(self, *projected, attention_mask, **options)
-        else:
-            found = remember(refresh, self.key(refresh.changed), self.value(refresh.changed))
-            query, count = self.query(state), self.config.num_attention_heads
-            context = attend_packed(attend, self, query, found, refresh, attention_mask, heads=count, **options)
-        return self.output_dropout(self.dense(context.reshape(state.shape))), found
+        return {"dropout": dropout, "scaling": self.scaling, **given}
+
+    def _project(self, context: Tensor, state: Tensor) -> Tensor:
+        return self.output_dropout(self.dense(context.reshape(state.shape)))
 
 
 def activation(name: str) -> nn.Module:
@@ -146,6 +154,13 @@ class HaltingProjection(nn.Linear):
             return nn.functional.linear(state.float(), self.weight.float(), self.bias.float())
 
 
+class LayerOutput(NamedTuple):
+    """The states after the block, and what the next packed iteration reads of it; None where none was packed."""
+
+    state: Tensor
+    memory: Memory | None
+
+
 class AlbertLayer(GradientCheckpointingLayer):
     """The shared block, post-norm: a = LN(attention(x) + x); y = LN(W_o act(W_i a) + a)."""
 
@@ -160,12 +175,19 @@ class AlbertLayer(GradientCheckpointingLayer):
 
     def forward(
         self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh | None = None, **kwargs: Any
-    ) -> Any:
-        """One application of the block, (B, T, H) to (B, T, H); packed with a refresh, and then with the memory."""
-        context, found = self.attention(state, attention_mask, refresh, **kwargs)
+    ) -> LayerOutput:
+        """One application of the block, (B, T, H) to (B, T, H), or with a refresh of packed states, (P, H) to (P, H).
+
+        Both ways lead through this one call, because checkpointing and sharding hold on to a module's call.
+        """
+        memory: Memory | None = None
+        if refresh is None:
+            context, _ = self.attention(state, attention_mask, **kwargs)
+        else:
+            context, memory = self.attention.packed(state, attention_mask, refresh, **kwargs)
         attended = self.LayerNorm(context + state)
         output = self.full_layer_layer_norm(self.ffn_output(self.activation(self.ffn(attended))) + attended)
-        return output if refresh is None else (output, found)
+        return LayerOutput(output, memory)
 
 
 def words_of(input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None) -> Tensor:

@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
 from transformers.utils import logging
 
 from adadepth.errors import CheckpointError
-from adadepth.families.shared.albert.configuration import derive_config
+from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
+from adadepth.families.shared.albert.encoder import HaltingProjection
+from adadepth.families.shared.albert.stepper import SteppedAlbert
 from adadepth.families.shared.convert import convert_reference_state_dict
+from adadepth.halting.trace import DepthUnit
 
 SOURCES = ("albert", "albert_act")
 
@@ -73,6 +77,46 @@ class FromAnyAlbert(PreTrainedModel):
         report = model.albert.load_state_dict(weights, strict=False)
         assert not report.unexpected_keys, report.unexpected_keys
         return model.eval()
+
+
+class SteppedAlbertPreTrainedModel(FromAnyAlbert):
+    """Loading, initialisation and accounting of the models that step; how they run a batch is theirs."""
+
+    config: StepwiseAlbertShape
+    albert: SteppedAlbert
+    base_model_prefix = "albert"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+    depth_unit: DepthUnit = "sequence"
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HaltingProjection):
+            init.constant_(module.bias, self.config.halt_bias_init)
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return self.config.max_steps
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens it has positions for."""
+        return self.config.max_position_embeddings
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings."""
+        return self.albert.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the word embeddings."""
+        self.albert.embeddings.word_embeddings = value
 
 
 def _check_source(path: str, source: PreTrainedConfig) -> None:

@@ -19,32 +19,32 @@ def price_sequences(
 
     Args:
         config: Widths E, H, F.
-        trace: With `tokens`. Without `rows_per_step` and `width`, all rows are taken to have run to the deepest one's
-            exit at the longest one's length. With `computed`, the layer's own count replaces rows times width.
+        trace: With `execution` and its `tokens`. Without its `rows` and `width`, all rows are taken to have run every
+            step at the longest one's length. With `computed`, the layer's own count replaces rows times width.
         each_step: Work of the heads that read every step, for one sequence.
         once: Work of the heads that read the last step only.
     """
-    assert trace.tokens is not None
+    ran = trace.executed
+    assert ran.tokens is not None
     hidden, inner, entry = config.hidden_size, config.intermediate_size, config.embedding_size * config.hidden_size
 
     def step_work(length: Tensor) -> Tensor:
         return length * (4 * hidden**2 + 2 * length * hidden + 2 * hidden * inner) + each_step
 
-    updates, valid, tokens = trace.updates.double(), trace.valid.double(), trace.tokens.double()
+    updates, valid, tokens = trace.updates.double(), trace.valid.double(), ran.tokens.double()
     before_and_after = tokens * entry + once
     adaptive = updates * step_work(tokens) + before_and_after
     full = trace.max_depth * step_work(tokens) + before_and_after
 
-    steps = trace.executed_steps or int(updates.max())
-    width = tokens.max() if trace.width is None else trace.width
-    widths = torch.as_tensor(width, dtype=torch.float64, device=tokens.device).expand(steps)
-    rows = torch.full_like(widths, len(updates)) if trace.rows_per_step is None else trace.rows_per_step.to(widths)
+    width = tokens.max() if ran.width is None else ran.width
+    widths = torch.as_tensor(width, dtype=torch.float64, device=tokens.device).expand(ran.steps)
+    rows = torch.full_like(widths, len(updates)) if ran.rows is None else ran.rows.to(widths)
     around = len(updates) * (widths[0] * entry + once)
     dense = len(updates) * updates.max() * step_work(widths[0]) + around
-    if trace.computed is None:
+    if ran.computed is None:
         blocks = (rows * step_work(widths)).sum()
     else:
-        blocks = block_work(config, trace.computed).to(dense) + each_step * rows.sum()
+        blocks = block_work(config, ran.computed).to(dense) + each_step * rows.sum()
     return Work(blocks + around, dense, (adaptive * valid).sum(), (full * valid).sum())
 
 

@@ -1,21 +1,24 @@
 """Models that predict after every step: what they return, and the loop in which finished examples leave the batch.
 
 A model gives the loop a `Stepper`, an exit rule decides row by row (`adadepth.halting.exit_rules`), and results are
-written back by original row number. Shape legend: B batch, A rows that still run, N steps, C classes.
+written back by original row number. Rows are whatever exits: sequences, vectors, or tokens. Shape legend: B batch, A
+rows that still run, N steps, C classes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
 
+from adadepth.families.shared.losses import LossTerm, label_count
 from adadepth.halting.distribution import HaltingDistribution
-from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, predictions_at
-from adadepth.halting.trace import ComputedSteps, DepthTrace
+from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, predictions_at
+from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
 
 
 @dataclass
@@ -34,7 +37,7 @@ class StepwiseOutput(ModelOutput):
         exit_steps: First step is 1, int64, (B,).
         posterior: The halting distribution p of every example; only when all steps ran.
         prior: The distribution that the loss draws p towards; with `posterior`.
-        trace: The depth of every sequence: `updates` is `exit_steps`, and `step_probabilities` are 0 after the exit.
+        trace: The depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
         hidden_states: Always None, as is `attentions`: rows have different depths.
     """
 
@@ -52,8 +55,37 @@ class StepwiseOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
+class Objective(Protocol):
+    """What a model that predicts after every step is trained for.
+
+    Attributes:
+        names: Of the loss parts.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    def terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """The loss parts by name.
+
+        Args:
+            output: With all steps.
+            losses: Task loss after every step, (B, N).
+            counted: Rows with a target, (B,).
+        """
+        ...
+
+
 class Stepper(Protocol):
-    """The running rows of a batch in the middle of their steps."""
+    """The running rows of a batch in the middle of their steps.
+
+    Attributes:
+        rows: B, how many there are at the start.
+        device: Where they are.
+    """
+
+    rows: int
+    device: torch.device
 
     @property
     def width(self) -> int:
@@ -93,9 +125,7 @@ def run_steps(
     stepper: Stepper,
     rule: ExitRule,
     *,
-    rows: int,
     max_steps: int,
-    device: torch.device,
     run_all: bool,
     generator: torch.Generator | None = None,
 ) -> Steps:
@@ -104,15 +134,14 @@ def run_steps(
     Args:
         stepper: The model's side.
         rule: Decides who exits; whoever is left exits at the last step.
-        rows: B.
         max_steps: N.
-        device: Of the rows.
         run_all: Run all rows through all steps, and let the rule decide afterwards on what they gave: the loss needs
             every step. The decisions are those of the other way.
         generator: For rules that draw.
     """
     if run_all:
-        return _run_all(stepper, rule, rows, max_steps, generator)
+        return _run_all(stepper, rule, max_steps, generator)
+    rows, device = stepper.rows, stepper.device
     running = torch.arange(rows, device=device)
     memory = rule.start(rows, device, generator)
     exit_steps = torch.full((rows,), max_steps, device=device)
@@ -143,7 +172,7 @@ class _Result(NamedTuple):
     halting_logits: Tensor | None
 
 
-def _run_all(stepper: Stepper, rule: ExitRule, rows: int, max_steps: int, generator: torch.Generator | None) -> Steps:
+def _run_all(stepper: Stepper, rule: ExitRule, max_steps: int, generator: torch.Generator | None) -> Steps:
     pairs = [_float32(stepper.advance()) for _ in range(max_steps)]
     logits = torch.stack([pair[0] for pair in pairs], dim=1)
     halting = [pair[1] for pair in pairs if pair[1] is not None]
@@ -152,7 +181,7 @@ def _run_all(stepper: Stepper, rule: ExitRule, rows: int, max_steps: int, genera
         exit_steps = apply_rule(rule, logits, halting_logits, generator)
     constant = torch.ones(max_steps, dtype=torch.int64)
     computed = None if stepper.computed is None else ComputedSteps.of([stepper.computed] * max_steps)
-    return Steps(logits, halting_logits, exit_steps, rows * constant, stepper.width * constant, computed)
+    return Steps(logits, halting_logits, exit_steps, stepper.rows * constant, stepper.width * constant, computed)
 
 
 def _write_back(results: list[_Result], exit_steps: Tensor, max_steps: int) -> Steps:
@@ -176,6 +205,31 @@ def _float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]
     return logits.float(), None if halting_logits is None else halting_logits.float()
 
 
+def rule_of(config: PreTrainedConfig, signals: frozenset[str], given: str | ExitRule | None) -> ExitRule:
+    """The exit rule of a call, or where it names none the configuration's `exit_rule`.
+
+    Raises:
+        ConfigError: If there is no such rule, or it needs more than these signals of the model.
+    """
+    given = config.exit_rule if given is None else given
+    rule = parse_rule(given) if isinstance(given, str) else given
+    check_rule(rule, signals, label_count(config), config.max_steps, config.model_type)
+    return rule
+
+
+def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool) -> bool:
+    """Whether rows go on after their exit, which changes neither exit steps nor predictions.
+
+    The loss needs every step, so where a call does not say: in training and with labels.
+
+    Raises:
+        ValueError: If a call gives labels and forbids it.
+    """
+    if labels is not None and run_all_steps is False:
+        raise ValueError("run_all_steps=False with labels: the loss needs every step")
+    return (training or labels is not None) if run_all_steps is None else run_all_steps
+
+
 def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None = None) -> StepwiseOutput:
     """The output of a batch, without its losses.
 
@@ -195,6 +249,34 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None = None) 
     )
 
 
+def unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
+    """What the output of a model whose tokens are read after every step says of its K units, tokens or sequences.
+
+    These fields are all that recorders and studies of exits ask for, whatever model they come from.
+
+    Args:
+        steps: From `run_steps`, a row a unit.
+        rule: The rule that let the units out.
+        slots: b T + t of the token at which each unit is read, int64, (K,).
+        shape: B and T, where units are tokens; None where they are whole sequences.
+
+    Returns:
+        `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at each unit's
+        exit: (K, C), or (B, T, C) with NaN where no unit is.
+    """
+    logits = predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps)
+    if shape is not None:
+        table = logits.new_full((shape[0] * shape[1], logits.shape[1]), torch.nan)
+        logits = table.index_copy_(0, slots, logits).view(*shape, -1)
+    return {
+        "logits": logits,
+        "unit_slots": slots,
+        "step_logits": steps.logits,
+        "halting_logits": steps.halting_logits,
+        "exit_steps": steps.exit_steps,
+    }
+
+
 def _trace(steps: Steps, probabilities: Tensor | None, tokens: Tensor | None) -> DepthTrace:
     max_steps, executed = steps.logits.shape[1], len(steps.rows)
     if probabilities is not None:
@@ -206,10 +288,6 @@ def _trace(steps: Steps, probabilities: Tensor | None, tokens: Tensor | None) ->
         updates=steps.exit_steps.float(),
         valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
         max_depth=max_steps,
-        step_probabilities=probabilities,
-        executed_steps=executed,
-        tokens=tokens,
-        rows_per_step=steps.rows,
-        width=steps.widths,
-        computed=steps.computed,
+        execution=Execution(executed, tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed),
+        halting=None if probabilities is None else Halting(probabilities),
     )

@@ -1,4 +1,4 @@
-"""Evaluation of a language model that remembers: likelihood per token, word and character; of a supernet, its gates."""
+"""The scorer of a language model that remembers: likelihood per token, word and character; of a supernet, its gates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
-from adadepth.analysis.architecture.search import LETTERS, describe_architecture
-from adadepth.analysis.measure.summary import describe_work
 from adadepth.data.streams.batches import StreamBatches
-from adadepth.families.par_xl.modeling import Context
+from adadepth.evaluation.processes import add_over_processes
+from adadepth.evaluation.scorer import EvaluationReport, Scorer
 from adadepth.halting.gates import sample_path
-from adadepth.halting.trace import Work
-from adadepth.training.evaluation import EvaluationReport, add_over_processes
-from adadepth.training.phases import is_supernet
 
 _PATH_SEED = 0x9A7  # of the sampled paths: the same in every evaluation whose gates are the same
 _LONGEST_LOSS = 700.0  # exp of more does not fit a float
@@ -39,76 +35,70 @@ class SampledPaths(Dataset):
         return {**self.streams[position], "path": path}
 
 
-class LanguageModelEvaluation:
+class LanguageScorer(Scorer):
     """Sums of the losses, in one pass over streams whose memory is carried from batch to batch.
 
     Args:
         model: The language model.
         streams: The set, with the counts of its words and characters.
         context: What attention sees.
-        gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, as in training.
-        quality: Where to put the metrics for the reports of other evaluations, by `name`.
+        device: Of the batches.
         name: Of this evaluation.
-        wants_statistics: Whether to describe architecture and work.
+        quality: Where to put the metrics for the reports of other evaluations, by `name`.
+        gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, as in training.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         streams: StreamBatches,
-        context: Context,
+        context: Any,
         device: torch.device,
         *,
         name: str,
         quality: dict[str, dict[str, float]],
         gates: str | None = None,
-        wants_statistics: bool = False,
     ) -> None:
-        self.model: Any = model
-        self.streams = streams
-        self.context = context
-        self.name = name
-        self.quality = quality
-        self.gates = gates
-        self.wants_statistics = wants_statistics
+        self._model: Any = model
+        self._streams = streams
+        self._context = context
+        self._name = name
+        self._quality = quality
+        self._gates = gates
         self._memory: Tensor | None = None
         self._path: Sequence[int] = ()
         self._sums = torch.zeros(0, 2, dtype=torch.float64, device=device)  # of each pass: losses, targets
         self._batches = torch.zeros(2, dtype=torch.float64, device=device)  # perplexities of the batches, their number
-        self._work = torch.zeros(len(Work._fields), dtype=torch.float64, device=device)
-        self._tokens = torch.zeros(1, dtype=torch.float64, device=device)
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """The memory of the rows so far, the context, and which branches run."""
         if batch["is_start"]:
             self._memory = None
             self._sums = torch.cat([self._sums, self._sums.new_zeros(1, 2)])
-            if self.gates == "sampled":
+            if self._gates == "sampled":
                 generator = torch.Generator().manual_seed(_PATH_SEED + batch["path"])
-                self._path = sample_path(self.model.gates.detach().float().cpu(), generator)
-        chosen = {} if self.gates is None else {"gates": self._path if self.gates == "sampled" else self.gates}
-        return {"memory": self._memory, "context": self.context, **chosen}
+                self._path = sample_path(self._model.gates.detach().float().cpu(), generator)
+        chosen = {} if self._gates is None else {"gates": self._path if self._gates == "sampled" else self._gates}
+        return {"memory": self._memory, "context": self._context, **chosen}
 
-    def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+    def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add a batch's losses."""
         self._memory = outputs.memory
         losses = outputs.token_losses.double()
         self._sums[-1] += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
-        if self.gates == "noisy":
+        if self._gates == "noisy":
             self._batches += torch.stack([losses.mean().exp(), losses.new_ones(())])
-        if self.wants_statistics:
-            self._work += torch.stack(self.model.price(outputs.trace)).double()
-            self._tokens += outputs.trace.tokens.sum()
 
     def merge(self) -> None:
         """Add the sums of all processes."""
-        add_over_processes([self._sums, self._batches, self._work, self._tokens])
+        add_over_processes([self._sums, self._batches])
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
         """Mean loss in nats a token, its exponential, and what it is per word and per character.
 
         Perplexity is exp(sum of losses / tokens), per word exp(sum of losses / words); bits per character are the sum
-        over characters and ln 2. Of several sampled paths: means, and the sample deviation of the perplexity.
+        over characters and ln 2. Of several sampled paths: means, and the sample deviation of the perplexity. Parts of
+        the loss beside the likelihood are no measure of a model and do not count.
         """
         passes = [self._metrics_of(float(total), float(count)) for total, count in self._sums]
         found = {name: math.fsum(one[name] for one in passes) / len(passes) for name in passes[0]}
@@ -116,50 +106,31 @@ class LanguageModelEvaluation:
             mean = found["perplexity"]
             squares = math.fsum((one["perplexity"] - mean) ** 2 for one in passes)
             found["perplexity_std"] = math.sqrt(squares / (len(passes) - 1))
-        if self.gates == "noisy":
+        if self._gates == "noisy":
             found["batch_perplexity"] = float(self._batches[0] / self._batches[1])
-        self.quality[self.name] = found
+        self._quality[self._name] = found
         return found
 
     def _metrics_of(self, total: float, count: float) -> dict[str, float]:
         loss = total / count
         found = {"loss": loss, "lm_loss": loss, "perplexity": _exponential(loss)}
-        found["word_perplexity"] = _exponential(total / self.streams.words)
-        found["bits_per_character"] = total / math.log(2) / self.streams.characters
+        found["word_perplexity"] = _exponential(total / self._streams.words)
+        found["bits_per_character"] = total / math.log(2) / self._streams.characters
         return found
 
     def _finite_quality(self) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """What files can hold, and what they cannot with the reason: the exponential of a large loss is infinite."""
         finite: dict[str, dict[str, float]] = {}
         missing: dict[str, str] = {}
-        for name, found in self.quality.items():
+        for name, found in self._quality.items():
             finite[name] = {key: value for key, value in found.items() if math.isfinite(value)}
             missing |= {f"eval/{name}/{key}": "not finite" for key in found if key not in finite[name]}
         return finite, missing
 
-    def report(self) -> EvaluationReport | None:
+    def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """The architecture, its work, and the quality of all evaluations so far."""
-        if not self.wants_statistics:
-            return None
-        described = describe_model(self.model)
         evaluations, missing = self._finite_quality()
-        statistics = {
-            "unit": "architecture",
-            "max_depth": described["blocks"],
-            "architecture": described,
-            "cost": describe_work((self._work / self._tokens).tolist()),
-            "evaluations": evaluations,
-            "missing": missing,
-        }
-        return EvaluationReport(statistics)
-
-
-def describe_model(model: Any) -> dict[str, Any]:
-    """The gates of a supernet, or the operations of a fixed network; see `describe_architecture`."""
-    if is_supernet(model):
-        return describe_architecture(model.gate_probabilities().tolist(), model.temperature)
-    operations = model.config.operations
-    return describe_architecture([[float(letter == operation) for letter in LETTERS] for operation in operations])
+        return EvaluationReport(statistics | {"evaluations": evaluations, "missing": missing})
 
 
 def _exponential(value: float) -> float:

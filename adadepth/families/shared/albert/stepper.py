@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
 from adadepth.families.shared.albert.configuration import AlbertShape
-from adadepth.families.shared.albert.encoder import AlbertEmbeddings, AlbertLayer
+from adadepth.families.shared.albert.encoder import AlbertEmbeddings, AlbertLayer, words_of
 from adadepth.families.shared.albert.ragged import Refresh, count_pairs
 from adadepth.halting.active_set import ActiveSet, pack, take
 
@@ -44,6 +44,33 @@ class SteppedAlbert(nn.Module):
         assert self.pooler is not None
         return torch.tanh(self.pooler(state[:, 0]))
 
+    def begin(
+        self,
+        config: AlbertShape,
+        read: Reader,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        options: Mapping[str, Any],
+    ) -> AlbertStepper:
+        """A batch before its first step.
+
+        Args:
+            config: Of the model, for the attention implementation.
+            read: The heads.
+            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E).
+            attention_mask: 1 at real tokens, 0 at padding, (B, T).
+            token_type_ids: Segment of each token, (B, T).
+            position_ids: (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids.
+            options: For the attention implementation.
+        """
+        words = words_of(input_ids, inputs_embeds, attention_mask)
+        embedded = self.embeddings(words, token_type_ids, position_ids)
+        return AlbertStepper(config, self, read, embedded, attention_mask, options)
+
 
 class Reading(NamedTuple):
     """What heads make of a step's states: logits (A, C), halting logits (A,), what they want back next time (A, H)."""
@@ -65,7 +92,7 @@ class Reader(Protocol):
 
 
 class AlbertStepper:
-    """A batch of sequences in the middle of their steps; see `adadepth.families.shared.stepwise.Stepper`.
+    """A batch of sequences in the middle of their steps; see `adadepth.families.shared.steps.Stepper`.
 
     Only real tokens are computed, packed one after the other; not with attention that has a mask of its own kind, and
     not where to count them would hold up an accelerator's training (decision 0003).
@@ -79,7 +106,10 @@ class AlbertStepper:
         attention_arguments: For the attention implementation.
 
     Attributes:
+        rows: B.
+        device: Where they are.
         width: Tokens of every row, padding included.
+        tokens: Real tokens of every row at the start, int64, (B,).
     """
 
     def __init__(
@@ -100,7 +130,11 @@ class AlbertStepper:
         self._state = albert.encoder.embedding_hidden_mapping_in(embedded)
         self._valid = attention_mask
         self._active: ActiveSet | None = None
-        self.width = embedded.shape[1]
+        (self.rows, self.width), self.device = embedded.shape[:2], embedded.device
+        if attention_mask is None:
+            self.tokens = torch.full((self.rows,), self.width, device=self.device)
+        else:
+            self.tokens = attention_mask.ne(0).sum(dim=1)
         if _packs(config, embedded.device, training=albert.training):
             valid = embedded.new_ones(embedded.shape[:2]) if attention_mask is None else attention_mask
             found = pack(valid.bool())
@@ -120,7 +154,7 @@ class AlbertStepper:
         """Apply the layer once and read."""
         self._step += 1
         if self._active is None:
-            leading = self._state = self._layer(self._state, self._attention_mask, **self._arguments)
+            leading = self._state = self._layer(self._state, self._attention_mask, **self._arguments).state
         else:
             refresh = Refresh("padded", self._active, self._active, self._state, self._active)
             self._state, _ = self._layer(self._state, self._attention_mask, refresh, **self._arguments)

@@ -1,4 +1,4 @@
-"""Evaluation of question answering: the best span of every question over all of its windows."""
+"""The scorer of question answering: the best span of every question over all of its windows."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
-from accelerate.utils import gather_object
 from torch import Tensor
 
 from adadepth.analysis.measure.answers import answer_quality
-from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.analysis.measure.spans import SPAN_CLASSES, best_spans, span_classes
-from adadepth.analysis.measure.statistics import HaltingStatistics
 from adadepth.config import QuestionConfig
+from adadepth.data import LabelledData
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, QuestionExamples
-from adadepth.training.evaluation import EvaluationReport
-from adadepth.training.labelled_evaluation import LabelledEvaluation, max_updates
+from adadepth.evaluation.processes import of_all_processes
+from adadepth.evaluation.scorer import EvaluationReport, Units
+from adadepth.evaluation.sequences import LabelledScorer
 
 
 class Found(NamedTuple):
@@ -42,20 +40,21 @@ class Found(NamedTuple):
         return best._replace(null=min(self.null, other.null))
 
 
-class QuestionEvaluation(LabelledEvaluation):
+class QuestionScorer(LabelledScorer):
     """Keeps the best span of every question, whatever the number and the length of its windows.
 
     Args:
+        data: The task.
         examples: The evaluated windows.
         dataset: How spans are chosen.
-        **options: Of `LabelledEvaluation`.
     """
 
-    def __init__(self, examples: QuestionExamples, dataset: QuestionConfig, **options: Any) -> None:
-        super().__init__(classes=SequenceClasses(()), **options)
+    classes = SPAN_CLASSES
+
+    def __init__(self, data: LabelledData, examples: QuestionExamples, dataset: QuestionConfig) -> None:
+        super().__init__(data)
         self.examples = examples
         self.dataset = dataset
-        self._statistics = HaltingStatistics(max_updates(self.model), SPAN_CLASSES, options["device"])
         self._found: dict[int, Found] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
@@ -74,13 +73,11 @@ class QuestionEvaluation(LabelledEvaluation):
     def _keep(self, question: int, found: Found) -> None:
         self._found[question] = self._found[question].joined(found) if question in self._found else found
 
-    def merge_records(self) -> None:
+    def merge(self) -> None:
         """Bring together the spans of all processes, which may have had windows of the same question."""
-        if dist.is_available() and dist.is_initialized():
-            parts = gather_object([self._found])
-            self._found = {}
-            for question, found in (entry for part in parts for entry in part.items()):
-                self._keep(question, found)
+        parts, self._found = of_all_processes(self._found), {}
+        for question, found in (entry for part in parts for entry in part.items()):
+            self._keep(question, found)
 
     def quality(self) -> dict[str, float]:
         """Exact match and F1 over the questions of the set."""
@@ -96,7 +93,8 @@ class QuestionEvaluation(LabelledEvaluation):
             return ""
         return self.examples.span_text(question, found.first, found.last)
 
-    def _update_statistics(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+    def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
+        """Tokens of the question, of the context, and of the answer."""
         masks = span_classes(
             (outputs.start_logits, outputs.end_logits),
             (batch["start_positions"], batch["end_positions"]),
@@ -104,12 +102,14 @@ class QuestionEvaluation(LabelledEvaluation):
             batch["token_kind"] == QUESTION,
             batch["token_kind"] == CONTEXT,
         )
-        self._statistics.update(outputs.trace, masks, work=self.model.price(outputs.trace))
-        self.show(batch, outputs.trace)
+        return Units(masks)
 
-    def report(self) -> EvaluationReport | None:
+    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+        """Offer the windows to the example sentences."""
+        self.show_texts(batch, outputs.trace)
+
+    def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """Depth by token class, example windows, and the predicted answers by the questions' ids."""
-        found = super().report()
-        if found is not None:
-            found.predictions.update({self.examples.text(number).id: self.answer(number) for number in self._found})
+        found = super().report(statistics)
+        found.predictions.update({self.examples.text(number).id: self.answer(number) for number in self._found})
         return found

@@ -1,30 +1,39 @@
-"""Evaluation of tagging: the tags of every word, those of sentences cut short included."""
+"""The scorer of tagging: the tags of every word, those of sentences cut short included."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
-from accelerate.utils import gather_object
 from torch import Tensor
 
 from adadepth.analysis.measure.quality import tagging_quality
-from adadepth.training.labelled_evaluation import LabelledEvaluation
+from adadepth.analysis.measure.scoring import token_losses
+from adadepth.analysis.measure.sequence_classes import SequenceClasses
+from adadepth.data import LabelledData
+from adadepth.evaluation.processes import of_all_processes
+from adadepth.evaluation.scorer import Units
+from adadepth.evaluation.sequences import SequenceScorer
+from adadepth.families.contract import DepthModel
+from adadepth.halting.trace import DepthTrace
 
 _OUTSIDE = "O"  # what is predicted for a word that was cut off: no entity, and another tag than any part of speech
 
 
-class TaggingEvaluation(LabelledEvaluation):
+class TaggingScorer(SequenceScorer):
     """Keeps the predicted tag of every word; metrics compare them with all words of the set, also those cut off.
 
     Args:
+        model: What is evaluated.
+        data: The task.
+        groups: The classes of the set.
         gold: From an example's `index` to the tags of all its words, as class numbers.
-        **options: Of `LabelledEvaluation`.
     """
 
-    def __init__(self, gold: Callable[[int], Sequence[int]], **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, model: DepthModel, data: LabelledData, groups: SequenceClasses, gold: Callable[[int], Sequence[int]]
+    ) -> None:
+        super().__init__(model, data, groups)
         self.gold = gold
         self._tags: dict[int, list[int]] = {}
 
@@ -34,10 +43,9 @@ class TaggingEvaluation(LabelledEvaluation):
         for number, row, tags in zip(batch["index"].tolist(), labels, predicted, strict=True):
             self._tags[number] = tags[row >= 0].tolist()
 
-    def merge_records(self) -> None:
+    def merge(self) -> None:
         """Bring together the tags of all processes."""
-        if dist.is_available() and dist.is_initialized():
-            self._tags = {number: tags for part in gather_object([self._tags]) for number, tags in part.items()}
+        self._tags = {number: tags for part in of_all_processes(self._tags) for number, tags in part.items()}
 
     def quality(self) -> dict[str, float]:
         """The task's metrics over all words of the set."""
@@ -49,3 +57,12 @@ class TaggingEvaluation(LabelledEvaluation):
             labels.append([names[tag] for tag in gold])
             predictions.append(tags + [_OUTSIDE] * (len(gold) - len(tags)))
         return tagging_quality(self.data.metrics, predictions, labels)
+
+    def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """The loss of every labelled token."""
+        return token_losses(logits, labels)
+
+    def show_sentences(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+        """Sentences with their labels and predictions."""
+        assert units.losses is not None, "evaluation sets are labelled"
+        self.sentences.update(batch, outputs.trace, units.losses, outputs.logits.argmax(dim=-1))

@@ -1,0 +1,68 @@
+"""The evaluation of a set, whatever the family and the task: loss parts, depths, and what the task's scorer keeps.
+
+A model says what its loss is made of (`loss_parts`, `count_targets`) and how deep its units were (`trace`, `price`).
+What neither of them knows, a `Scorer` does: which numbers the task's metrics need, into which classes units are sorted,
+what a report shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth.evaluation.losses import LossSums
+from adadepth.evaluation.one_depth import OneDepth
+from adadepth.evaluation.processes import add_over_processes
+from adadepth.evaluation.records import seeded_exits
+from adadepth.evaluation.scorer import EvaluationReport, Scorer
+from adadepth.evaluation.statistics import statistics_of
+from adadepth.families.contract import DepthModel
+
+
+class Evaluation:
+    """One pass over one set: batches in, metrics and a report out.
+
+    Args:
+        model: What is evaluated.
+        scorer: The task's.
+        device: Of the batches.
+        wants_statistics: Whether there is to be a report.
+    """
+
+    def __init__(self, model: DepthModel, scorer: Scorer, device: torch.device, *, wants_statistics: bool) -> None:
+        self.model = model
+        self.scorer = OneDepth(scorer, model) if model.depth_unit == "task" else scorer
+        self.wants_statistics = wants_statistics
+        self._losses = LossSums()
+        self._statistics = statistics_of(model, self.scorer.classes, self.scorer.difficulties, device)
+        self._seeded = seeded_exits(model)
+
+    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Further arguments of the model's forward pass of a batch."""
+        return {**self._seeded, **self.scorer.options(batch)}
+
+    def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Add a batch."""
+        self.scorer.record(batch, outputs)
+        self._losses.add(outputs.loss_parts, self.model.count_targets(batch))
+        if self.wants_statistics:
+            units = self.scorer.units(batch, outputs)
+            self._statistics.update(outputs.trace, units, self.model.price(outputs.trace))
+            self.scorer.show(batch, outputs, units)
+
+    def merge(self) -> None:
+        """Add what the other processes have; every process calls it."""
+        self.scorer.merge()
+        self._losses.merge()
+        add_over_processes(self._statistics.tensors())
+
+    def metrics(self) -> dict[str, float]:
+        """Scalar metrics by name; one of them is `loss`."""
+        return self.scorer.metrics(self._losses.means())
+
+    def report(self) -> EvaluationReport | None:
+        """Statistics of depth and the scorer's part, if they were wanted."""
+        return self.scorer.report(self._statistics.summary()) if self.wants_statistics else None

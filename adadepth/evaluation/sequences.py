@@ -1,0 +1,156 @@
+"""The scorers of labelled examples: the task's metrics of whole sets, and depth by class, length and difficulty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.analysis.exits.records import StepRecorder, StepRecords
+from adadepth.analysis.exits.steps import step_summary
+from adadepth.analysis.measure.grids import GridSampler
+from adadepth.analysis.measure.scoring import example_losses, quality_of, rightness
+from adadepth.analysis.measure.sentences import SentenceSampler
+from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of, like_units
+from adadepth.data import LabelledData
+from adadepth.evaluation.pretraining import special_token_classes
+from adadepth.evaluation.records import merge_processes
+from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
+from adadepth.families.contract import DepthModel, HasHaltingPrior
+from adadepth.halting.trace import DepthTrace
+
+_TOKEN_CLASSES = ("plain", "cls", "sep")  # also told apart where tokens halt
+
+
+class LabelledScorer(Scorer):
+    """What the scorers of all labelled examples share: a few of the texts, with the depth of every token."""
+
+    def __init__(self, data: LabelledData) -> None:
+        self.data = data
+        decode_label = data.labels.__getitem__ if data.problem == "tagging" else None
+        self.sentences = SentenceSampler(self._token, decode_label=decode_label)
+
+    def _token(self, number: int) -> str:
+        assert self.data.tokenizer is not None, "there are tokens"
+        return str(self.data.tokenizer.convert_ids_to_tokens(number))
+
+    def show_texts(self, batch: Mapping[str, Tensor], trace: DepthTrace) -> None:
+        """Offer sequences to the example sentences: `input_ids` and `attention_mask` (B, T), `index` (B,)."""
+        ids = batch["input_ids"]
+        unknown = torch.full(ids.shape, math.nan, device=ids.device)
+        self.sentences.update({**batch, "labels": ids}, trace, unknown, ids)
+
+    def report(self, statistics: dict[str, Any]) -> EvaluationReport:
+        """Depth by class, and example sentences."""
+        return EvaluationReport(statistics, self.sentences.sentences())
+
+
+class SequenceScorer(LabelledScorer):
+    """Classes and values of sequences: keeps a few numbers an example, which the metrics of whole sets need.
+
+    Args:
+        model: What is evaluated.
+        data: The task.
+        groups: The classes of the set; see `sequence_classes`.
+    """
+
+    def __init__(self, model: DepthModel, data: LabelledData, groups: SequenceClasses) -> None:
+        super().__init__(data)
+        self.groups = groups
+        self.difficulties = groups.difficulties
+        self._model = model
+        self._token_classes = _TOKEN_CLASSES if model.depth_unit == "token" and data.has_special_tokens else ()
+        self.classes = (*groups.names, *self._token_classes)
+        self._recorder = StepRecorder()
+        self._records: StepRecords | None = None
+        self._prior_facts: dict[str, Any] = {}
+        self._grids = GridSampler(self._token, data.labels, data.picture or "cells")
+
+    def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Keep the logits of every example, and of every step where the model has them."""
+        self._recorder.add(batch, outputs)
+        if not self._prior_facts and isinstance(self._model, HasHaltingPrior):
+            self._prior_facts = self._model.prior_facts(outputs)
+
+    def merge(self) -> None:
+        """Bring together the examples of all processes."""
+        self._records = merge_processes(self._recorder)
+
+    def quality(self) -> dict[str, float]:
+        """The task's metrics of the whole set, and their mean `score`."""
+        records = self._records
+        assert records is not None
+        assert records.labels is not None, "evaluation sets are labelled"
+        return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
+
+    def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
+        """Units by label, correctness, length and difficulty, and where tokens halt by what they are."""
+        trace, labels, difficulty = outputs.trace, batch.get("labels"), batch.get("difficulty")
+        mask = batch.get("attention_mask")
+        lengths = mask.sum(dim=1) if mask is not None else torch.full_like(batch["index"], batch["inputs"].shape[1])
+        masks = self.groups.masks(outputs.logits, labels, lengths, difficulty, valid=trace.valid)
+        if self._token_classes:
+            tokens = special_token_classes(batch, self.data.tokenizer)
+            masks |= {name: tokens[name] for name in self._token_classes}
+        if difficulty is not None:
+            difficulty = like_units(difficulty, trace.updates).expand(trace.updates.shape)
+        losses = None if labels is None else self.unit_losses(trace, outputs.logits, labels)
+        return Units(masks, losses, self._rightness(trace, outputs.logits, labels), difficulty)
+
+    def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """The loss of every unit of the trace, where it has one of its own."""
+        return None if trace.unit == "token" else example_losses(logits, labels, self.data.problem)
+
+    def _rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        """Which units are predicted rightly; of a sequence whose tokens halt, its first token is counted."""
+        if labels is None or not self.data.labels:
+            return None
+        right = rightness(logits, labels)
+        if right.shape == trace.updates.shape:
+            return right
+        first = torch.full_like(trace.updates, math.nan, dtype=torch.float32)
+        first[:, 0] = right
+        return first
+
+    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+        """Offer a batch to the examples, where it is of tokens."""
+        if "input_ids" not in batch:
+            return
+        if self.data.picture is not None:
+            self._grids.update(batch, outputs.trace, outputs.logits.argmax(dim=-1))
+        self.show_sentences(batch, outputs, units)
+
+    def show_sentences(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+        """Offer a batch to the example sentences."""
+        self.show_texts(batch, outputs.trace)
+
+    def report(self, statistics: dict[str, Any]) -> EvaluationReport:
+        """Depth by class, examples, and where a model decides a step, what its decisions are worth."""
+        exits = None
+        if self._records is not None and self._records.ran_every_step:
+            task: dict[str, Any] = {
+                "problem": self.data.problem, "labels": self.data.labels, "metrics": self.data.metrics
+            }  # fmt: skip
+            exits = step_summary(self._records, **task, **self._prior_facts)
+        return EvaluationReport(statistics, self.sentences.sentences(), exits, self._grids.grids())
+
+
+def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
+    """The classes of a set: the labels, quartiles of length, and buckets of difficulty where the data know it."""
+    examples = [dataset[index] for index in range(len(dataset))]
+    lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])
+    has_unlabelled = data.problem == "tagging" and any((example["labels"] < 0).any() for example in examples)
+    difficulty = _difficulties(examples) if data.has_difficulty else None
+    return classes_of(data.labels, lengths, difficulty, has_unlabelled)
+
+
+def _difficulties(examples: Sequence[Mapping[str, Any]]) -> Tensor:
+    """The difficulty of every unit that has one, (U,) int64."""
+    if "difficulty" in examples[0]:
+        return torch.tensor([example["difficulty"] for example in examples])
+    found = np.concatenate([example["difficulties"] for example in examples])
+    return torch.from_numpy(found[found >= 0])

@@ -1,0 +1,68 @@
+"""What some runs add to training: recurrent memory, states from disk, gates, a budget.
+
+The trainer calls every hook of every extension and knows none of them. In an update the order is: `counts` of all its
+micro-batches; then for each of these `prepare`, `forward_options`, the forward pass, `after_forward`, `loss_parts`,
+the backward pass, `after_backward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from adadepth.config import TrainerConfig
+
+Batch = Mapping[str, Any]
+
+
+class Extension:
+    """Adds nothing; a subclass overrides what it needs."""
+
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """What its own loss parts of a micro-batch are divided by; see `DepthModel.count_targets`."""
+        return {}
+
+    def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
+        """The batch with what it needs besides, before it moves to the device; in evaluation, too."""
+        return batch
+
+    def forward_options(self, batch: Batch) -> dict[str, Any]:
+        """Further arguments of a training step's forward pass."""
+        return {}
+
+    def after_forward(self, batch: Batch, outputs: Any) -> None:
+        """Keep what the forward pass of a training step left."""
+
+    def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its own parts of the loss, weighted, and divided by the update's `counts`."""
+        return {}
+
+    def after_backward(self, batch: Batch, model: nn.Module) -> None:
+        """Change the gradients of a micro-batch."""
+
+    def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
+        """Groups of the optimiser for parameters that it takes care of; the others are in the usual ones."""
+        return ()
+
+    def logs(self) -> dict[str, float]:
+        """What it adds to a line of the training log; `group/name` keeps its name, others go under `train/`."""
+        return {}
+
+    def callbacks(self) -> Sequence[TrainerCallback]:
+        """Where else in training it takes part."""
+        return ()
+
+    def allows_best(self) -> bool:
+        """Whether the model as it is now may become the best one."""
+        return True
+
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write its state into a checkpoint; every process calls it."""
+
+    def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
+        """Go on from a checkpoint; every process calls it."""

@@ -1,0 +1,65 @@
+"""How the gates of a supernet learn: with the weights, or in turns with them from text of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
+from adadepth.data.streams.load import TwoPhase
+from adadepth.training.extension import Batch, Extension
+
+GATES = "gates"
+
+
+class GateLearning(Extension):
+    """Gives gates a rate of their own, and in a search in two phases lets one kind of parameter learn at a time."""
+
+    def __init__(self, search: SearchConfig) -> None:
+        self._search = search
+
+    def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
+        """The gates: with a rate of their own that is constant, or with the weights' where they have none."""
+        gates = [parameter for name, parameter in model.named_parameters() if name == GATES]
+        own_rate = self._search.gate_learning_rate
+        group = {
+            "params": gates,
+            "lr": settings.learning_rate if own_rate is None else own_rate,
+            "constant": own_rate is not None,
+            "weight_decay": self._search.gate_weight_decay,
+            "betas": (self._search.gate_beta1, settings.adam_beta2),
+            "decays": False,
+        }
+        return [group] if gates else []
+
+    def after_backward(self, batch: Batch, model: nn.Module) -> None:
+        """In two phases, drop what the other phase learns."""
+        if self._search.method is SearchMethod.two_phase:
+            keep_phase(model, batch["stream"])
+
+
+def two_phase(search: SearchConfig, updates: int) -> TwoPhase:
+    """When the gates learn, and from which share of the text (FBNet, Wu et al. 2019, section 3.3, as PAR uses it).
+
+    Args:
+        search: Its settings.
+        updates: All updates of the search.
+    """
+    first = search.weights_only if search.weights_only >= 1 else search.weights_only * updates
+    return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)
+
+
+def trains_gates(search: SearchConfig, batch: Batch) -> bool:
+    """Whether the gates learn from this batch."""
+    return search.method is not SearchMethod.two_phase or batch["stream"] == "architecture"
+
+
+def keep_phase(model: nn.Module, stream: str) -> None:
+    """Drop the gradients of what does not learn from this stream: an optimiser passes over parameters without one."""
+    for name, parameter in model.named_parameters():
+        is_gate = name.removeprefix("module.") == GATES
+        if is_gate != (stream == "architecture"):
+            parameter.grad = None

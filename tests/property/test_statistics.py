@@ -1,0 +1,96 @@
+"""Depths of 0, and iterations that are not the first ones, against a plain loop over units."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adadepth.analysis.measure.statistics import HaltingStatistics
+from adadepth.halting.trace import DepthTrace, Halting
+
+DEPTH = 4
+Unit = tuple[bool, list[bool], list[float]]  # whether it is real, the iterations that it ran, its probabilities
+
+units = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.lists(st.booleans(), min_size=DEPTH, max_size=DEPTH),
+        st.lists(st.floats(0, 1, width=32), min_size=DEPTH, max_size=DEPTH),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def trace_of(batch: list[Unit]) -> DepthTrace:
+    """Units as a row of tokens; nothing ran at padding."""
+    valid = torch.tensor([[real for real, _, _ in batch]])
+    ran = torch.tensor([[iterations for _, iterations, _ in batch]]) & valid[..., None]
+    probabilities = torch.tensor([[values for _, _, values in batch]])
+    return DepthTrace("token", ran.sum(dim=-1), valid, DEPTH, halting=Halting(probabilities), ran=ran)
+
+
+@given(units)
+@settings(max_examples=60, deadline=None)
+def test_iterations_are_told_as_they_ran(batch: list[Unit]) -> None:
+    statistics = HaltingStatistics(DEPTH, ("all",), "cpu")
+    trace = trace_of(batch)
+    statistics.update(trace, {"all": trace.valid})
+    summary = statistics.summary()
+    real = [(iterations, values) for is_real, iterations, values in batch if is_real]
+    depths = [sum(iterations) for iterations, _ in real]
+    assert summary["n"] == len(real)
+    least = 0 if 0 in depths else 1
+    assert [row["depth"] for row in summary["steps"]] == list(range(least, DEPTH + 1))
+    for row in summary["steps"]:
+        k = row["depth"]
+        assert row["n"] == depths.count(k)
+        if k == 0:
+            assert row.keys() == {"depth", "n", "share", "loss_n"}
+            continue
+        here = [values[k - 1] for iterations, values in real if iterations[k - 1]]
+        assert row["reached"] == len(here)
+        if real:
+            assert abs(row["survival"] - len(here) / len(real)) < 1e-9
+        if here:
+            assert abs(row["probability"] - sum(here) / len(here)) < 1e-6
+        else:
+            assert "probability" not in row
+
+
+@given(st.lists(st.integers(0, DEPTH), min_size=1, max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_updates_alone_mean_the_first_iterations(depths: list[int]) -> None:
+    updates = torch.tensor([depths])
+    valid = torch.ones_like(updates, dtype=torch.bool)
+    ran = torch.arange(DEPTH) < updates[..., None]
+    found = []
+    for trace in (
+        DepthTrace("token", updates, valid, DEPTH),
+        DepthTrace("token", updates, valid, DEPTH, ran=ran),
+    ):
+        statistics = HaltingStatistics(DEPTH, ("all",), "cpu")
+        statistics.update(trace, {"all": valid})
+        found.append(statistics.summary())
+    assert found[0] == found[1]
+
+
+@given(units)
+@settings(max_examples=40, deadline=None)
+def test_states_are_compared_where_the_iteration_ran(batch: list[Unit]) -> None:
+    trace = trace_of(batch)
+    generator = torch.Generator().manual_seed(0)
+    states = [torch.randn(1, len(batch), 3, generator=generator) for _ in range(DEPTH + 1)]
+    statistics = HaltingStatistics(DEPTH, ("all",), "cpu")
+    statistics.update(trace, {"all": trace.valid}, hidden_states=states)
+    for row in statistics.summary()["cosine"].get("all", []):
+        k = row["step"]
+        here = [
+            float(torch.nn.functional.cosine_similarity(states[k - 1][0, place], states[k][0, place], dim=0))
+            for place, (real, iterations, _) in enumerate(batch)
+            if real and iterations[k - 1]
+        ]
+        assert row["running_n"] == len(here)
+        if here:
+            assert abs(row["running"] - sum(here) / len(here)) < 1e-5

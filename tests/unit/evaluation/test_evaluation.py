@@ -1,0 +1,100 @@
+"""The loss of a set is a mean over targets, and a scorer decides what else is kept."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.losses import LossSums
+from adadepth.evaluation.scorer import Scorer, Units
+from adadepth.halting.trace import DepthTrace, Work
+
+CPU = torch.device("cpu")
+
+
+def tensors(**values):
+    return {name: torch.tensor(value) for name, value in values.items()}
+
+
+def test_losses_are_means_over_targets_and_not_over_batches():
+    sums = LossSums()
+    sums.add(tensors(task=1.0, extra=0.5), tensors(task=3, extra=1))
+    sums.add(tensors(task=5.0), tensors(task=1, unused=7))  # a batch without the other part
+    assert sums.means() == {"task_loss": pytest.approx((3 * 1.0 + 5.0) / 4), "extra_loss": 0.5}
+
+
+def test_a_part_without_targets_is_absent():
+    sums = LossSums()
+    sums.add(tensors(task=1.0, order=0.0), tensors(task=2, order=0))
+    assert sums.means() == {"task_loss": 1.0}
+
+
+class Fixed:
+    """Rows that get as many updates as their `depth` says; its loss is their mean."""
+
+    config, max_updates, longest_sequence = None, 4, None
+
+    def __init__(self, unit="sequence"):
+        self.depth_unit = unit
+
+    def __call__(self, depth):
+        valid = torch.ones_like(depth, dtype=torch.bool)
+        trace = DepthTrace(unit=self.depth_unit, updates=depth.float(), valid=valid, max_depth=4)
+        mean = depth.double().mean()
+        return SimpleNamespace(loss=mean, loss_parts={"depth": mean}, trace=trace)
+
+    def count_targets(self, batch):
+        return {"depth": torch.tensor(len(batch["depth"]))}
+
+    def price(self, trace):
+        total = trace.updates.double().sum()
+        return Work(total, total, total, 4.0 * trace.valid.double().sum())
+
+
+class Even(Scorer):
+    """Counts even depths and sorts by them."""
+
+    classes = ("all", "even")
+
+    def __init__(self):
+        self.even = 0
+
+    def record(self, batch, outputs):
+        self.even += int((batch["depth"] % 2 == 0).sum())
+
+    def quality(self):
+        return {"even": float(self.even)}
+
+    def units(self, batch, outputs):
+        return Units({"all": outputs.trace.valid, "even": batch["depth"] % 2 == 0})
+
+
+def evaluated(unit, *, wants_statistics=True):
+    model = Fixed(unit)
+    evaluation = Evaluation(model, Even(), CPU, wants_statistics=wants_statistics)
+    for depths in ([1, 2, 4], [4]):
+        batch = {"depth": torch.tensor(depths)}
+        evaluation.update(batch, model(**batch))
+    evaluation.merge()
+    return evaluation
+
+
+def test_metrics_are_the_loss_parts_and_the_scorers():
+    evaluation = evaluated("sequence", wants_statistics=False)
+    assert evaluation.metrics() == {"loss": 2.75, "depth_loss": 2.75, "even": 3.0}
+    assert evaluation.report() is None
+
+
+def test_statistics_are_sorted_as_the_scorer_says():
+    statistics = evaluated("sequence").report().statistics
+    assert statistics["classes"]["all"]["histogram"] == [0, 1, 1, 0, 2]
+    assert statistics["classes"]["even"]["histogram"] == [0, 0, 1, 0, 2]
+
+
+def test_where_all_units_have_one_depth_there_is_one_class():
+    evaluation = evaluated("task")
+    assert evaluation.metrics()["even"] == 3.0
+    assert evaluation.report().statistics["classes"].keys() == {"all"}

@@ -1,0 +1,65 @@
+"""The depth trace as a container: torch looks into it, and an output holds every fact once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from adadepth.families import AlbertActConfig, AlbertActModel
+from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
+
+SHAPE = {
+    "vocab_size": 30, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": 16,
+}  # fmt: skip
+
+
+def full_trace() -> DepthTrace:
+    """Every detail that several families share, filled."""
+    computed = ComputedSteps.of([(4, 4, 16), (2, 2, torch.tensor(8))])
+    return DepthTrace(
+        "token",
+        updates=torch.tensor([[2.0, 1.0]]),
+        valid=torch.ones(1, 2, dtype=torch.bool),
+        max_depth=3,
+        ran=torch.tensor([[[True, True], [True, False]]]),
+        execution=Execution(2, tokens=torch.tensor([2]), width=2, rows=torch.tensor([1, 1]), computed=computed),
+        halting=Halting(torch.rand(1, 2, 2), torch.rand(1, 2)),
+        layer_weights=torch.rand(4),
+    )
+
+
+def test_torch_walks_through_a_trace():
+    trace = full_trace()
+    moved = pytree.tree_map(lambda leaf: leaf.double() if isinstance(leaf, torch.Tensor) else leaf, trace)
+    assert isinstance(moved, DepthTrace)
+    assert (moved.unit, moved.max_depth, moved.execution.steps, moved.execution.width) == ("token", 3, 2, 2)
+    tensors = [leaf for leaf in pytree.tree_leaves(moved) if isinstance(leaf, torch.Tensor)]
+    assert len(tensors) == 11
+    assert {tensor.dtype for tensor in tensors} == {torch.float64}
+    assert moved.execution.computed.pairs.tolist() == [16, 8]
+
+
+def test_an_output_is_walked_through_with_its_trace():
+    torch.manual_seed(0)
+    outputs = AlbertActModel(AlbertActConfig(**SHAPE)).eval()(torch.randint(5, 30, (2, 6)))
+    again = pytree.tree_map(lambda leaf: leaf, outputs)
+    assert isinstance(again.trace, DepthTrace)
+    assert torch.equal(again.updates, outputs.updates)
+
+
+def test_halting_facts_of_an_output_are_those_of_its_trace():
+    torch.manual_seed(0)
+    outputs = AlbertActModel(AlbertActConfig(**SHAPE)).train()(torch.randint(5, 30, (2, 6)))
+    assert outputs.updates is outputs.trace.updates
+    assert outputs.remainders is outputs.trace.halting.remainders
+    assert outputs.halting_probabilities is outputs.trace.halting.probabilities
+    assert outputs.halting_probabilities.requires_grad
+    assert "updates" not in outputs, "a property, not a second field"
+
+
+def test_a_trace_that_does_not_say_what_ran_has_no_price():
+    trace = DepthTrace("token", torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), 3)
+    with pytest.raises(ValueError, match="a trace of token units without `execution` cannot be priced"):
+        AlbertActModel(AlbertActConfig(**SHAPE)).price(trace)
