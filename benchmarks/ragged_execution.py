@@ -26,6 +26,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,12 @@ from ragged_cases import (
     why_impossible,
 )
 from ragged_targets import judge_rows
+from speedup_plot import draw_speedups
 from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActModel
-from adadepth.analysis.render.plots import draw_speedups
+from adadepth.analysis.render.plots import save_drawing
 from adadepth.timing import time_interleaved
 
 EXECUTIONS = ("dense", "ragged", "auto")
@@ -265,7 +267,8 @@ def main() -> None:
     options = parse_options()
     if options.figure is not None:
         picture, *files = options.figure
-        draw_speedups(picture, [row for file in files for row in json.loads(file.read_text())["rows"]])
+        rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
+        save_drawing(partial(draw_speedups, rows=rows), picture)
         return
     place = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     setting = {"device": place, "precision": str(PRECISION).removeprefix("torch."), "repeats": options.repeats}

@@ -5,8 +5,6 @@ The JSON and CSV files are the truth; figures and report are drawn from them.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,10 @@ from typing import Any
 
 import yaml
 
+from adadepth.analysis.exits.tables import study_table
+from adadepth.analysis.measure.budgets import budget_table
+from adadepth.analysis.measure.class_table import class_table
+from adadepth.analysis.render.table import as_csv
 from adadepth.atomic import write_atomic
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
@@ -23,10 +25,6 @@ BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
-_CLASS_COLUMNS = (
-    "n", "mean", "std", "p10", "median", "p90", "at_cap", "entropy", "remainder", "ponder_cost", "loss", "loss_n",
-    "accuracy", "accuracy_n",
-)  # fmt: skip
 
 
 def write_halting_files(
@@ -55,7 +53,7 @@ def write_halting_files(
     _write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
     if summary["unit"] == "architecture":
         return
-    write_atomic(directory / DEPTH_BY_CLASS, _as_csv(*class_table(summary)))
+    write_atomic(directory / DEPTH_BY_CLASS, as_csv(class_table(summary)))
     lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
     write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
 
@@ -84,7 +82,7 @@ def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) 
     """Write exit_rules.json, the studies of every evaluated set by name, and pareto.csv, their rows."""
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / EXIT_RULES, {"sets": studies})
-    write_atomic(directory / PARETO, _as_csv(*pareto_table(studies)))
+    write_atomic(directory / PARETO, as_csv(study_table(studies)))
 
 
 def write_architectures(directory: Path, comparison: Mapping[str, Any]) -> None:
@@ -104,26 +102,12 @@ def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
     """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `budget_row`."""
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / BUDGETS, found)
-    write_atomic(directory / BUDGETS_TABLE, _as_csv(*budget_columns(found)))
+    write_atomic(directory / BUDGETS_TABLE, as_csv(budget_table(found)))
 
 
 def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
     """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
     _write_json(directory / RIVALS, found)
-
-
-def budget_columns(found: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of a checkpoint at several depths; None where a figure is missing."""
-    metrics = list(found["rows"][0]["metrics"])
-    columns = ["target", "level", "fitted", "mean", "std", "executed_over_full", "adaptive_over_full", *metrics]
-    rows = [
-        [
-            row["target"], *((row["fit"] or {}).get(key) for key in ("level", "depth")),
-            *(row.get(key) for key in columns[3:7]), *(row["metrics"].get(name) for name in metrics),
-        ]
-        for row in found["rows"]
-    ]  # fmt: skip
-    return columns, rows
 
 
 def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
@@ -134,48 +118,6 @@ def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
-
-
-def pareto_table(studies: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of the studied exit rules; None where a figure is missing, 1 where a row is in a Pareto set."""
-    rows = [(name, row) for name, study in studies.items() for row in study["rows"]]
-    metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
-    timed = sorted({batch for _, row in rows for batch in row.get("seconds", {})}, key=int)
-    axes = ["mean_updates", "macs", *(f"seconds/{batch}" for batch in timed)]
-    columns = [
-        "set", "rule", "kind", "draws", *metrics, "score_std", "permuted_score", "online_score", "online_updates",
-        "mean_updates", "layer_ratio", "macs", "macs_ratio", *(f"seconds/{batch}" for batch in timed),
-        *(f"time_ratio/{batch}" for batch in timed),
-        *(f"pareto/{axis}" for axis in axes),
-    ]  # fmt: skip
-    table = [
-        [
-            name, row["rule"], row["kind"], row["draws"], *(row["quality"].get(metric) for metric in metrics),
-            row.get("quality_std", {}).get("score"), row.get("permuted", {}).get("quality", {}).get("score"),
-            row.get("online", {}).get("quality", {}).get("score"), row.get("online", {}).get("mean_updates"),
-            row["mean_updates"], row["layer_ratio"], row["macs"], row["macs_ratio"],
-            *(row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed),
-            *(int(axis in row["pareto"]) for axis in axes),
-        ]
-        for name, row in rows
-    ]  # fmt: skip
-    return columns, table
-
-
-def class_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of the figures by class; None where one is missing."""
-    depths = range(summary["max_depth"] + 1)
-    rows = []
-    for name, described in summary["classes"].items():
-        histogram = described.get("histogram", [None] * len(depths))
-        rows.append([name, *(described.get(column) for column in _CLASS_COLUMNS), *histogram])
-    return ["class", *_CLASS_COLUMNS, *(f"depth_{depth}" for depth in depths)], rows
-
-
-def _as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue()
 
 
 @dataclass(frozen=True)
@@ -255,6 +197,32 @@ def read_run(directory: Path) -> RunFiles:
 def run_unit(files: RunFiles) -> str:
     """What has a depth of its own in a run: token, sequence, task or architecture."""
     return str(files.halting.get("unit", "architecture" if files.architectures else "token"))
+
+
+def halts(files: RunFiles) -> bool:
+    """Whether units of a run halt one by one, as tokens and sequences do; a task or an architecture has one depth."""
+    return run_unit(files) not in ("task", "architecture")
+
+
+def is_summary_of_seeds(files: RunFiles) -> bool:
+    """Whether a directory holds no run, but what several runs have in common."""
+    return bool(files.seeds) and HALTING in files.missing
+
+
+def max_depth(files: RunFiles) -> int:
+    """L of a run: from the statistics, else the deepest token of the sentences."""
+    deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
+    return int(files.halting.get("max_depth", deepest))
+
+
+def sources(files: RunFiles) -> list[str]:
+    """Names of the files that hold something."""
+    optional = {
+        EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
+        RIVALS: files.rivals, GRIDS: files.grids, SEEDS: files.seeds,
+    }  # fmt: skip
+    always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
+    return [*always, *(name for name, found in optional.items() if found)]
 
 
 def _json_lines(text: str) -> list[dict[str, Any]]:

@@ -7,14 +7,16 @@ from adadepth.config import ExperimentConfig, Mode, Task
 
 def run(config: ExperimentConfig) -> float | None:
     """Run a validated experiment and return the metric named by `optimise`; None for a report."""
-    from transformers.utils.logging import disable_progress_bar
+    from adadepth.tasks import report
 
-    from adadepth.tasks import architecture_search, finetune, language_model, pretrain, report, rivals, seeds
-
-    disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
-    if config.mode is Mode.report:
+    if config.mode is Mode.report:  # needs no model, so it does not wait for what models need
         report.rewrite(config)
         return None
+    from transformers.utils.logging import disable_progress_bar
+
+    from adadepth.tasks import architecture_search, finetune, language_model, pretrain, rivals, seeds
+
+    disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     task = {
         Task.pretrain: pretrain,
         Task.finetune: finetune,

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, TrainingArguments
 
+from adadepth.analysis.architecture.tables import comparison_text
 from adadepth.analysis.files import write_architectures
-from adadepth.analysis.render.console import comparison_table
 from adadepth.analysis.render.report import write_report
 from adadepth.config import (
     BudgetConfig,
@@ -338,7 +338,7 @@ def _compare(
         "rows": rows,
     }
     write_architectures(search.directory, comparison)
-    print(comparison_table(comparison), flush=True)
+    print(comparison_text(comparison), flush=True)
     return rows
 
 

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Subset
 
-from adadepth.analysis.files import budget_columns, write_budgets
-from adadepth.analysis.measure.budgets import budget_row
-from adadepth.analysis.render.console import budgets_table
+from adadepth.analysis.files import write_budgets
+from adadepth.analysis.measure.budgets import budget_row, budget_table, budgets_text
+from adadepth.analysis.render.table import as_records
 from adadepth.budget.fit import Fit
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
@@ -45,9 +45,9 @@ def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     }
     if trainer.is_world_process_zero():
         write_budgets(session.run.directory, found)
-        print(budgets_table(found), flush=True)
+        print(budgets_text(found), flush=True)
         tracker, step = session.tracking.tracker, trainer.state.global_step
-        tracker.table("budget/targets", *budget_columns(found), step)
+        tracker.table("budget/targets", *as_records(budget_table(found)), step)
     return found
 
 

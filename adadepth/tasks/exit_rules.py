@@ -13,8 +13,8 @@ from torch import Tensor
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.exits.steps import step_summary
 from adadepth.analysis.exits.study import add_online, add_timings, online_figures, study
+from adadepth.analysis.exits.tables import study_text
 from adadepth.analysis.files import write_exit_study, write_exits
-from adadepth.analysis.render.console import study_table
 from adadepth.data import LabelledData
 from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError
@@ -72,7 +72,7 @@ def compare(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> 
         if exits:
             write_exits(session.run.directory, exits, trainer.state.global_step)
         for name, found in studies.items():
-            print(f"exit rules on {name}:\n{study_table(found)}", flush=True)
+            print(f"exit rules on {name}:\n{study_text(found)}", flush=True)
 
 
 def _measured(data: LabelledData) -> dict[str, Any]:

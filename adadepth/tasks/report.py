@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from adadepth.analysis.render.plots import draw_figures
-from adadepth.analysis.render.report import write_report
+from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError, nearest
 from adadepth.training.run_directory import resolve_run

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from adadepth.analysis.depth.difficulty import rival_difficulty_text
 from adadepth.analysis.files import RunFiles, read_run, write_rivals
-from adadepth.analysis.render.console import difficulty_table, grid_picture, rivals_table
-from adadepth.analysis.render.plots import draw_figures
-from adadepth.analysis.render.report import write_report
+from adadepth.analysis.measure.budgets import rivals_text
+from adadepth.analysis.measure.grids import grid_picture
+from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
 from adadepth.tasks.session import MODEL, Trained
@@ -71,14 +72,14 @@ def compare(directory: Path, rival: Path) -> None:
     draw_figures(directory)
     for text in _shown(own, other):
         print(f"\n{text}")
-    print(f"\n{rivals_table(found)}\n\nreport: {write_report(directory)}", flush=True)
+    print(f"\n{rivals_text(found)}\n\nreport: {write_report(directory)}", flush=True)
 
 
 def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
     """What is worth seeing of the adaptive run: an example, depth by difficulty, the time that it saves."""
     for grids in [grids for grids in own.grids.get("sets", {}).values() if grids][:1]:
         yield grid_picture(grids[0])
-    if table := difficulty_table(own.halting, rival.halting):
+    if table := rival_difficulty_text(own.halting, rival.halting):
         yield table
     speed = (own.run.get("final_metrics") or {}).get("cost/speedup_over_dense")
     if speed is not None:

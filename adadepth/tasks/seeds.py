@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 
 from adadepth.analysis.files import write_seeds
+from adadepth.analysis.measure.seed_tables import seeds_text
 from adadepth.analysis.measure.seeds import summarise_seeds
-from adadepth.analysis.render.console import seeds_table
 from adadepth.analysis.render.report import write_report
 from adadepth.config import ExperimentConfig
 from adadepth.tasks.processes import decide
@@ -35,5 +35,5 @@ def train_with_seeds(config: ExperimentConfig, train: Callable[[ExperimentConfig
         metrics = {name: found["mean"] for name, found in summary["metrics"].items() if found["n"] == len(runs)}
         run.update(final_metrics=metrics)
     if is_main:
-        print(f"{seeds_table(summary)}\nreport: {write_report(directory)}", flush=True)
+        print(f"{seeds_text(summary)}\nreport: {write_report(directory)}", flush=True)
     return metrics

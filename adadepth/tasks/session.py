@@ -19,9 +19,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from adadepth.analysis.render.console import grid_picture
-from adadepth.analysis.render.plots import draw_figures
-from adadepth.analysis.render.report import write_report
+from adadepth.analysis.measure.grids import grid_picture
+from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, positions_read
 from adadepth.errors import CheckpointError, ConfigError
@@ -201,7 +200,7 @@ def _time_executions(session: Session) -> None:
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
     """Draw a run's figures and show them in the dashboards."""
-    for figure in draw_figures(directory):
+    for figure in (path for path in draw_figures(directory) if path.suffix != ".pdf"):
         show = tracker.animation if figure.suffix == ".gif" else tracker.image
         show(f"figures/{figure.stem}", figure, step)
 

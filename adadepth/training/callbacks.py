@@ -16,11 +16,15 @@ from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.analysis.architecture.search import flatten_search
+from adadepth.analysis.architecture.tables import architecture_text
 from adadepth.analysis.exits.steps import flatten_exits
-from adadepth.analysis.files import class_table, write_exits, write_grids, write_halting_files, write_predictions
+from adadepth.analysis.exits.tables import exits_text
+from adadepth.analysis.files import write_exits, write_grids, write_halting_files, write_predictions
+from adadepth.analysis.layers.sections import layers_text
+from adadepth.analysis.measure.class_table import class_table, halting_text
 from adadepth.analysis.measure.statistics import flatten
-from adadepth.analysis.render.console import architecture_table, exits_table, halting_table, layers_table
-from adadepth.analysis.render.plots import draw_gate_frame
+from adadepth.analysis.render.report import draw_gate_frame
+from adadepth.analysis.render.table import as_records
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.contract import FollowsSchedule, HasOneDepth
 from adadepth.training.budget import BUDGET
@@ -225,17 +229,19 @@ class TrackingCallback(TrainerCallback):
                 if isinstance(value, list):
                     self.tracker.histogram(name, value, int(is_architecture), state.global_step)  # blocks count from 1
             if not is_architecture:
-                self.tracker.table(f"halting/{owner}classes", *class_table(report.statistics), state.global_step)
+                self.tracker.table(
+                    f"halting/{owner}classes", *as_records(class_table(report.statistics)), state.global_step
+                )
 
 
 def _tables(report: EvaluationReport, owner: str, step: int) -> Iterator[str]:
     if owner:
         yield f"evaluation set {owner[:-1]}:"
-    known = (("layers", layers_table), ("architecture", architecture_table))
-    draw = next((table for key, table in known if key in report.statistics), halting_table)
+    known = (("layers", layers_text), ("architecture", architecture_text))
+    draw = next((table for key, table in known if key in report.statistics), halting_text)
     yield draw(report.statistics, step)
     if report.exits is not None:
-        yield exits_table(report.exits)
+        yield exits_text(report.exits)
 
 
 class ProgressBarCallback(ProgressCallback):

@@ -6,60 +6,97 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from adadepth.analysis.architecture.comparison import (
     NOT_RETRAINED,
     compared_rows,
     conditions_text,
-    measured_qualities,
     quality_points,
-    set_title,
 )
 from adadepth.analysis.architecture.search import (
-    EVALUATIONS,
     LETTERS,
-    OPERATIONS,
-    QUALITIES,
     architecture_history,
     is_fixed,
 )
-from adadepth.analysis.files import RunFiles, series
-from adadepth.analysis.render import charts
+from adadepth.analysis.architecture.tables import (
+    OPERATION_TITLES,
+    cost_table,
+    evaluation_table,
+    gate_table,
+    history_table,
+    quality_table,
+    third_table,
+)
+from adadepth.analysis.files import ARCHITECTURES, RunFiles, run_unit, series
 from adadepth.analysis.render.colors import OPERATION_COLORS, text_on
-from adadepth.analysis.render.scatter import Dot, scatter_chart
-from adadepth.analysis.render.sections import MAX_ROWS, steps_range
+from adadepth.analysis.render.figure import (
+    Axis,
+    Dot,
+    Figure,
+    Panel,
+    Scatter,
+    Stacks,
+    depth_axis,
+    heat_over_steps,
+    line_panel,
+    padded,
+    thin,
+)
+from adadepth.analysis.render.section import Section, absent, fill
+from adadepth.analysis.render.svg import swatch_legend
+from adadepth.analysis.runs.facts import tokenizer
 
-OPERATION_TITLES = ("attention", "feed-forward", "identity")
 BLOCK = "block (1 at the input)"
-_FRAMES, _MAX_CELLS = 6, 360
+_FRAMES, _MAX_CELLS, _MAX_ROWS = 6, 360, 40
+_PARTS = list(zip(OPERATION_TITLES, OPERATION_COLORS, strict=True))
 
 History = Sequence[tuple[int, Mapping[str, Any]]]
 
 
-def architecture_section(files: RunFiles) -> dict[str, Any] | None:
-    """What the page shows of an architecture: its operations, the evaluations, the search; None without one."""
+def search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
+    """The evaluations of a search; none of a network that has nothing to choose."""
+    described = files.halting.get("architecture")
+    return [] if described is None or is_fixed(described) else architecture_history(files.metrics)
+
+
+def architecture_overview(files: RunFiles) -> Section | None:
+    """Tiles of the architecture."""
+    if run_unit(files) != "architecture":
+        return None
     described = files.halting.get("architecture")
     if described is None:
-        return None
-    history = [] if is_fixed(described) else architecture_history(files.metrics)
+        message = absent("The architecture is", files, "halting.json")
+        return None if files.architectures.get("rows") else Section("", "overview", message)
+    kept = described["blocks"] - described["string"].count("-")
     evaluations = files.halting.get("evaluations", {})
-    return {
-        **described,
-        "is_fixed": is_fixed(described),
-        "letters": letters(described["string"]),
-        "kept": described["blocks"] - described["string"].count("-"),
-        "operations": list(zip(OPERATIONS, OPERATION_TITLES, LETTERS, strict=True)),
-        "evaluations": evaluations,
-        "evaluation_rows": evaluation_rows(evaluations),
-        "qualities": _titled(measured_qualities([{"quality": found} for found in evaluations.values()])),
-        "legend": charts.swatch_legend(list(zip(OPERATION_TITLES, OPERATION_COLORS, strict=True))),
-        "now": _stack(described, "Probabilities of the operations of every block"),
-        "charts": [*heat_maps(history), *_perplexities(files, list(evaluations))],
-        "frames": frames(history),
-        "history": _history_rows(files, history),
-        "drawn": charts.thin(history, _columns(described["blocks"])),
-    }
+    html = fill("architecture_tiles", found=described, fixed=is_fixed(described), kept=kept, evaluations=evaluations)
+    return Section("", "overview", html)
+
+
+def architecture(files: RunFiles) -> Section | None:
+    """The operations of every block, and the quality of the evaluations."""
+    if run_unit(files) != "architecture":
+        return None
+    described = files.halting.get("architecture")
+    if described is None:
+        message = absent("The architecture", files, "halting.json")
+        return None if files.architectures.get("rows") else Section("Architecture", "architecture", message)
+    thirds, evaluations = third_table(described["thirds"]), files.halting.get("evaluations", {})
+    quality = evaluation_table(evaluations) if evaluations else None
+    gates = None if is_fixed(described) else gate_table(described)
+    html = fill(
+        "architecture", found=described, letters=letters(described["string"]), legend=swatch_legend(_PARTS),
+        thirds=thirds, gates=gates, quality=quality, token_unit=token_unit(files),
+        now=stack_panel("Probabilities at the last evaluation", described),
+    )  # fmt: skip
+    tables = [table for table in (thirds, gates, quality) if table is not None]
+    return Section("Architecture", "architecture", html, tables=tables)
+
+
+def token_unit(files: RunFiles) -> str:
+    """What a perplexity is per."""
+    name = tokenizer(files)
+    told = f" ({name})" if name else ", which the files do not name"
+    return f"Perplexities are per token of the tokenizer{told}; those of other tokenizers compare per word only."
 
 
 def letters(architecture: str) -> list[tuple[str, str, str]]:
@@ -68,133 +105,106 @@ def letters(architecture: str) -> list[tuple[str, str, str]]:
     return [(letter, colors[letter], text_on(colors[letter])) for letter in architecture]
 
 
-def evaluation_rows(evaluations: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """The evaluations by name, with what they are."""
-    return [
-        {"name": name, "definition": EVALUATIONS.get(name, ""), "quality": found} for name, found in evaluations.items()
+def stack_panel(title: str, described: Mapping[str, Any], description: str = "") -> Panel:
+    """The probabilities of every block as stacked bars, with the operation that each would get."""
+    x, y = (
+        depth_axis(BLOCK, described["blocks"], air=0.6),
+        Axis("probability", (0, 1), (0, 0.25, 0.5, 0.75, 1), percent=True),
+    )
+    stacks = Stacks(described["probabilities"], _PARTS, described["string"])
+    return Panel(title, stacks, x, y, description or f"{title}: probabilities of the operations of every block", 0.9)
+
+
+def frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
+    """The gates at one evaluation: a frame of the search as a film."""
+    temperature = described["temperature"]
+    told = "" if temperature is None else f", temperature {temperature:.3f}"
+    return stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{told}", described)
+
+
+# ---- the search over training
+
+
+def search(files: RunFiles) -> Section | None:
+    """What every block chose at every evaluation."""
+    described = files.halting.get("architecture")
+    if described is None or is_fixed(described):
+        return None
+    title, history = "Search over training", search_history(files)
+    if not history:
+        otherwise = "metrics.jsonl holds no probabilities of operations"
+        return Section(title, "search", absent("The search over training", files, "metrics.jsonl", otherwise))
+    figure = Figure("gates", heat_panels(history))
+    evaluations = list(files.halting.get("evaluations", {}))
+    frames = [
+        stack_panel(f"Step {step:,}: {now['string']}", now, f"Probabilities of every block at step {step}")
+        for step, now in thin(history, _FRAMES)
     ]
-
-
-def _titled(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, QUALITIES[name]) for name in names]
-
-
-def _stack(described: Mapping[str, Any], description: str) -> Markup:
-    blocks = described["blocks"]
-    frame = charts.Frame(
-        (0.4, blocks + 0.6), (0, 1), BLOCK, "probability", charts.depth_ticks(blocks), (0, 0.25, 0.5, 0.75, 1),
-        percent=True, height=charts.HEIGHT - 40,
+    table = history_table(_history_rows(files, history), evaluations[0] if evaluations else "")
+    html = fill(
+        "search", panels=[*figure.panels, *_perplexities(files, evaluations)], frames=frames, table=table,
+        drawn=thin(history, max(_MAX_CELLS // described["blocks"], 8)), operations=OPERATION_TITLES,
     )  # fmt: skip
-    return charts.stacked_bars(frame, described["probabilities"], OPERATION_COLORS, description)
+    return Section(title, "search", html, [figure], [table])
 
 
-def heat_maps(history: History) -> list[tuple[str, Markup]]:
+def heat_panels(history: History) -> list[Panel]:
     """The probability of each operation, and the entropy, by block and evaluation."""
-    return [
-        (
-            title,
-            charts.heat_map(
-                columns, f"{title}, by block, at {len(columns)} evaluations", measure, BLOCK, 1, _MAX_CELLS
-            ),
-        )
-        for title, measure, columns in heat_map_columns(history)
-    ]
-
-
-def heat_map_columns(history: History) -> list[tuple[str, str, list[tuple[int, list[float]]]]]:
-    """Title, measure and (step, a share of every block) of the drawings of a search; nothing without evaluations."""
     found = [
-        (
-            f"Probability of {title}",
-            "probability",
-            [(step, [row[number] for row in now["probabilities"]]) for step, now in history],
-        )
+        (f"Probability of {title}", "probability",
+         [(step, [row[number] for row in now["probabilities"]]) for step, now in history])
         for number, title in enumerate(OPERATION_TITLES)
-    ]
+    ]  # fmt: skip
     shares = [(step, [value / math.log(len(LETTERS)) for value in now["entropy"]]) for step, now in history]
-    return [*found, ("Entropy", "share of ln 3", shares)] if history else []
-
-
-def _columns(blocks: int) -> int:
-    """How many evaluations a heat map shows, and so does the table of its numbers."""
-    return max(_MAX_CELLS // blocks, 8)
-
-
-def frames(history: History) -> list[tuple[str, Markup]]:
-    """The probabilities of every block at up to six evaluations."""
     return [
-        (f"Step {step:,}: {now['string']}", _stack(now, f"Probabilities of every block at step {step}"))
-        for step, now in charts.thin(history, _FRAMES)
+        heat_over_steps(title, columns, measure, BLOCK, max_cells=_MAX_CELLS)
+        for title, measure, columns in [*found, ("Entropy", "share of ln 3", shares)]
     ]
 
 
-def _perplexities(files: RunFiles, names: Sequence[str]) -> list[tuple[str, Markup]]:
+def _perplexities(files: RunFiles, names: Sequence[str]) -> list[Panel]:
     """Perplexities of the evaluations over training; that of the first has the plain name."""
     lines = [
         (name, series(files.metrics, f"eval/{name}/perplexity" if number else "eval/perplexity"))
         for number, name in enumerate(names)
     ]
-    points = [point for _, curve in lines for point in curve]
-    if not points:
+    if not any(curve for _, curve in lines):
         return []
-    span = charts.padded([value for _, value in points], floor=1.0)
-    frame = charts.Frame(
-        steps_range([step for step, _ in points]), span, "optimiser step", "perplexity per token",
-        height=charts.HEIGHT + 20,
-    )  # fmt: skip
-    return [
-        ("Perplexity over training", charts.line_chart(frame, lines, "Perplexity of the evaluations over training"))
-    ]
+    return [line_panel("Perplexity over training", lines, "perplexity per token", 1.0, "Perplexity over training")]
 
 
 def _history_rows(files: RunFiles, history: History) -> list[dict[str, Any]]:
     perplexity = dict(series(files.metrics, "eval/perplexity"))
-    return [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in charts.thin(history, MAX_ROWS)]
+    return [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in thin(history, _MAX_ROWS)]
 
 
 # ---- comparison
 
 
-def comparison_section(files: RunFiles) -> dict[str, Any] | None:
-    """What the page shows of architectures.json: the rows and drawings; None without any."""
-    comparison = files.architectures
-    if not comparison.get("rows"):
-        return None
-    rows = compared_rows(comparison)
-    return {
-        **comparison,
-        "rows": [{**row, "set": set_title(row.get("quality_set") or "")} for row in rows],
-        "qualities": _titled(measured_qualities(rows)),
-        "charts": _scatters(comparison),
-        "left_out": [row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]],
-        "conditions": conditions_text(comparison),
-        "shape_names": [shape["name"] for shape in comparison["shapes"]],
-        "is_timed": any("median" in found for row in rows for found in row["costs"].values()),
-        "has_blocks": any("blocks_median" in found for row in rows for found in row["costs"].values()),
-    }
+def comparison(files: RunFiles) -> Section | None:
+    """Networks of several architectures side by side."""
+    title, found = "Architectures compared", files.architectures
+    if not found.get("rows"):
+        message = absent("The comparison is", files, ARCHITECTURES)
+        return Section(title, "comparison", message) if ARCHITECTURES in files.missing else None
+    rows, panels = compared_rows(found), _scatters(found)
+    figures = [Figure("architectures", panels, columns=3)] if panels else []
+    shapes = [shape["name"] for shape in found["shapes"]]
+    quality, costs = quality_table(found), {shape: cost_table(found, shape) for shape in shapes}
+    html = fill(
+        "comparison", quality=quality, costs=costs, figures=figures, reference=found["reference"],
+        left_out=[row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]],
+        conditions=conditions_text(found), token_unit=token_unit(files),
+    )  # fmt: skip
+    return Section(title, "comparison", html, figures, [quality, *costs.values()])
 
 
-def _scatters(comparison: Mapping[str, Any]) -> list[tuple[str, Markup]]:
-    drawn = []
-    for title, axis, points in quality_points(comparison):
-        x_range, y_range = (charts.padded(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
-        frame = charts.Frame(x_range, y_range, axis, "perplexity per token", height=charts.HEIGHT + 40)
+def _scatters(found: Mapping[str, Any]) -> list[Panel]:
+    """Perplexity against measured time, or multiply-accumulates, for every evaluated set and shape."""
+    panels = []
+    for title, axis, points in quality_points(found):
+        x, y = (padded(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
         dots = [(row["label"], [Dot(x, y, f"{row['label']}: {y:.2f}")]) for x, y, row in points]
-        drawn.append((title, scatter_chart(frame, dots, f"Perplexity against {axis}: {title}")))
-    return drawn
-
-
-# ---- several seeds
-
-
-def architecture_seeds(seeds: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The architectures of several seeds, and how far they agree."""
-    agreement = seeds.get("architecture_agreement")
-    if agreement is None:
-        return None
-    operations = list(zip(OPERATIONS, OPERATION_TITLES, LETTERS, strict=True))
-    return {
-        **agreement,
-        "rows": [(seed, letters(found)) for seed, found in agreement["strings"].items()],
-        "operations": operations,
-    }
+        axes = Axis(axis, x), Axis("perplexity per token", y)
+        panels.append(Panel(title, Scatter(dots), *axes, f"Perplexity against {axis}: {title}", 1.16))
+    return panels

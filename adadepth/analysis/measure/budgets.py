@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adadepth.analysis.render.formats import rounded
+from adadepth.analysis.render.table import Column, Table, as_text, text
+
 _WORK = ("executed_over_full", "adaptive_over_full")
 # Metrics that say how good a model is: the first that a task has is drawn; of a loss, less is better.
 _QUALITIES = ("score", "mlm_loss", "loss")
@@ -49,21 +52,68 @@ def budget_label(row: Mapping[str, Any]) -> str:
     return f"{row['target']:g}" + ("" if row["fit"]["is_reached"] else " (nearest)")
 
 
-def rival_columns(found: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of an adaptive run and its rivals: depth, work as a multiple of the adaptive run's, quality."""
+def budget_table(found: Mapping[str, Any]) -> Table:
+    """A checkpoint at several depths; work as a share of full depth.
+
+    Args:
+        found: What budgets.json holds.
+    """
+    columns = [
+        Column("row", "target", text, "text", where="view"),
+        *(Column(key, where="file") for key in ("target", "level", "fitted")),
+        Column("mean", "depth", rounded(2)), Column("std", "sd", rounded(2)),
+        Column("executed_over_full", where="file"), Column("adaptive_over_full", "work", rounded(3)),
+        *(Column(name, name, rounded(4)) for name in found["rows"][0]["metrics"]),
+    ]  # fmt: skip
+    rows = [
+        {**row["metrics"], **row, "row": budget_label(row), "level": (row["fit"] or {}).get("level"),
+         "fitted": (row["fit"] or {}).get("depth")}
+        for row in found["rows"]
+    ]  # fmt: skip
+    return Table("budgets", columns, rows)
+
+
+def budgets_text(found: Mapping[str, Any]) -> str:
+    """One checkpoint at several depths as text.
+
+    Args:
+        found: What budgets.json holds.
+    """
+    header = (
+        f"one checkpoint at several depths ({found['unit']}), by {found['knob']}: fitted on {found['fitted_on']:,} "
+        f"examples of {found['set']}, measured on {found['measured_on']:,} others; work as a share of full depth"
+    )
+    return f"{header}\n\n{as_text(budget_table(found))}"
+
+
+def rival_table(found: Mapping[str, Any]) -> Table:
+    """An adaptive run and its rivals: depth, work as a multiple of the adaptive run's, quality.
+
+    Args:
+        found: What rivals.json holds.
+    """
     reference = found["rows"][0]
     names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
+    columns = [
+        Column("network", "network", text, "text"),
+        Column("mean", "depth", rounded(4)), Column("std", "sd", rounded(4)), Column("work", "work", rounded(4)),
+        *(Column(name, name.removeprefix("eval/"), rounded(4)) for name in names),
+    ]  # fmt: skip
     rows = [
-        [
-            f"{row['kind']} {row['max_depth']}" if row["kind"] != "adaptive" else "adaptive",
-            row["mean"],
-            row["std"],
-            row["executed_macs"] / reference["executed_macs"],
-            *(row["metrics"].get(name) for name in names),
-        ]
+        {**row["metrics"], **row, "work": row["executed_macs"] / reference["executed_macs"],
+         "network": "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"}
         for row in found["rows"]
-    ]
-    return ["network", "depth", "sd", "work", *(name.removeprefix("eval/") for name in names)], rows
+    ]  # fmt: skip
+    return Table("rivals", columns, rows)
+
+
+def rivals_text(found: Mapping[str, Any]) -> str:
+    """An adaptive run beside its rivals as text.
+
+    Args:
+        found: What rivals.json holds.
+    """
+    return f"rivals of equal work (work as a multiple of the adaptive run's):\n\n{as_text(rival_table(found))}"
 
 
 _RIVAL_METRICS = ("/score", "/mlm_loss", "/task_loss")

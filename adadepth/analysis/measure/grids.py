@@ -2,18 +2,19 @@
 
 Chains of pointers are grids too: a column for every number of pointers to follow, a chain along a row.
 
-A panel is described once, as cells with a text and colours; `grid_sections` makes SVG of it, `grid_plots` a figure.
+A panel is described once, as cells with a text and colours; the backends of figures draw it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from adadepth.analysis.render.colors import depth_color, ramp, text_on
+from adadepth.analysis.render.figure import Cell
 from adadepth.halting.trace import DepthTrace
 
 Grid = dict[str, Any]
@@ -124,17 +125,6 @@ def chain_places(symbols: Sequence[str], hops: Sequence[int]) -> tuple[list[int]
     return [rows[node] for node in range(len(hops))], list(hops)
 
 
-class Cell(NamedTuple):
-    """How one cell is drawn: where, what it says, on what colour, and whether it is marked as a mistake."""
-
-    row: int
-    column: int
-    text: str
-    fill: str
-    ink: str
-    is_wrong: bool = False
-
-
 def distance_panel(grid: Grid) -> list[Cell]:
     """True distances, the further the darker; cells without one are light, their symbol says what they are."""
     furthest = max((value for row in grid["difficulty"] for value in row if value is not None), default=1)
@@ -188,3 +178,26 @@ def facts_of(grid: Grid) -> str:
     right = sum(label == predicted for label, predicted in pairs)
     depths = [depth for row in grid["updates"] for depth in row if depth is not None]
     return f"example {grid['index']}: {right} of {len(pairs)} right, mean depth {sum(depths) / len(depths):.2f}"
+
+
+def grid_picture(grid: Mapping[str, Any]) -> str:
+    """Draw a grid twice, side by side: what each cell needs, and how many updates it received.
+
+    Args:
+        grid: Of grids.json. Walls show as `##`, the start as `S`, cells that cannot be reached as `.`.
+    """
+
+    def row_of(values: Sequence[Any], number: int) -> str:
+        line = ""
+        for cell, value in zip(grid["cells"][number], values, strict=True):
+            if cell is None or cell in "#S":
+                line += {None: "   ", "#": " ##", "S": "  S"}[cell]
+                continue
+            line += f"{'.' if value is None else value:>3}"
+        return line
+
+    far = [row_of(values, number) for number, values in enumerate(grid["difficulty"])]
+    deep = [row_of(values, number) for number, values in enumerate(grid["updates"])]
+    width = max(*map(len, far), len(measure_of(grid))) + 4
+    heading = f"{measure_of(grid):<{width}}updates"
+    return "\n".join([heading, *(f"{left:<{width}}{right}" for left, right in zip(far, deep, strict=True))])

@@ -6,7 +6,7 @@ A figure that could not be computed is absent, with the reason under `missing`: 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from adadepth.analysis.layers.distribution import WEIGHT, WEIGHTS, describe_layers
 from adadepth.analysis.measure.adaptation import describe_adaptation
 from adadepth.analysis.measure.correlation import spearman_from_table
+from adadepth.analysis.measure.depths import least_depth
 from adadepth.halting.trace import Work
 
 Sums = Mapping[str, NDArray[Any]]
@@ -137,7 +138,7 @@ def _describe_steps(sums: Sums, histogram: NDArray[np.int64], missing: dict[str,
     if not sums["probability_n"].any():
         missing["halting/probability"] = "the trace carries no halting probabilities"
     rows = []
-    for depth in range(least_depth([histogram]), len(histogram)):
+    for depth in range(least_depth([histogram.tolist()]), len(histogram)):
         row: dict[str, Any] = {"depth": depth, "n": int(histogram[depth])}
         if n:
             row["share"] = row["n"] / n
@@ -155,15 +156,6 @@ def _describe_iteration(sums: Sums, index: int, n: int) -> dict[str, Any]:
     described: dict[str, Any] = {"reached": reached} | ({"survival": reached / n} if n else {})
     _put_mean(described, "probability", sums["probability"][index], sums["probability_n"][index], "")
     return described
-
-
-def least_depth(histograms: Iterable[Sequence[int] | NDArray[np.int64]]) -> int:
-    """Where tables and axes of depth begin: 0 if a unit received no update at all, else 1.
-
-    Args:
-        histograms: Counts, or shares, of the depths from 0.
-    """
-    return 0 if any(histogram[0] for histogram in histograms) else 1
 
 
 def _describe_cosines(sums: Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:

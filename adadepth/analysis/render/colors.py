@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 # Light to dark, even in lightness; the first is still visible on white.
 _RAMP_ENDS = ((226, 238, 250), (107, 160, 212), (8, 41, 92))
 
@@ -10,6 +12,8 @@ LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 # Of attention, feed-forward and identity: dark, middle and light, so that they differ without any hue.
 OPERATION_COLORS = ("#123f7c", "#e69f00", "#dfe3e8")
 INK, MUTED, GRID = "#1b1f24", "#57606a", "#e3e7eb"
+WRONG, NOTHING = "#d55e00", "#eceef1"  # a mistake; a unit for which nothing was computed
+SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
 
 
 def ramp(position: float) -> str:
@@ -21,9 +25,22 @@ def ramp(position: float) -> str:
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
+BAR, SPREAD, MIDDLE = ramp(0.75), ramp(0.5), ramp(1)
+
+
+def share_color(share: float) -> str:
+    """The ramp's colour of a share: by its square root, so that shares of a few percent still differ."""
+    return ramp(math.sqrt(share))
+
+
+def shape_style(index: int) -> tuple[str, str]:
+    """Colour and shape of a group: no two of the first thirty agree in both."""
+    return LINES[index % len(LINES)], SHAPES[index % len(SHAPES)]
+
+
 def depth_color(depth: float, max_depth: int) -> str:
-    """The colour of a depth on the fixed scale 1..max_depth; 0 has the lightest."""
-    return ramp((depth - 1) / max(max_depth - 1, 1))
+    """The colour of a depth on the fixed scale 1..max_depth; a depth of 0 is grey."""
+    return ramp((depth - 1) / max(max_depth - 1, 1)) if depth > 0 else NOTHING
 
 
 def text_on(background: str) -> str:

@@ -1,343 +1,135 @@
-"""report.html: one self-contained page drawn from the files of a run directory, and from nothing else.
+"""What is made of a run's files, and of nothing else: report.html, `figures/` and `tables/`.
 
-What is missing becomes a sentence. The sections with drawings are made in `sections`; here are header and sentences.
+The page is a list of sections; each reads the files and says what it has to say, or nothing. A section's figures and
+tables are those of the page, as files of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from adadepth.analysis.architecture import sections as architecture_sections
-from adadepth.analysis.architecture.search import is_fixed
-from adadepth.analysis.exits import sections as exit_sections
-from adadepth.analysis.files import (
-    ARCHITECTURES,
-    BUDGETS,
-    CONFIG,
-    EXIT_RULES,
-    EXITS,
-    GRIDS,
-    HALTING,
-    METRICS,
-    RIVALS,
-    RUN,
-    SEEDS,
-    SENTENCES,
-    RunFiles,
-    budget_columns,
-    read_run,
-    run_unit,
+from adadepth.analysis.architecture.sections import (
+    architecture,
+    architecture_overview,
+    comparison,
+    frame_panel,
+    search,
+    search_history,
 )
-from adadepth.analysis.layers import sections as layer_sections
-from adadepth.analysis.measure.budgets import budget_label, rival_columns
-from adadepth.analysis.render import difficulty as difficulty_sections
-from adadepth.analysis.render import grid_sections, sections
-from adadepth.analysis.render.colors import depth_color, text_on
+from adadepth.analysis.depth.classes import classes
+from adadepth.analysis.depth.cosines import cosines
+from adadepth.analysis.depth.difficulty import difficulty
+from adadepth.analysis.depth.grids import examples
+from adadepth.analysis.depth.halting import correlation, halting
+from adadepth.analysis.depth.overview import overview
+from adadepth.analysis.depth.sentences import depth_styles, sentences
+from adadepth.analysis.depth.training import training
+from adadepth.analysis.depth.work import work
+from adadepth.analysis.exits.sections import exit_rules, exits
+from adadepth.analysis.files import RunFiles, is_summary_of_seeds, max_depth, read_run, run_unit, sources
+from adadepth.analysis.layers.sections import layer_overview, layers_section
+from adadepth.analysis.render import plots
+from adadepth.analysis.render.figure import Figure, thin
+from adadepth.analysis.render.section import Section, SectionOf, fill
+from adadepth.analysis.render.table import as_csv, as_latex
+from adadepth.analysis.runs.budgets import budget, rivals, targets
+from adadepth.analysis.runs.definitions import definitions
+from adadepth.analysis.runs.facts import facts_section, title
+from adadepth.analysis.runs.losses import losses
+from adadepth.analysis.runs.seeds import seeds
 from adadepth.atomic import write_atomic
 
-REPORT = "report.html"
-_MAX_TOKENS, _MAX_SENTENCES = 128, 12
+REPORT, FIGURES, TABLES, FILM = "report.html", "figures", "tables", "gates.gif"
+_MAX_FRAMES = 60  # of the film
+
+SECTIONS: tuple[SectionOf, ...] = (
+    overview, layer_overview, architecture_overview, examples, difficulty, classes, layers_section, architecture,
+    search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,
+    cosines, sentences, losses, facts_section, definitions,
+)  # fmt: skip
+_OF_SEEDS: tuple[SectionOf, ...] = (seeds, facts_section)
+
+
+def sections_of(files: RunFiles) -> list[Section]:
+    """What there is to say about a run, in order."""
+    builders = _OF_SEEDS if is_summary_of_seeds(files) else SECTIONS
+    return [section for build in builders if (section := build(files)) is not None]
 
 
 def write_report(run_directory: Path) -> Path:
-    """Write report.html into a run directory from the files in it.
+    """Write report.html, and the tables in it as CSV and LaTeX into `tables/`.
 
-    Any of them may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules, compared
-    architectures and seeds are there only if the run has such files; a directory that holds seeds.json and no
+    Any file of the run may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules,
+    compared architectures and seeds are there only if the run has such files; a directory that holds seeds.json and no
     halting.json gets a small page.
 
     Returns:
         The path of the report.
     """
     files = read_run(run_directory)
-    environment = Environment(
-        loader=PackageLoader("adadepth.analysis.render"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"number": number, "clock": clock, "percent": lambda share: f"{100 * share:.1f}%"}
-    is_summary_of_seeds = bool(files.seeds) and HALTING in files.missing
-    page = environment.get_template("seeds_page.html.j2" if is_summary_of_seeds else "report.html.j2").render(
-        title=title(files),
-        unit=run_unit(files),
-        missing=files.missing,
-        run=files.run,
-        halting=files.halting,
-        facts=facts(files),
-        final_metrics=final_metrics(files),
-        evaluation_speed=evaluation_speed(files),
-        config=config_text(files),
-        class_rows=sections.class_rows(files.halting),
-        training=sections.depth_over_training(files),
-        halting_charts=sections.halting_charts(files.halting),
-        cosine_charts=sections.cosine_charts(files.halting),
-        loss_charts=sections.loss_charts(files.metrics),
-        budget_charts=sections.budget_chart(files.metrics),
-        budgets=files.budgets,
-        budget_targets=budget_targets(files),
-        rivals=rival_columns(files.rivals) if files.rivals else None,
-        sentences=sentences(files),
+    sections = sections_of(files)
+    page = fill(
+        "page", title=title(files), subtitle=_subtitle(files), run=files.run, sections=sections, sources=sources(files),
         depth_styles=depth_styles(max_depth(files)),
-        difficulty=difficulty_sections.difficulty_section(files.halting),
-        grid_sets=grid_sections.grid_sets(files),
-        exit_sets=exit_sections.exit_sets(files.exits),
-        study_sets=exit_sections.study_sets(files.exit_rules),
-        layers=layer_sections.layer_section(files),
-        architecture=architecture_sections.architecture_section(files),
-        comparison=architecture_sections.comparison_section(files),
-        tokenizer=tokenizer(files),
-        seeds=files.seeds,
-        seed_rows=exit_sections.seed_rows(files.seeds),
-        layer_seeds=layer_sections.layer_seeds(files.seeds),
-        architecture_seeds=architecture_sections.architecture_seeds(files.seeds),
-        sources=sources(files),
-    )
+    )  # fmt: skip
     path = run_directory / REPORT
     write_atomic(path, page)
+    for table in (table for section in sections for table in section.tables):
+        stem = run_directory / TABLES / _file_name(table.name)
+        stem.parent.mkdir(exist_ok=True)
+        write_atomic(stem.with_name(f"{stem.name}.csv"), as_csv(table))
+        write_atomic(stem.with_name(f"{stem.name}.tex"), as_latex(table))
     return path
 
 
-# ---- header
+def _subtitle(files: RunFiles) -> str:
+    """What the page is about."""
+    if is_summary_of_seeds(files):
+        n = files.seeds["n"]
+        return f"{n} run{'s' * (n != 1)} that differ in the seed"
+    parts = [f"{_KINDS.get(run_unit(files), 'Halting')} report"]
+    parts += [f"evaluation at step {files.halting['step']:,}"] if "step" in files.halting else []
+    return " · ".join([*parts, *([f"run {files.run['status']}"] if "status" in files.run else [])])
 
 
-def title(files: RunFiles) -> str:
-    """Name of the run's configuration, or of its folder."""
-    return str(files.run.get("config_name") or files.config.get("name") or files.directory.resolve().name)
+_KINDS = {"task": "Layer", "architecture": "Architecture"}
 
 
-def facts(files: RunFiles) -> list[tuple[str, str]]:
-    """What ran, on what, where: (name, value) for every fact that the files hold."""
-    run, config = files.run, files.config
-    model, data = config.get("model") or {}, config.get("dataset") or {}
-    is_architecture, described = run_unit(files) == "architecture", files.halting.get("architecture")
-    stage = config.get("halting") or {}
-    is_search = is_architecture and not (described and is_fixed(described))
-    found = {
-        "Model": _listed(
-            model,
-            ("name", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_steps", "cell", "pretrained"),
-        ),
-        "Halting": _listed(
-            model,
-            (
-                "act_epsilon",
-                "act_penalty",
-                "readout_weight",
-                "penalty_reduction",
-                "cap_remainder",
-                "state_rule",
-                "halt_bias_init",
-                "prior",
-                "target_halt_probability",
-                "kl_penalty_factor",
-                "kl_direction",
-                "truncation",
-                "ce_normalisation",
-                "halting_head",
-                "exit_rule",
-            ),
-        ),
-        "Second stage": _listed(stage, ("slope", "threshold")) if stage.get("alone") else "",
-        "Layers": _listed(model, _LAYER_SETTINGS),
-        "Network": _listed(model, _NETWORK_SETTINGS),
-        "Search": _listed(config.get("search") or {}, _SEARCH_SETTINGS) if is_search else "",
-        "Evaluation": _listed(config.get("context") or {}, _CONTEXT_SETTINGS) if is_architecture else "",
-        "Data": _listed(data, ("name", "source", "sequence_length")),
-        "Tokenizer": tokenizer(files) if is_architecture else "",
-        "Step": number(files.halting["step"]) if "step" in files.halting else "",
-        "Seed": _seeds(files),
-        "Hardware": _text(run.get("hardware")),
-        "Status": _text(run.get("status")),
-        "Started": _text(run.get("started")),
-        "Wall time": clock(run["wall_time_s"]) if _is_number(run.get("wall_time_s")) else "",
-        "Command": _text(run.get("command")),
-        "Git commit": _text(run.get("git_commit")),
-        "Versions": _text(run.get("versions")),
-        "Best checkpoint": _text(run.get("best_checkpoint")),
-        "Error": _text(run.get("error")),
-    }
-    return [(name, value) for name, value in found.items() if value]
+def draw_figures(run_directory: Path) -> list[Path]:
+    """Draw every figure of the report into `figures/`, as PNG and PDF, and a search as a film.
+
+    Returns:
+        The files drawn.
+    """
+    files = read_run(run_directory)
+    figures = [figure for section in sections_of(files) for figure in section.figures]
+    folder = run_directory / FIGURES
+    drawn = [path for figure in figures for path in plots.save(_with_file_name(figure), folder)]
+    history = thin(search_history(files), _MAX_FRAMES)
+    if len(history) < 2:
+        return drawn
+    plots.save_film([frame_panel(step, described) for step, described in history], folder / FILM)
+    return [*drawn, folder / FILM]
 
 
-_LAYER_SETTINGS = (
-    "base_model", "project_dim", "mix", "head", "alpha_distribution", "lambda_distribution_entropy",
-    "lambda_distribution_depth", "topk_distribution", "distribution_cutoff", "pick_one_layer_only",
-    "freeze_distribution", "freeze_base_model", "seed_compat",
-)  # fmt: skip
+def draw_gate_frame(path: Path, described: Mapping[str, Any], step: int) -> None:
+    """Draw the probabilities of every block at one evaluation into a PNG file.
 
-_NETWORK_SETTINGS = (
-    "architecture", "memory_length", "cutoffs", "proj_factor", "tie_word_embeddings", "attention_scale",
-    "attention_out_act", "branch_norm", "share_position_bias", "projection_bias", "softmax_bias",
-)  # fmt: skip
-_SEARCH_SETTINGS = (
-    "method", "path", "straight_through", "tau_start", "tau_end", "tau_schedule", "gate_learning_rate", "weights_only",
-    "architecture_share", "latency_weight", "latency_costs", "sampled_paths", "stages", "retrain_from", "retrain_steps",
-)  # fmt: skip
-_CONTEXT_SETTINGS = ("memory_length", "clamp_length", "same_length")
+    Args:
+        path: The file; missing folders are made.
+        described: From `describe_architecture`.
+        step: Optimiser steps done.
+    """
+    plots.save_frame(frame_panel(step, described), path)
 
 
-def tokenizer(files: RunFiles) -> str:
-    """What text was cut into: perplexities per token of different tokenizers do not compare."""
-    settings, data = files.config.get("tokenizer") or {}, files.run.get("data") or {}
-    trained = (data.get("tokenizer") if isinstance(data, Mapping) else None) or {}
-    name = settings.get("path") or settings.get("kind")
-    size = trained.get("vocab_size") or settings.get("vocab_size")
-    found = [str(name)] if name else []
-    found += [f"{number(size)} entries"] if size else []
-    return ", ".join([*found, *(["lower-cased"] if settings.get("lowercase") and not settings.get("path") else [])])
+def _with_file_name(figure: Figure) -> Figure:
+    return Figure(_file_name(figure.name), figure.panels, figure.columns)
 
 
-def _seeds(files: RunFiles) -> str:
-    seeds = files.seeds.get("seeds") or [files.run.get("seed", files.config.get("seed"))]
-    if seeds == [None]:
-        return ""
-    return f"{', '.join(map(str, seeds))} ({len(seeds)} seed{'s' * (len(seeds) != 1)})"
-
-
-def _listed(section: Mapping[str, Any], keys: Sequence[str]) -> str:
-    found = ((key, section[key]) for key in keys if section.get(key) is not None)
-    return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in found)
-
-
-def _text(value: Any) -> str:
-    """A value of run.json on one line."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(item)}" for key, item in value.items() if item is not None)
-    return "" if value is None else str(value)
-
-
-def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
-    """Numbers of the run's last evaluation and training log; halting, and single steps, have their own sections."""
-    metrics = files.run.get("final_metrics") or {}
-    return [
-        (name, value)
-        for name, value in metrics.items()
-        if name.split("/")[0] in ("eval", "train") and "/step_" not in name
-    ]
-
-
-def evaluation_speed(files: RunFiles) -> float | None:
-    """Tokens per second of the last evaluation, where the history has it."""
-    found = [line["eval/tokens_per_second"] for line in files.metrics if "eval/tokens_per_second" in line]
-    return found[-1] if found and _is_number(found[-1]) else None
-
-
-def config_text(files: RunFiles) -> str:
-    """config.yaml as written."""
-    return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
-
-
-def sources(files: RunFiles) -> list[str]:
-    """Names of the files that the page is drawn from."""
-    optional = {
-        EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
-        RIVALS: files.rivals, GRIDS: files.grids, SEEDS: files.seeds,
-    }  # fmt: skip
-    always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
-    return [*always, *(name for name, found in optional.items() if found)]
-
-
-# ---- depth
-
-
-def max_depth(files: RunFiles) -> int:
-    """L of the run: from the statistics, else the deepest token of the sentences."""
-    deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
-    return int(files.halting.get("max_depth", deepest))
-
-
-def budget_targets(files: RunFiles) -> dict[str, Any] | None:
-    """The checkpoint at several depths: its chart, and the rows of the table."""
-    if not files.budgets:
-        return None
-    columns, rows = budget_columns(files.budgets)
-    labels = [budget_label(row) for row in files.budgets["rows"]]
-    return {
-        "charts": sections.targets_chart(files.budgets),
-        "columns": columns[1:],
-        "rows": [(label, row[1:]) for label, row in zip(labels, rows, strict=True)],
-    }
-
-
-# ---- sentences
-
-
-def sentences(files: RunFiles) -> list[dict[str, Any]]:
-    """The example sentences, cut to what a page can show."""
-    return [
-        {
-            "rule": sentence.get("rule", ""),
-            "index": sentence.get("index"),
-            "mean": sum(sentence["updates"]) / len(sentence["updates"]),
-            "tokens": [_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
-            "masked": any(sentence.get("mask_kind") or []),
-            "tagged": any(sentence.get("original") or []) and not any(sentence.get("mask_kind") or []),
-            "left_out": max(len(sentence["tokens"]) - _MAX_TOKENS, 0),
-        }
-        for sentence in files.sentences[:_MAX_SENTENCES]
-        if sentence.get("tokens") and len(sentence.get("updates") or []) == len(sentence["tokens"])
-    ]
-
-
-def _token(sentence: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """One token: its text without the word-start mark, and whether a word starts there."""
-
-    def entry(key: str) -> Any:
-        values = sentence.get(key) or []
-        return values[position] if position < len(values) else None
-
-    text = str(sentence["tokens"][position])
-    marked = any(str(token).startswith("▁") for token in sentence["tokens"])
-    starts = not text.startswith("##") and (not marked or text.startswith(("▁", "[", "<")))
-    return {
-        "text": _plain(text),
-        "depth": round(sentence["updates"][position]),
-        "starts": starts,
-        "kind": entry("mask_kind") or "",
-        "original": None if entry("original") is None else _plain(str(entry("original"))),
-        "predicted": None if entry("predicted") is None else _plain(str(entry("predicted"))),
-        "remainder": entry("remainders"),
-        "loss": entry("loss"),
-    }
-
-
-def _plain(token: str) -> str:
-    return token.removeprefix("▁").removeprefix("##") or "▁"
-
-
-def depth_styles(depth: int) -> list[tuple[int, str, str]]:
-    """(depth, background, text colour) for depths 0..L."""
-    colors = [(value, depth_color(value, depth)) for value in range(depth + 1)]
-    return [(value, color, text_on(color)) for value, color in colors]
-
-
-# ---- formats
-
-
-def number(value: Any, digits: int = 3) -> str:
-    """A number for people: thousands separated, `digits` decimals, powers of ten where it is very large or small."""
-    if not _is_number(value):
-        return "not available" if value is None else str(value)
-    if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):
-        return f"{value:,.0f}" if abs(value) < 1e12 else f"{value:.3e}"
-    return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
-
-
-def clock(seconds: float) -> str:
-    """Seconds as 1 h 02 min 03 s."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours} h {minutes:02d} min {rest:02d} s"
-        if hours
-        else f"{minutes} min {rest:02d} s"
-        if minutes
-        else f"{rest} s"
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _file_name(name: str) -> str:
+    """A name without what a file's must not have."""
+    return re.sub(r"[^\w.-]+", "_", name)

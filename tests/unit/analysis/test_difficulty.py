@@ -10,15 +10,14 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from adadepth.analysis.depth.difficulty import difficulty_curves
 from adadepth.analysis.files import read_run, write_grids, write_halting_files
+from adadepth.analysis.measure.class_table import halting_text
 from adadepth.analysis.measure.grids import GridSampler, depth_panel, distance_panel, facts_of
 from adadepth.analysis.measure.scoring import rightness, token_losses
 from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of
 from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
-from adadepth.analysis.render.console import halting_table
-from adadepth.analysis.render.difficulty import difficulty_curves
-from adadepth.analysis.render.plots import draw_figures
-from adadepth.analysis.render.report import write_report
+from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.halting.trace import DepthTrace
 
 DEPTH, DIFFICULTIES, LABELS = 6, 5, ("no", "yes", "maybe")
@@ -160,9 +159,9 @@ def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Pat
     assert files.halting["further_sets"] == {"beyond": {"difficulty": summary["difficulty"]}}
     assert [name for name, _ in difficulty_curves(files.halting, "accuracy")] == ["inside", "beyond"]
     assert files.grids["sets"]["beyond"] == grids()
-    table = halting_table(summary, step=3)
+    table = halting_text(summary, step=3)
     assert "Spearman(depth, difficulty)" in table
-    assert "acc %" in table
+    assert "accuracy" in table
     page = write_report(tmp_path).read_text(encoding="utf-8")
     for text in ("Depth and difficulty", "Accuracy by difficulty", "Spearman (depth, difficulty)",
                  "steps from the start",                 "example 0: 1 of 2 right"):  # fmt: skip

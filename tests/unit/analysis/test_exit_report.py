@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from adadepth.analysis.exits.sections import study_charts
+from adadepth.analysis.exits.sections import study_panels
 from adadepth.analysis.files import EXIT_RULES, EXITS, write_exit_study, write_exits, write_halting_files
 from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
-from adadepth.analysis.render.charts import Frame
-from adadepth.analysis.render.plots import draw_figures
-from adadepth.analysis.render.report import write_report
-from adadepth.analysis.render.scatter import Dot, scatter_chart, shape_style
+from adadepth.analysis.render.colors import shape_style
+from adadepth.analysis.render.figure import Axis, Dot, Panel, Scatter
+from adadepth.analysis.render.report import draw_figures, write_report
+from adadepth.analysis.render.svg import chart
 from adadepth.halting.trace import DepthTrace
 from tests.unit.analysis.synthetic_exits import LABELS, add_exit_files, make_records, make_study, make_summary
 from tests.unit.analysis.test_report import Page
@@ -65,7 +65,7 @@ def test_stands_alone_and_is_accessible(page: Page) -> None:
 
 def test_exits_of_every_set_are_printed(run: Path, page: Page) -> None:
     for name, found in read(run, EXITS).items():
-        assert f"Steps and exits: {name}" in page.text
+        assert f"{name} {found['n']} examples" in re.sub(r"\s+", " ", page.text)
         for value in (found["exit"]["quality"]["accuracy"], found["exit"]["loss"], found["steps"][2]["loss"]):
             assert f"{value:.4f}" in page.text
         assert f"{found['halting']['expected_steps']['mean']:.2f} ±" in page.text
@@ -164,29 +164,31 @@ def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
     write_exits(tmp_path, dict.fromkeys(names, make_summary(make_records(size=60))), step=1)
     write_exit_study(tmp_path, dict.fromkeys(names, make_study(make_records(size=60), timed=sets == 1)))
     drawn = draw_figures(tmp_path)
-    assert [path.name for path in drawn] == ["exits.png", "exit_rules.png"]
-    for path in drawn:
+    assert [path.name for path in drawn] == ["exits.png", "exits.pdf", "exit_rules.png", "exit_rules.pdf"]
+    for path in drawn[::2]:
         inked = (imread(path)[..., :3] < 0.9).any(axis=-1)
         halves = [half for axis in (0, 1) for half in np.array_split(inked, 2, axis=axis)]
         assert all(0.005 < half.mean() < 0.5 for half in halves), path.name
 
 
 def test_a_scatter_plot_has_every_point_where_it_belongs() -> None:
-    frame = Frame((0, 10), (0, 1), "x", "y")
     groups = [(f"g{number}", [Dot(number, 0.5, f"point {number}", marked=number == 1)]) for number in range(6)]
-    drawing = str(scatter_chart(frame, groups, "text", line=[(1, 0.5), (2, 0.5)], background=[Dot(3, 0.25)]))
+    mark = Scatter(groups, line=[(1, 0.5), (2, 0.5)], background=[(3, 0.25)])
+    drawing = str(chart(Panel("text", mark, Axis("x", (0, 10)), Axis("y", (0, 1)))))
+    across = [58 + number / 10 * (440 - 58 - 10) for number in range(6)]  # of the margins of a chart
     for number in range(6):
-        assert f"{frame.across(number):.1f}" in drawing
+        assert f"{across[number]:.1f}" in drawing
         assert f"<title>point {number}</title>" in drawing
     assert drawing.count('r="7"') == 1
     assert drawing.count('r="3"') == 1
-    assert f"{frame.up(0.25):.1f}" in drawing
+    assert f"{250 - 40 - 0.25 * (250 - 12 - 40):.1f}" in drawing
     assert len({shape_style(index) for index in range(30)}) == 30
 
 
 def test_a_drawing_names_the_members_of_its_pareto_set() -> None:
     study = make_study(make_records(), timed=False)
-    (title, drawing), *_ = study_charts(study, ["mean_updates"])
+    panel, *_ = study_panels(study)
+    title, drawing = panel.title, chart(panel)
     members = [row["rule"] for row in study["rows"] if "mean_updates" in row["pareto"]]
     assert title == "Against executed updates per example (mean)"
     assert f"Pareto set: {', '.join(members)}" in str(drawing)

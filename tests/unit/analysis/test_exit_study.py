@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.exits.study import DRAWS, add_timings, batches, in_pareto_sets, pareto, study
+from adadepth.analysis.exits.tables import exits_text, study_text
 from adadepth.analysis.files import read_run, write_exit_study, write_exits
-from adadepth.analysis.render.console import exits_table, study_table
 from adadepth.halting.exit_rules import apply_rule, parse_rule
 from tests.unit.analysis.synthetic_exits import make_records, make_study, make_summary, price
 
@@ -208,13 +208,13 @@ def test_exits_are_read_back(records: StepRecords, tmp_path: Path) -> None:
 
 
 def test_console_tables_are_ascii_and_say_what_was_not_measured(records: StepRecords) -> None:
-    table = study_table(make_study(records, timed=False))
+    table = study_text(make_study(records, timed=False))
     assert table.isascii()
     assert "time: not measured" in table
-    assert "time x" not in table
-    timed = study_table(make_study(records))
+    assert "ms, batch" not in table
+    timed = study_text(make_study(records))
     assert "device CPU" in timed
-    assert "time x 32" in timed
+    assert "ms, batch 32" in timed
     line = next(line for line in timed.splitlines() if line.startswith("oracle"))
     assert line.endswith("not a system")
     assert " - " in line
@@ -222,14 +222,14 @@ def test_console_tables_are_ascii_and_say_what_was_not_measured(records: StepRec
 
 def test_the_exits_table_prints_the_numbers(records: StepRecords) -> None:
     summary = make_summary(records)
-    table = exits_table(summary)
+    table = exits_text(summary)
     assert table.isascii()
-    assert f"accuracy {summary['exit']['quality']['accuracy']:.4f}" in table
+    assert f"accuracy at exit: {summary['exit']['quality']['accuracy']:.4f}" in table
     for row in summary["steps"]:
         assert f"{100 * row['share']:.1f}" in table
         assert f"{row['quality']['score']:.4f}" in table
     bare = make_summary(records, truncation=None)
-    assert "not available: halting: the model has no halting probabilities" in exits_table(bare)
+    assert "not available: halting: the model has no halting probabilities" in exits_text(bare)
 
 
 def test_torch_global_state_is_left_alone(records: StepRecords) -> None:

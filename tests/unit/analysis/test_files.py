@@ -14,7 +14,7 @@ from adadepth.analysis.files import (
     series,
     write_halting_files,
 )  # fmt: skip
-from adadepth.analysis.render.console import halting_table
+from adadepth.analysis.measure.class_table import halting_text
 from adadepth.atomic import write_atomic
 from tests.unit.analysis.synthetic import evaluate
 
@@ -84,7 +84,7 @@ def test_curves() -> None:
 
 def test_console_table(evaluation: tuple[dict, list[dict]]) -> None:
     summary, _ = evaluation
-    text = halting_table(summary, step=1250)
+    text = halting_text(summary, step=1250)
     assert text.isascii()
     assert "halting at step 1,250" in text
     assert max(map(len, text.splitlines())) <= 160
@@ -99,9 +99,9 @@ def test_console_table(evaluation: tuple[dict, list[dict]]) -> None:
 def test_console_names_what_is_missing(evaluation: tuple[dict, list[dict]]) -> None:
     summary, _ = evaluation
     summary = summary | {"classes": summary["classes"] | {"sep": {"n": 0}}, "missing": {"halting/sep": "no such unit"}}
-    lines = halting_table(summary).splitlines()
+    lines = halting_text(summary).splitlines()
     assert "not available: halting/sep: no such unit" in lines
-    assert next(line for line in lines if line.startswith("sep ")).split()[1:] == ["0", *"------"]
+    assert next(line for line in lines if line.startswith("sep ")).split()[1:] == ["0", *"-------"]
 
 
 def test_losses_of_single_steps_and_further_sets_have_no_curve_of_their_own() -> None:

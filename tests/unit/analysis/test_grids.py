@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from adadepth.analysis.measure.grids import chain_places, depth_panel, distance_panel, facts_of
-from adadepth.analysis.render.console import grid_picture
+from adadepth.analysis.measure.grids import chain_places, depth_panel, distance_panel, facts_of, grid_picture
 
 
 def test_a_chain_lies_along_a_row_and_one_that_meets_it_has_its_own():

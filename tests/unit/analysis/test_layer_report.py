@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from adadepth.analysis.files import HALTING, METRICS, write_seeds
-from adadepth.analysis.layers.sections import needed_blocks
+from adadepth.analysis.layers.sections import layers_text, needed_blocks
+from adadepth.analysis.measure.seed_tables import seeds_text
 from adadepth.analysis.measure.seeds import summarise_seeds
 from adadepth.analysis.measure.statistics import flatten
-from adadepth.analysis.render.charts import depth_ticks
-from adadepth.analysis.render.console import layers_table, seeds_table
-from adadepth.analysis.render.plots import draw_figures
-from adadepth.analysis.render.report import write_report
+from adadepth.analysis.render.figure import depth_ticks
+from adadepth.analysis.render.report import draw_figures, write_report
 from tests.unit.analysis.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 from tests.unit.analysis.test_report import Page
 
@@ -107,7 +106,7 @@ def test_long_runs_of_deep_bases_stay_small(tmp_path: Path) -> None:
 def test_figures_show_the_layers_and_no_halting(run: Path) -> None:
     from matplotlib.image import imread
 
-    layers, losses = draw_figures(run)
+    layers, _, losses, _ = draw_figures(run)
     assert (layers.name, losses.name) == ("layers.png", "losses.png")
     inked = (imread(layers)[..., :3] < 0.9).any(axis=-1)
     assert 0.01 < inked.mean() < 0.7
@@ -118,9 +117,9 @@ def test_figures_show_the_layers_and_no_halting(run: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_figures_of_one_evaluation_or_without_history(tmp_path: Path) -> None:
     make_layer_run(tmp_path, blocks=1, evaluations=1)
-    assert [path.name for path in draw_figures(tmp_path)] == ["layers.png", "losses.png"]
+    assert [path.name for path in draw_figures(tmp_path)][::2] == ["layers.png", "losses.png"]
     (tmp_path / METRICS).unlink()
-    assert [path.name for path in draw_figures(tmp_path)] == ["layers.png"]
+    assert [path.name for path in draw_figures(tmp_path)] == ["layers.png", "layers.pdf"]
 
 
 def test_ticks_from_state_zero() -> None:
@@ -130,7 +129,7 @@ def test_ticks_from_state_zero() -> None:
 
 def test_console_table() -> None:
     summary = evaluate(learned_weights(BLOCKS))
-    layers, text = summary["layers"], layers_table(summary, step=1250)
+    layers, text = summary["layers"], layers_text(summary, step=1250)
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 160
     for part in (
@@ -140,7 +139,7 @@ def test_console_table() -> None:
         assert part in text
     rows = [line.split() for line in text.splitlines()[-(BLOCKS + 1) :]]
     assert [row[:2] for row in rows] == [
-        [str(state), f"{weight:.4f}" if weight else "0"] for state, weight in enumerate(layers["weights"])
+        [str(state), f"{100 * weight:.2f}%" if weight else "0"] for state, weight in enumerate(layers["weights"])
     ]
     assert all((len(row) == 3) == (weight > 0) for row, weight in zip(rows, layers["weights"], strict=True))
 
@@ -154,4 +153,4 @@ def test_seeds_show_how_stable_the_distribution_is(tmp_path: Path) -> None:
     for state in range(7):
         found = summary["metrics"][f"halting/layers/weight/{state}"]
         assert re.search(rf"\b{state} +{found['mean']:.4f} +{found['std']:.4f} +3 ", page.text)
-    assert f"total variation mean {distance['mean']:.4f}, max {distance['max']:.4f}, 3 pairs" in seeds_table(summary)
+    assert f"total variation mean {distance['mean']:.4f}, max {distance['max']:.4f}, 3 pairs" in seeds_text(summary)

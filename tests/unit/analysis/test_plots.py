@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.analysis.render.plots import draw_figures
+from adadepth.analysis.render.report import draw_figures
 from tests.unit.analysis.synthetic import make_run
 
 NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
@@ -16,9 +16,10 @@ def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     drawn = draw_figures(make_run(tmp_path, max_depth=6, evaluations=3))
-    assert drawn == [tmp_path / "figures" / f"{name}.png" for name in NAMES]
+    assert drawn == [tmp_path / "figures" / f"{name}.{suffix}" for name in NAMES for suffix in ("png", "pdf")]
     assert sorted((tmp_path / "figures").iterdir()) == sorted(drawn)
-    for path in drawn:
+    assert all(path.read_bytes().startswith(b"%PDF") for path in drawn[1::2])
+    for path in drawn[::2]:
         pixels = imread(path)[..., :3]
         inked = (pixels < 0.9).any(axis=-1)
         assert 0.01 < inked.mean() < 0.7, path.name
@@ -32,10 +33,10 @@ def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_single_evaluation_can_be_drawn(tmp_path: Path) -> None:
-    assert len(draw_figures(make_run(tmp_path, max_depth=1, evaluations=1))) == len(NAMES)
+    assert len(draw_figures(make_run(tmp_path, max_depth=1, evaluations=1))) == 2 * len(NAMES)
 
 
 def test_what_has_no_numbers_is_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
-    assert draw_figures(tmp_path) == [tmp_path / "figures" / "losses.png"]
+    assert draw_figures(tmp_path) == [tmp_path / "figures" / f"losses.{suffix}" for suffix in ("png", "pdf")]
     assert draw_figures(tmp_path / "figures") == []

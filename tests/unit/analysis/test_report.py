@@ -10,7 +10,8 @@ import pytest
 
 from adadepth.analysis.files import HALTING, METRICS, RUN, SENTENCES
 from adadepth.analysis.render.colors import contrast, depth_color, text_on
-from adadepth.analysis.render.report import clock, number, write_report
+from adadepth.analysis.render.formats import clock, number
+from adadepth.analysis.render.report import write_report
 from tests.unit.analysis.synthetic import make_run
 
 FILES = ("run.json", "config.yaml", "metrics.jsonl", "halting.json", "sentences.jsonl")
@@ -115,7 +116,7 @@ def test_a_run_without_dense_work_or_speed(run: Path, tmp_path: Path) -> None:
         del halting["cost"][name]
     page = Page(write_report(copy_of(run, tmp_path, halting=json.dumps(halting), metrics="")))
     assert "of dense;" not in page.text
-    assert re.search(r"dense: every row until the deepest has halted\s+not available", page.text)
+    assert re.search(r"dense: every row until the deepest has halted\s+–\s+–\s+–", page.text)
     assert "Wall clock: not measured" in page.text
 
 

@@ -1,15 +1,13 @@
-"""Measured speed-ups of ragged execution against the ideal ones: what `plots` draws of a benchmark's rows.
-
-Types of matplotlib are not named here: `plots` is the one module that imports it.
-"""
+"""Measured speed-ups of ragged execution against the ideal ones, as a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.analysis.render.colors import GRID, INK, LINES, MUTED
 from adadepth.analysis.render.scatter import MARKERS, SHAPES
+
+from adadepth.analysis.render.colors import GRID, INK, LINES, MUTED
 
 Group = tuple[int, int, int]
 _MODES = {"inference": "Inference", "training": "Training step"}
@@ -17,15 +15,13 @@ _TICKS = (0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24)
 _SHARE = 0.85  # of the ideal speed-up, beside which the measured ones are read
 
 
-def draw_speedup_points(figure: Any, rows: Sequence[Mapping[str, Any]]) -> bool:
+def draw_speedups(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     """Measured against ideal speed-up over the dense execution, one panel a mode, on logarithmic scales.
 
     Colours are widths, shapes are batch sizes, and open marks are texts longer than the shortest measured. Points of
     one ideal speed-up are drawn beside each other.
     """
     modes = [mode for mode in _MODES if any(row["mode"] == mode for row in rows)]
-    if not modes:
-        return False
     figure.set_size_inches(4.6 * len(modes), 5.4)
     groups = sorted({_group_of(row) for row in rows})
     low = 0.92 * min(1.0, *(row["ragged"]["speedup"] for row in rows))
@@ -42,7 +38,6 @@ def draw_speedup_points(figure: Any, rows: Sequence[Mapping[str, Any]]) -> bool:
             axes.plot(across, up, linestyle="none", markersize=6, **_look(group, groups))
     panels[0].set_ylabel("measured: dense / ragged time")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
-    return True
 
 
 def _draw_guides(axes: Any, low: float, high: float) -> None:

@@ -1,0 +1,1 @@
+"""The sections of the report about the depth that units were given."""

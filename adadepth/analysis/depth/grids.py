@@ -1,0 +1,28 @@
+"""Example grids: what every cell needs, and the depth it was given."""
+
+from __future__ import annotations
+
+from adadepth.analysis.files import RunFiles
+from adadepth.analysis.measure.grids import Grid, depth_panel, distance_panel, facts_of, measure_of
+from adadepth.analysis.render.figure import Boards, Figure, Panel
+from adadepth.analysis.render.section import Section, fill
+
+
+def examples(files: RunFiles) -> Section | None:
+    """The example grids of every evaluated set."""
+    figures = {name: _figure(name, grids, files) for name, grids in files.grids.get("sets", {}).items() if grids}
+    if not figures:
+        return None
+    html = fill("grids", figures=figures, max_depth=files.halting.get("max_depth", "L"))
+    return Section("Examples", "examples", html, list(figures.values()))
+
+
+def _figure(name: str, grids: list[Grid], files: RunFiles) -> Figure:
+    return Figure(f"grids_{name}", [_panel(grid, int(files.grids.get("max_depth", 1))) for grid in grids])
+
+
+def _panel(grid: Grid, max_depth: int) -> Panel:
+    rows, columns = len(grid["cells"]), len(grid["cells"][0])
+    boards = ((measure_of(grid), distance_panel(grid)), ("depth (updates)", depth_panel(grid, max_depth)))
+    description = f"{rows} x {columns} cells, {measure_of(grid)} and depths; {facts_of(grid)}"
+    return Panel(facts_of(grid), Boards(boards, rows, columns), description=description)

@@ -1,0 +1,73 @@
+"""How depth changed over training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from adadepth.analysis.files import RunFiles, depth_histograms, halts, run_unit, series
+from adadepth.analysis.measure.depths import least_depth
+from adadepth.analysis.render.figure import Curves, Figure, Lines, Panel, depth_axis, heat_over_steps, step_axis, thin
+from adadepth.analysis.render.formats import percent, rounded
+from adadepth.analysis.render.section import Section, absent, fill
+from adadepth.analysis.render.table import Column, Table
+
+COLLAPSED_SHARE = 0.99
+MAX_ROWS = 40
+_TOKEN_CURVES = ("mask", "plain", "cls", "sep")
+_CURVES = {"mean": "halting/all/mean", "std": "halting/all/std", "entropy": "halting/entropy",
+           "ponder_cost": "halting/ponder_cost"}  # fmt: skip
+Shares = Sequence[tuple[int, Sequence[float]]]
+
+
+def training(files: RunFiles) -> Section | None:
+    """Shares of depths at every evaluation, mean depths of classes, and the evaluations as a table."""
+    if not halts(files):
+        return None
+    title, histograms = "Depth over training", depth_histograms(files.metrics)
+    if not histograms:
+        otherwise = "metrics.jsonl holds no depth histograms"
+        return Section(title, "training", absent(title, files, "metrics.jsonl", otherwise))
+    first = least_depth(counts for _, counts in histograms)
+    shares = [(step, [count / sum(counts) for count in counts[first:]]) for step, counts in histograms]
+    figure = Figure("depth_over_training", _panels(files, shares, first))
+    collapsed = [step for step, row in shares if max(row) >= COLLAPSED_SHARE]
+    table = _table(files, shares, first)
+    html = fill(
+        "training", figure=figure, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
+        collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
+    )  # fmt: skip
+    return Section(title, "training", html, [figure], [table])
+
+
+def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
+    unit, deepest = run_unit(files), first + len(shares[0][1]) - 1
+    y = depth_axis("mean depth (updates)", deepest, first, air=0.2)
+    return [
+        heat_over_steps(f"Share of {unit}s at each depth", shares, f"share of {unit}s", "depth (updates)", first),
+        Panel("Mean depth by class", Lines(_means(files)), step_axis([step for step, _ in shares]), y,
+              f"Mean depth of {unit} classes over training", 1.08),
+    ]  # fmt: skip
+
+
+def _means(files: RunFiles) -> Curves:
+    """Mean depth over training of at most six classes."""
+    classes = files.halting.get("classes", {})
+    by_label = [name for name in classes if name.startswith("label: ")]
+    names = ("all", "correct", "wrong", *by_label[:3]) if "correct" in classes else ("all", *_TOKEN_CURVES)
+    return [(name, series(files.metrics, f"halting/{name}/mean")) for name in names]
+
+
+def _table(files: RunFiles, shares: Shares, first: int) -> Table:
+    curves = {key: dict(series(files.metrics, name)) for key, name in _CURVES.items()}
+    rows: list[dict[str, Any]] = [
+        {"step": step, "commonest": list(row).index(max(row)) + first, "share": max(row)}
+        | {key: values.get(step) for key, values in curves.items()}
+        for step, row in thin(shares, MAX_ROWS)
+    ]
+    columns = [
+        Column("step"), Column("mean", "mean", rounded(2)), Column("std", "sd", rounded(2)),
+        Column("entropy", "entropy (nats)", rounded(2)), Column("ponder_cost", "ponder cost", rounded(2)),
+        Column("commonest", "commonest depth"), Column("share", "its share", percent),
+    ]  # fmt: skip
+    return Table("depth_over_training", columns, rows)

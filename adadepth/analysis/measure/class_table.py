@@ -1,0 +1,105 @@
+"""Depth by class as a table, and the statistics of an evaluation as text around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adadepth.analysis.measure.depths import first_depth
+from adadepth.analysis.measure.sequence_classes import definition
+from adadepth.analysis.measure.token_classes import CLASS_DEFINITIONS
+from adadepth.analysis.render.formats import percent, rounded
+from adadepth.analysis.render.table import SPARKLINES, Column, Table, Where, as_text, text
+
+
+def class_table(summary: Mapping[str, Any]) -> Table:
+    """The figures by class: what halting.json holds, a row a class."""
+    first, last = first_depth(summary), summary["max_depth"]
+    is_predicted = any("accuracy" in described for described in summary["classes"].values())
+    accuracy: Where = "everywhere" if is_predicted else "file"
+    columns = [
+        Column("class", "class", text, "text", remark="definition"),
+        Column("n"), Column("mean", "mean", rounded(2)), Column("std", "sd", rounded(2)), Column("p10"),
+        Column("median", where="file"), Column("p90"), Column("at_cap", "at cap", percent),
+        *(Column(key, where="file") for key in ("entropy", "remainder", "ponder_cost")),
+        Column("loss", "loss", rounded(2)), Column("loss_n", where="file"),
+        Column("accuracy", "accuracy", percent, where=accuracy), Column("accuracy_n", where="file"),
+        Column("range", f"p10–mean–p90 on {first}…{last}", kind="range", axis=(first, last), where="page"),
+        Column("shape", f"depths {first}…{last}", kind="shape", axis=(first, last), where="view"),
+        *(Column(f"depth_{depth}", where="file") for depth in range(last + 1)),
+    ]  # fmt: skip
+    rows = [_row(name, described, summary.get("unit", "token")) for name, described in summary["classes"].items()]
+    return Table("depth_by_class", columns, rows)
+
+
+def _row(name: str, described: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    defined = definition(name) if unit == "sequence" else CLASS_DEFINITIONS.get(name, definition(name))
+    if not described["n"]:
+        return {"class": name, "definition": f"{defined}: no {unit} of this class in the evaluated set", "n": 0}
+    histogram = described["histogram"]
+    return {
+        "class": name,
+        "definition": defined,
+        **described,
+        "range": (described["p10"], described["mean"], described["p90"]),
+        "shape": [count / described["n"] for count in histogram],
+        **{f"depth_{depth}": count for depth, count in enumerate(histogram)},
+    }
+
+
+def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
+    """The summary of `HaltingStatistics` as text: a header, a line per class, and what is missing with the reason.
+
+    Args:
+        summary: From `HaltingStatistics.summary`.
+        step: Optimiser steps done, for the header.
+
+    Returns:
+        Lines of ASCII without a trailing newline. A figure that is absent shows as `-`.
+    """
+    loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
+    lines = [*_header(summary, step), "", as_text(class_table(summary))]
+    lines += [f"{SPARKLINES}; {loss}, over units that have one", *not_available(summary)]
+    if warning := summary.get("adaptation", {}).get("warning"):
+        lines.append(f"warning: {warning}")
+    return "\n".join(lines)
+
+
+def not_available(summary: Mapping[str, Any]) -> list[str]:
+    """A line for everything that could not be computed, with the reason."""
+    return [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
+
+
+def at_step(step: int | None) -> str:
+    """When something was measured, for a header."""
+    return "" if step is None else f" at step {step:,}"
+
+
+def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
+    everyone, cost = summary["classes"]["all"], summary["cost"]
+    first = [f"halting{at_step(step)}: {summary['n']:,} {summary['unit']}s"]
+    if "mean" in everyone:
+        first.append(
+            f"updates {everyone['mean']:.2f} +- {everyone['std']:.2f} (median {everyone['median']}) "
+            f"of at most {summary['max_depth']}"
+        )
+    first += [f"{key.replace('_', ' ')} {everyone[key]:.3f}" for key in ("remainder", "ponder_cost") if key in everyone]
+    second = cost_ratios(cost)
+    if "executed_over_dense" in cost:
+        second.append(f"executed over dense {cost['executed_over_dense']:.3f}")
+    correlations = (("loss", summary["spearman"].get("all")),
+                    ("difficulty", summary.get("difficulty", {}).get("spearman")))  # fmt: skip
+    for other, found in correlations:
+        if found:
+            interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
+            second.append(f"Spearman(depth, {other}) {found['value']:+.3f} {interval}, n {found['n']:,}")
+    return ["; ".join(part) for part in (first, second) if part]
+
+
+def cost_ratios(cost: Mapping[str, Any]) -> list[str]:
+    """Layer ratio and work, as far as they are known."""
+    found = [f"layer ratio {cost['layer_ratio']:.2f}"] if "layer_ratio" in cost else []
+    if "executed_over_full" in cost:
+        executed, adaptive = cost["executed_over_full"], cost["adaptive_over_full"]
+        found.append(f"work executed {executed:.3f}, needed by the depths {adaptive:.3f} of full depth")
+    return found

@@ -1,0 +1,273 @@
+"""What a figure shows, as plain data: described once, drawn as SVG (`svg`) and as PNG and PDF (`plots`).
+
+A figure has panels, a panel has one mark and two axes. A mark says what is drawn, never how: colours, strokes and fonts
+are the backends'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+Points = Sequence[tuple[float, float]]
+Curves = Sequence[tuple[str, Points]]
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a panel.
+
+    Attributes:
+        title: What it measures, with its unit.
+        span: The values at its two ends.
+        ticks: Where it is labelled; None: at round numbers.
+        names: Texts of the ticks instead of their numbers.
+        percent: Values are shares of one, told in percent.
+    """
+
+    title: str
+    span: Span
+    ticks: Sequence[float] | None = None
+    names: Sequence[str] | None = None
+    percent: bool = False
+
+    def labels(self) -> list[tuple[float, str]]:
+        """(value, text) of every tick."""
+        at = ticks(min(self.span), max(self.span)) if self.ticks is None else self.ticks
+        if self.names is not None:
+            return list(zip(at, self.names, strict=True))
+        return [(value, f"{100 * value:g}%" if self.percent else short(value)) for value in at]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves by name, told apart by dashes besides their colour; few points are marked."""
+
+    curves: Curves
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One bar for every whole x."""
+
+    points: Points
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Shares on top of each other, the first at the bottom: a bar for every whole x from 1.
+
+    Attributes:
+        bars: The shares of every bar.
+        parts: Name and colour of each share.
+        letters: A text above every bar.
+    """
+
+    bars: Sequence[Sequence[float]]
+    parts: Sequence[tuple[str, str]]
+    letters: str = ""
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Shares as colours.
+
+    Attributes:
+        columns: The shares of every column, from y = `bottom`.
+        measure: What the colour shows.
+        left: x of the first column.
+        bottom: y of the first share of a column.
+    """
+
+    columns: Sequence[Sequence[float]]
+    measure: str
+    left: int = 0
+    bottom: int = 0
+
+
+class Dot(NamedTuple):
+    """A point of a scatter plot: where, what a reader who points at it is told, and whether it is marked as special."""
+
+    x: float
+    y: float
+    title: str = ""
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Points in groups, told apart by shape besides colour.
+
+    Attributes:
+        groups: Name and points of each. A marked point gets a ring.
+        line: Through some of the points, drawn behind them.
+        background: Small open circles behind everything.
+    """
+
+    groups: Sequence[tuple[str, Sequence[Dot]]]
+    line: Points = ()
+    background: Points = ()
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Spread along x, with the middle marked: (low, middle, high) for every whole y from 0."""
+
+    rows: Sequence[tuple[float, float, float]]
+
+
+class Cell(NamedTuple):
+    """How one cell of a board is drawn: where, what it says, on what colour, and whether it is marked as a mistake."""
+
+    row: int
+    column: int
+    text: str
+    fill: str
+    ink: str
+    is_wrong: bool = False
+
+
+@dataclass(frozen=True)
+class Boards:
+    """Boards of squares side by side, each with a title above; they have no axes.
+
+    Attributes:
+        boards: Title and cells of each.
+        rows: How many rows of cells each has.
+        columns: How many columns.
+    """
+
+    boards: Sequence[tuple[str, Sequence[Cell]]]
+    rows: int
+    columns: int
+
+
+Mark = Lines | Bars | Stacks | Heat | Scatter | Ranges | Boards
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One drawing.
+
+    Attributes:
+        title: Its heading.
+        mark: What is drawn.
+        x: Horizontal axis; boards have none.
+        y: Vertical axis; likewise.
+        description: Text alternative; none: the title.
+        tall: How much higher than other drawings it is, as a factor.
+    """
+
+    title: str
+    mark: Mark
+    x: Axis | None = None
+    y: Axis | None = None
+    description: str = ""
+    tall: float = 1.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that belong together.
+
+    Attributes:
+        name: Of its files.
+        panels: The drawings, row by row.
+        columns: How many stand beside each other in a file.
+    """
+
+    name: str
+    panels: Sequence[Panel]
+    columns: int = 2
+
+
+# ---- axes
+
+
+def thin(items: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` of the items, evenly chosen, the first and the last among them."""
+    if len(items) <= limit:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / (limit - 1))] for index in range(limit)]
+
+
+def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
+    """Round numbers in [low, high], about `count` of them."""
+    rough = (high - low) / count or 1.0
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough * 0.999)
+    step = float(max(math.ceil(step), 1)) if whole else step
+    first = math.ceil(low / step - 1e-9)
+    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def depth_ticks(max_depth: int, count: int = 12, first: int = 1) -> list[float]:
+    """Whole depths from `first` to the maximum, about `count`, both ends among them."""
+    step = math.ceil((max_depth - first + 1) / count)
+    inner = [float(depth) for depth in range(first, max_depth, step) if max_depth - depth >= step]
+    return [*inner, float(max_depth)]
+
+
+def short(value: float) -> str:
+    """A number for an axis: thousands as k, millions as M, 10^9 as G, no trailing zeros."""
+    for scale, letter in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= scale:
+            return f"{value / scale:g}{letter}"
+    if abs(value) >= 10_000:
+        return f"{value / 1000:g}k"
+    return f"{round(value, 10):g}"
+
+
+def padded(values: Sequence[float], floor: float | None = None) -> Span:
+    """A range around the values with 5 % of air, kept above `floor`."""
+    low, high = min(values), max(values)
+    air = 0.05 * (high - low) or max(0.05 * abs(high), 1e-3)
+    return (low - air if floor is None else max(low - air, floor)), high + air
+
+
+def depth_axis(title: str, max_depth: int, first: int = 1, air: float = 0.5) -> Axis:
+    """The fixed axis of the depths from `first` to L, so that two runs compare."""
+    return Axis(title, (first - air, max_depth + air), depth_ticks(max_depth, first=first))
+
+
+def step_axis(steps: Sequence[int]) -> Axis:
+    """The axis of optimiser steps, from 0 or before."""
+    return Axis("optimiser step", (min(*steps, 0), max(*steps, 1)))
+
+
+def line_panel(title: str, curves: Curves, y_title: str, floor: float | None = None, description: str = "") -> Panel:
+    """Curves over optimiser steps."""
+    points = [point for _, curve in curves for point in curve]
+    x, y = ([values[place] for values in points] for place in (0, 1))
+    spans = step_axis([int(step) for step in x]), Axis(y_title, padded(y, floor))
+    return Panel(title, Lines(curves), *spans, description or f"{title} over training")
+
+
+_MAX_CELLS = 900
+
+
+def heat_over_steps(
+    title: str, history: Sequence[tuple[int, Sequence[float]]], measure: str, y_title: str, first: int = 1,
+    max_cells: int = _MAX_CELLS,
+) -> Panel:  # fmt: skip
+    """Shares of depths, blocks or states (rows) at evaluations (columns, evenly spaced).
+
+    Args:
+        title: Heading.
+        history: (step, shares from `first`). Of too many, an even selection with the first and the last is drawn.
+        measure: What the colour shows.
+        y_title: Title of the axis of depths.
+        first: The lowest depth.
+        max_cells: More are not drawn, unless that left fewer than eight columns.
+    """
+    count, evaluations = len(history[0][1]), len(history)
+    columns = thin(history, max(max_cells // count, 8))
+    at = ticks(0, len(columns) - 1, 6, whole=True)
+    x = Axis("optimiser step", (-0.5, len(columns) - 0.5), at, [short(columns[int(index)][0]) for index in at])
+    description = f"{title}: {first} to {first + count - 1}, at {evaluations} evaluations"
+    y = depth_axis(y_title, first + count - 1, first)
+    return Panel(title, Heat([shares for _, shares in columns], measure, 0, first), x, y, description, 1.08)

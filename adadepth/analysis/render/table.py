@@ -1,0 +1,205 @@
+"""A table, described once: as HTML for the report, text for the console, CSV for programs and LaTeX for papers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from markupsafe import Markup, escape
+
+from adadepth.analysis.render import svg
+from adadepth.analysis.render.figure import Bars, Ranges, Span
+from adadepth.analysis.render.formats import number, plain
+
+_LEVELS = " .:-=+*#%@"
+ABSENT = "–"
+Where = Literal["everywhere", "view", "file", "page"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        key: Of its value in a row, and its heading in CSV.
+        title: Its heading for people; none: the key.
+        write: A value as people read it.
+        kind: `number` and `text` differ in their alignment. The value of a `range` is (low, middle, high), that of a
+            `shape` the shares of the depths from 0; both are drawn.
+        axis: First and last depth of a drawing.
+        where: `view`: for people only; `file`: for programs only; `page`: in the report only.
+        remark: Key of a text that explains the value, in the report.
+        absent: What stands where there is no value.
+    """
+
+    key: str
+    title: str = ""
+    write: Callable[[Any], str] = number
+    kind: Literal["number", "text", "range", "shape"] = "number"
+    axis: tuple[int, int] = (1, 1)
+    where: Where = "everywhere"
+    remark: str = ""
+    absent: str = ABSENT
+
+    @property
+    def heading(self) -> str:
+        """What stands above it."""
+        return self.title or self.key
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values by key; a value that is absent or None is shown as missing. The first column names the row."""
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Any]]
+
+    def of(self, *where: str) -> list[Column]:
+        """The columns of everywhere and of these places."""
+        return [column for column in self.columns if column.where in ("everywhere", *where)]
+
+
+def text(value: Any) -> str:
+    """A value that is no number."""
+    return str(value)
+
+
+# ---- HTML
+
+
+def as_html(table: Table, wide: bool = False) -> Markup:
+    """A table that scrolls sideways where the page is too narrow for it."""
+    columns = table.of("view", "page")
+    head = Markup("").join(
+        Markup('<th scope="col"{}>{}</th>').format(_LEFT if index and column.kind != "number" else "", column.heading)
+        for index, column in enumerate(columns)
+    )
+    body = Markup("").join(
+        Markup("<tr>{}</tr>\n").format(Markup("").join(_html_cells(columns, row))) for row in table.rows
+    )
+    return Markup(
+        '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table{}><thead><tr>{}</tr></thead><tbody>\n{}'
+        "</tbody></table></div>\n"
+    ).format(table.name, Markup(' class="wide"') if wide else "", head, body)
+
+
+_LEFT = Markup(' class="left"')
+_MISSING = Markup(f'<span title="not available">{ABSENT}</span>')
+
+
+def _html_cells(columns: Sequence[Column], row: Mapping[str, Any]) -> list[Markup]:
+    first, *others = columns
+    remark = Markup("<small>{}</small>").format(row[first.remark]) if row.get(first.remark) else ""
+    return [Markup('<th scope="row">{}{}</th>').format(_html_value(first, row), remark),
+            *(_html_cell(column, row) for column in others)]  # fmt: skip
+
+
+def _html_cell(column: Column, row: Mapping[str, Any]) -> Markup:
+    kind = {"number": "", "text": _LEFT}.get(column.kind, Markup(f' class="drawing {column.kind}"'))
+    return Markup("<td{}>{}</td>").format(kind, _html_value(column, row))
+
+
+def _html_value(column: Column, row: Mapping[str, Any]) -> Markup:
+    value = row.get(column.key)
+    if value is None:
+        return _MISSING if column.absent == ABSENT else escape(column.absent)
+    if column.kind == "range":
+        return _drawn_range(value, column.axis)
+    if column.kind == "shape":
+        return _drawn_shape(value[column.axis[0] :], column.axis)
+    return escape(column.write(value))
+
+
+def _drawn_range(value: tuple[float, float, float], axis: tuple[int, int]) -> Markup:
+    low, middle, high = value
+    span: Span = (axis[0], axis[1]) if axis[1] > axis[0] else (axis[0] - 1, axis[1])
+    description = f"mean {middle:.2f}, p10 {low:g}, p90 {high:g} on the axis {axis[0]} to {axis[1]}"
+    return svg.spark(Ranges([value]), span, (-1, 1), description, 180)
+
+
+def _drawn_shape(shares: Sequence[float], axis: tuple[int, int]) -> Markup:
+    values = ", ".join(f"{100 * share:.0f}" for share in shares)
+    description = f"share of each depth from {axis[0]} in %: {values}"
+    bars = Bars(list(enumerate(shares, start=axis[0])))
+    return svg.spark(bars, (axis[0] - 0.5, axis[1] + 0.5), (0, max(shares) or 1), description, 120)
+
+
+# ---- text
+
+
+def as_text(table: Table) -> str:
+    """Lines of plain text: headings, a rule, the rows."""
+    columns = [column for column in table.of("view") if column.kind != "range"]
+    head = [column.heading for column in columns]
+    rows = [[_text_value(column, row) for column in columns] for row in table.rows]
+    widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if index and column.kind == "number" else cell.ljust(width)
+            for index, (cell, width, column) in enumerate(zip(cells, widths, columns, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    return "\n".join(map(plain, [line(head), "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows)]))
+
+
+def _text_value(column: Column, row: Mapping[str, Any]) -> str:
+    value = row.get(column.key)
+    if value is None:
+        return column.absent
+    return sparkline(value[column.axis[0] :]) if column.kind == "shape" else column.write(value)
+
+
+def sparkline(shares: Sequence[float]) -> str:
+    """One character a depth, relative to the highest share; any unit at all shows."""
+    highest, darkest = max(shares, default=0) or 1, len(_LEVELS) - 1
+    return f"|{''.join(_LEVELS[math.ceil(darkest * share / highest)] for share in shares)}|"
+
+
+SPARKLINES = f"shapes from none to the highest of a row: '{_LEVELS}'"
+
+
+# ---- CSV
+
+
+def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of raw values; None where one is missing."""
+    keys = [column.key for column in table.of("file")]
+    return keys, [[row.get(key) for key in keys] for row in table.rows]
+
+
+def as_csv(table: Table) -> str:
+    """Raw values, a row a line; an empty field where one is missing."""
+    keys, rows = as_records(table)
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows([keys, *rows])
+    return written.getvalue()
+
+
+# ---- LaTeX
+
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--",
+    "±": r"$\pm$", "→": r"$\to$",
+})  # fmt: skip
+
+
+def as_latex(table: Table) -> str:
+    """A tabular for the package booktabs; drawings are left out."""
+    columns = [column for column in table.of("view") if column.kind in ("number", "text")]
+    form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))
+    head = _latex_line([column.heading for column in columns])
+    rows = [_latex_line([_text_value(column, row) for column in columns]) for row in table.rows]
+    lines = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
