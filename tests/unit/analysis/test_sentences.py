@@ -104,6 +104,6 @@ def test_iterations_are_kept_where_the_trace_tells_them() -> None:
     trace = DepthTrace("token", ran.sum(dim=-1), batch["attention_mask"].bool(), 4, ran=ran)
     sampler = SentenceSampler(str)
     sampler.update(batch, trace, torch.full(ids.shape, torch.nan), ids)
-    (sentence,) = sampler.sentences()
+    sentence, *_ = sampler.sentences()
     assert sentence["updates"] == [2, 0]
     assert sentence["iterations"] == [[2, 4], []]
