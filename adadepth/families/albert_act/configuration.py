@@ -51,7 +51,7 @@ class AlbertActConfig(AlbertShape):
             arXiv 2202.05826, "recall"), without which a long recurrence forgets what it was asked.
         fixed_depth: Updates that every token gets, and nobody halts: ALBERT of that depth, the rival of equal work.
         position_init: Initial position embeddings: `normal`, as ALBERT's, or `sinusoidal`, see `sinusoids` in
-            `adadepth.families.shared.albert.encoder`; with more than two token types, rows and columns of a grid.
+            `adadepth.families.shared.albert.block`; with more than two token types, rows and columns of a grid.
         execution: `dense` updates every token until the last one has halted; `ragged` running tokens only, with the
             same results; `auto` is ragged where that is faster. A state rule whose halted states keep moving runs
             dense.

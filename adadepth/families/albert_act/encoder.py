@@ -15,7 +15,7 @@ from adadepth.families.albert_act.configuration import AlbertActConfig
 from adadepth.families.albert_act.loops import EncoderResult, StateRecord, run_dense, run_ragged
 from adadepth.families.albert_act.readouts import ReadoutStates
 from adadepth.families.albert_act.recurrence import AlbertActLayer, Dense, Packed, Recurrence
-from adadepth.families.shared.albert.ragged import Kernel
+from adadepth.families.shared.albert.packed_attention import Kernel
 from adadepth.halting.act import CapRemainder, StateRule
 
 

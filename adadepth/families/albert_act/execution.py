@@ -8,7 +8,7 @@ import torch
 
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig, check_execution
-from adadepth.families.shared.albert.ragged import Kernel, choose_kernel
+from adadepth.families.shared.albert.packed_attention import Kernel, choose_kernel
 
 # Multiply-accumulates that one iteration of the whole batch must have for `auto` to run ragged, by kind of device: what
 # has been measured (docs/ragged_execution.md). A device that has not been measured runs dense.

@@ -23,7 +23,7 @@ from adadepth.families.albert_act.outputs import AlbertActOutput, MaskedPredicti
 from adadepth.families.albert_act.pricing import price_tokens
 from adadepth.families.albert_act.readouts import ran_steps, readout_term, slots_of
 from adadepth.families.contract import DepthUnit
-from adadepth.families.shared.albert.encoder import (
+from adadepth.families.shared.albert.block import (
     AlbertAttention,
     AlbertEmbeddings,
     HaltingProjection,
@@ -33,7 +33,7 @@ from adadepth.families.shared.albert.encoder import (
     sinusoids,
     words_of,
 )
-from adadepth.families.shared.albert.ragged import Kernel
+from adadepth.families.shared.albert.packed_attention import Kernel
 from adadepth.families.shared.losses import LossTerm, combine_terms, sum_cross_entropy
 from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
 

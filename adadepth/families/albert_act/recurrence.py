@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.shared.albert.encoder import AlbertLayer, HaltingProjection
-from adadepth.families.shared.albert.ragged import Kernel, Memory, Refresh, count_pairs
+from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection
+from adadepth.families.shared.albert.packed_attention import Kernel, Memory, Refresh, count_pairs
 from adadepth.halting.act import (
     ActState,
     CapRemainder,

@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.families.adalayers.mixing import sinusoidal_positions
 from adadepth.families.par_xl.configuration import ParXLConfig
-from adadepth.families.shared.albert.encoder import eager_attention
+from adadepth.families.shared.albert.block import eager_attention
 
 
 class Context(NamedTuple):

@@ -21,8 +21,8 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError
 from adadepth.families.ponder_albert.configuration import PonderAlbertConfig
 from adadepth.families.ponder_albert.texts import encode_texts
+from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.albert.configuration import derive_config
-from adadepth.families.shared.albert.encoder import HaltingProjection
 from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.albert.stepper import Reading, SteppedAlbert

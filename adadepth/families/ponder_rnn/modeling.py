@@ -19,7 +19,7 @@ from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.families.ponder_rnn.configuration import PonderRnnConfig
-from adadepth.families.shared.albert.encoder import HaltingProjection
+from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.losses import combine_terms, label_count, step_losses
 from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining, ponder_distributions
 from adadepth.families.shared.steps import Objective, StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output

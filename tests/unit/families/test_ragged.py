@@ -8,7 +8,7 @@ from adadepth import AlbertActForPreTraining, AlbertActForSequenceClassification
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act import execution
 from adadepth.families.albert_act.execution import ragged_kernel, repacking_pays
-from adadepth.families.shared.albert import ragged
+from adadepth.families.shared.albert import packed_attention
 from tests.models_support import padded_batch, small_config, spread_depths
 from tests.unit.families.test_albert_act import HEADS, labelled_batch
 
@@ -158,15 +158,15 @@ def test_auto_packs_batches_that_are_worth_it():
 def test_kernels(attention, device, dtype, dropout, kernel):
     config = small_config(attention_probs_dropout_prob=dropout)
     config._attn_implementation = attention
-    assert ragged.choose_kernel(config, torch.device(device), dtype, training=True) == kernel
+    assert packed_attention.choose_kernel(config, torch.device(device), dtype, training=True) == kernel
 
 
 def test_mixed_precision_decides_by_the_precision_of_the_products(monkeypatch):
     config = small_config()
     config._attn_implementation = "sdpa"
-    assert ragged.choose_kernel(config, torch.device("cuda"), torch.float32, training=True) == "padded"
+    assert packed_attention.choose_kernel(config, torch.device("cuda"), torch.float32, training=True) == "padded"
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
-    assert ragged.choose_kernel(config, torch.device("cuda"), torch.float32, training=True) == "varlen"
+    assert packed_attention.choose_kernel(config, torch.device("cuda"), torch.float32, training=True) == "varlen"
 
 
 # ---- the kernels of accelerators, with stand-ins that compute row by row

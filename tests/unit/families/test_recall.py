@@ -10,7 +10,7 @@ import torch
 from adadepth import AlbertActConfig
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.heads import AlbertActForTokenClassification
-from adadepth.families.shared.albert.encoder import sinusoids
+from adadepth.families.shared.albert.block import sinusoids
 
 MASK = torch.tensor([[1] * 9, [1] * 6 + [0] * 3, [1] * 2 + [0] * 7])
 IDS = torch.arange(27).view(3, 9) % 17 + 5

@@ -14,8 +14,8 @@ from transformers import initialization as init
 from transformers.utils import logging
 
 from adadepth.errors import CheckpointError
+from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
-from adadepth.families.shared.albert.encoder import HaltingProjection
 from adadepth.families.shared.albert.stepper import SteppedAlbert
 from adadepth.families.shared.convert import convert_reference_state_dict
 from adadepth.halting.trace import DepthUnit

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
+from adadepth.families.shared.albert.block import AlbertEmbeddings, AlbertLayer, words_of
 from adadepth.families.shared.albert.configuration import AlbertShape
-from adadepth.families.shared.albert.encoder import AlbertEmbeddings, AlbertLayer, words_of
-from adadepth.families.shared.albert.ragged import Refresh, count_pairs
+from adadepth.families.shared.albert.packed_attention import Refresh, count_pairs
 from adadepth.halting.active_set import ActiveSet, pack, take
 
 # Collators pad to this multiple, which accelerators compute fastest with; narrowing a batch keeps it.

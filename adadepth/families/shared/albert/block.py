@@ -16,7 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.families.shared.albert.configuration import AlbertShape
-from adadepth.families.shared.albert.ragged import Attend, Memory, Refresh, attend_packed, remember
+from adadepth.families.shared.albert.packed_attention import Attend, Memory, Refresh, attend_packed, remember
 
 
 class PositionEmbedding(nn.Embedding):
