@@ -14,8 +14,8 @@ def rewrite(config: ExperimentConfig) -> None:
     """`mode=report`: draw figures and report of an earlier run again, from its files."""
     assert config.run is not None, "validated"
     directory = resolve_run(config.run, config)
-    draw_figures(directory)
     print(f"report: {write_report(directory)}", flush=True)
+    draw_figures(directory)  # most of the time: whoever waits for the page has it
 
 
 def optimised(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:

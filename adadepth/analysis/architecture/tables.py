@@ -62,7 +62,7 @@ def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
 def history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
     """The architecture at every evaluation, with the perplexity of the first kind of them."""
     columns = [
-        Column("step"), Column("string", "most probable operations", text, "text"),
+        Column("step"), Column("string", "most probable operations", text, "code"),
         Column("expected_blocks", "blocks expected", rounded(2)),
         Column("mean_entropy", "mean entropy (nats)", rounded(3)), Column("temperature", "temperature", rounded(3)),
         Column("perplexity", f"perplexity, {first}" if first else "perplexity", rounded(2)),
@@ -114,7 +114,7 @@ def quality_table(comparison: Mapping[str, Any]) -> Table:
     """Networks of several architectures, and how good they are."""
     rows = compared_rows(comparison)
     columns = [
-        Column("label", "network", text, "text", remark="kind"), Column("architecture", "architecture", text, "text"),
+        Column("label", "network", text, "text", remark="kind"), Column("architecture", "architecture", text, "code"),
         Column("counts", "s/f/-", text), Column("parameters"),
         *(Column(name, QUALITIES[name], rounded(4)) for name in measured_qualities(rows)),
         Column("set", "set", text, "text", absent=NOT_MEASURED),

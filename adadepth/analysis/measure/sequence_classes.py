@@ -54,7 +54,8 @@ def bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
         return tuple(distinct[:-1].tolist())
     levels = torch.arange(1, buckets, dtype=torch.float64) / buckets
     borders = values.double().quantile(levels, interpolation="lower").long().unique()
-    return tuple(border for border in borders.tolist() if border < int(distinct[-1]))
+    inner = tuple(border for border in borders.tolist() if border < int(distinct[-1]))
+    return inner or (int(distinct[-2]),)[: buckets - 1]  # the largest value may be most of the set
 
 
 @dataclass(frozen=True)

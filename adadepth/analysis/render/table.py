@@ -28,8 +28,8 @@ class Column:
         key: Of its value in a row, and its heading in CSV.
         title: Its heading for people; none: the key.
         write: A value as people read it.
-        kind: `number` and `text` differ in their alignment. The value of a `range` is (low, middle, high), that of a
-            `shape` the shares of the depths from 0; both are drawn.
+        kind: `number` and `text` differ in their alignment; `code` is text whose letters stand below each other. The
+            value of a `range` is (low, middle, high), that of a `shape` the shares of the depths from 0: drawings.
         axis: First and last depth of a drawing.
         where: `view`: for people only; `file`: for programs only; `page`: in the report only.
         remark: Key of a text that explains the value, in the report.
@@ -39,7 +39,7 @@ class Column:
     key: str
     title: str = ""
     write: Callable[[Any], str] = number
-    kind: Literal["number", "text", "range", "shape"] = "number"
+    kind: Literal["number", "text", "code", "range", "shape"] = "number"
     axis: tuple[int, int] = (1, 1)
     where: Where = "everywhere"
     remark: str = ""
@@ -89,6 +89,7 @@ def as_html(table: Table, wide: bool = False) -> Markup:
 
 
 _LEFT = Markup(' class="left"')
+_CLASSES = {"number": "", "text": _LEFT, "code": Markup(' class="string"')}
 _MISSING = Markup(f'<span title="not available">{ABSENT}</span>')
 
 
@@ -100,7 +101,7 @@ def _html_cells(columns: Sequence[Column], row: Mapping[str, Any]) -> list[Marku
 
 
 def _html_cell(column: Column, row: Mapping[str, Any]) -> Markup:
-    kind = {"number": "", "text": _LEFT}.get(column.kind, Markup(f' class="drawing {column.kind}"'))
+    kind = _CLASSES.get(column.kind, Markup(f' class="drawing {column.kind}"'))
     return Markup("<td{}>{}</td>").format(kind, _html_value(column, row))
 
 
@@ -193,7 +194,7 @@ _LATEX = str.maketrans({
 
 def as_latex(table: Table) -> str:
     """A tabular for the package booktabs; drawings are left out."""
-    columns = [column for column in table.of("view") if column.kind in ("number", "text")]
+    columns = [column for column in table.of("view") if column.kind in ("number", "text", "code")]
     form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))
     head = _latex_line([column.heading for column in columns])
     rows = [_latex_line([_text_value(column, row) for column in columns]) for row in table.rows]
