@@ -17,8 +17,9 @@ from adadepth.analysis.files import HALTING, RunFiles, read_run, write_rivals
 from adadepth.analysis.render.console import difficulty_table, grid_picture, rivals_table
 from adadepth.analysis.render.plots import draw_figures
 from adadepth.analysis.render.report import write_report
-from adadepth.config import AlbertActModelConfig, BudgetConfig, ExperimentConfig
+from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
+from adadepth.families.registry import family
 from adadepth.training.run_directory import resolve_run
 
 SUFFIX = "_rival"
@@ -54,7 +55,9 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
         CheckpointError: If that run is not finished, or has no measured work.
     """
     assert config.rival_of is not None
-    assert isinstance(config.model, AlbertActModelConfig), "validated"
+    about = family(config.model.name)
+    assert about.fixed_depth is not None, "validated"
+    assert about.depth is not None
     directory = resolve_run(config.rival_of, config, needs=HALTING)
     files = read_run(directory)
     share = files.halting.get("cost", {}).get("executed_over_full")
@@ -64,7 +67,7 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     rival = dataclasses.replace(
         config,
         name=config.name + SUFFIX,
-        model=dataclasses.replace(config.model, fixed_depth=depth, num_hidden_layers=depth),
+        model=dataclasses.replace(config.model, **{about.fixed_depth: depth, about.depth: depth}),
         budget=BudgetConfig(),
         rival_of=str(directory),
     )
