@@ -7,6 +7,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from adadepth.config import DATASET_SCHEMAS, DatasetConfig, ExperimentConfig, ModelConfig
+from adadepth.explanations import register_resolver
 from adadepth.families.registry import families
 
 
@@ -21,6 +22,7 @@ def register_schema() -> None:
     Raises:
         ConfigError: If the family of an installed package is broken.
     """
+    register_resolver()
     store = ConfigStore.instance()
     store.store(name="schema", node=ExperimentConfig)
     groups: dict[str, Mapping[str, type]] = {"model": model_schemas(), "dataset": DATASET_SCHEMAS}

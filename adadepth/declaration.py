@@ -109,7 +109,8 @@ def setting(
 
 def declared(settings: type) -> dict[str, Declared]:
     """What is declared of every field of a dataclass, by name, in order; fields made otherwise are left out."""
-    return {field.name: field.metadata[_KEY] for field in dataclasses.fields(settings) if _KEY in field.metadata}
+    fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
+    return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}
 
 
 def out_of_range(settings: Any, prefix: str = "") -> Iterator[str]:
