@@ -6,12 +6,13 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.config import ExperimentConfig, ParXLModelConfig, SearchMethod, StreamConfig, TokenizerConfig
+from adadepth.config import ExperimentConfig, SearchMethod, StreamConfig, TokenizerConfig
 from adadepth.data.streams.load import LanguageData, load_language_data
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
+from adadepth.families.par_xl.settings import ParXLSettings
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
@@ -38,7 +39,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data, with any memory, and write a report; returns the metrics."""
     args = training_arguments(config, "unused until the run's folder is known")
     path = model_path(config)
-    assert isinstance(config.model, ParXLModelConfig), "validated"
+    assert isinstance(config.model, ParXLSettings), "validated"
     model = load_language_model(path, config.model, overridden_model_settings())
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     data = load_data(config, args, tokenizer)
@@ -58,7 +59,7 @@ def load_data(
     """
     dataset, model = config.dataset, config.model
     assert isinstance(dataset, StreamConfig), "validated"
-    assert isinstance(model, ParXLModelConfig), "validated"
+    assert isinstance(model, ParXLSettings), "validated"
     searches = model.architecture is None if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
 
@@ -80,7 +81,7 @@ def load_data(
 def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
     """A new network as the settings describe it, with a word for every one of the tokenizer."""
     search, model = config.search, config.model
-    assert isinstance(model, ParXLModelConfig), "validated"
+    assert isinstance(model, ParXLSettings), "validated"
     set_seed(config.seed)
     gates: dict[str, Any] = {
         "tau_start": search.tau_start,
