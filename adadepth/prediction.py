@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from adadepth import families
 from adadepth.data.padding import padded, sequence_columns
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.sampler import longest_first
@@ -22,6 +22,7 @@ from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_pa
 from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, DataError, nearest
 from adadepth.families.build import read_config
+from adadepth.families.registry import families, load
 from adadepth.families.shared.losses import label_count
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.places import resolve_place
@@ -30,20 +31,8 @@ logger = logging.getLogger(__name__)
 
 _Answers = list[dict[int, tuple[str, float]]]  # of each text: position to label and score
 
-_MODELS: dict[str, type[PreTrainedModel]] = {
-    name: getattr(families, name)
-    for name in (
-        "AdaLayersForSequenceClassification",
-        "AdaLayersForTokenClassification",
-        "AlbertActForMaskedLM",
-        "AlbertActForPreTraining",
-        "AlbertActForSequenceClassification",
-        "AlbertActForTokenClassification",
-        "MultiExitAlbertForSequenceClassification",
-        "PlainAlbertForSequenceClassification",
-        "PonderAlbertForSequenceClassification",
-    )
-} | {"AlbertForSequenceClassification": families.PlainAlbertForSequenceClassification}
+# Kinds of heads that say something of a text or of its tokens.
+_PREDICTING = ("classification", "tagging", "pretraining")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -89,6 +78,36 @@ class Prediction:
     tokens: list[TokenPrediction] | None = None
 
 
+@cache
+def predicting_models() -> dict[str, type[PreTrainedModel]]:
+    """Every class that can predict texts, by the name that a checkpoint gives it."""
+    found: dict[str, type[PreTrainedModel]] = {}
+    for each in (each for each in families().values() if not each.reads_vectors):
+        places = [*(each.heads[kind] for kind in _PREDICTING if kind in each.heads)]
+        places += [place for auto, place in each.auto.items() if auto == "AutoModelForMaskedLM"]
+        found |= {model.__name__: model for model in map(load, places)}
+        # A head that is one of transformers' own under another name reads its checkpoints.
+        found |= {base.__name__: model for model in map(load, places) for base in model.__bases__ if _is_head(base)}
+    return found
+
+
+def _is_head(base: type) -> bool:
+    """Whether a base is a model of transformers that predicts, and not one of its abstract classes."""
+    return base.__module__.startswith("transformers.models.") and not base.__name__.endswith("PreTrainedModel")
+
+
+def _fills_masks(model: Any) -> bool:
+    heads = (each.heads["pretraining"] for each in families().values() if "pretraining" in each.heads)
+    return isinstance(model, tuple(map(load, heads)))
+
+
+def _first_tokens(model: Any) -> int:
+    """How many [CLS] its texts begin with; 0 leaves them to the tokenizer."""
+    known = families().get(model.config.model_type)
+    place = None if known is None else known.first_tokens
+    return 1 if place is None else load(place)(model.config)["cls_tokens"]
+
+
 class Pipeline:
     """A model and its tokenizer; a call with texts makes batches of about equal length and predicts.
 
@@ -114,7 +133,7 @@ class Pipeline:
         exit_rule: str | ExitRule | None = None,
         max_length: int | None = None,
     ) -> None:
-        if not isinstance(model, tuple(_MODELS.values())):
+        if not isinstance(model, tuple(predicting_models().values())):
             raise ConfigError(f"model: {_cannot(type(model).__name__)}")
         if batch_size < 1:
             raise ConfigError(f"batch_size={batch_size}: must be at least 1")
@@ -122,8 +141,8 @@ class Pipeline:
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.exit_rule = _checked_rule(exit_rule, model)
-        self.fills_masks = isinstance(model, families.AlbertActForPreTraining)
-        cls_tokens = 0 if model.config.model_type == "adalayers" else getattr(model.config, "cls_tokens", 1)
+        self.fills_masks = _fills_masks(model)
+        cls_tokens = _first_tokens(model)
         _check_tokenizer(tokenizer, [*needed_tokens(cls_tokens), *(["mask_token"] if self.fills_masks else [])], model)
         self.layout = _layout(model, tokenizer, cls_tokens, max_length)
 
@@ -142,10 +161,10 @@ class Pipeline:
         place = resolve_place("model", str(path))
         config = read_config("model", place)
         architecture = str(next(iter(config.architectures or [config.model_type])))
-        if architecture not in _MODELS:
+        if architecture not in predicting_models():
             raise CheckpointError(f"model={path}: {_cannot(architecture)}")
         try:
-            model = _MODELS[architecture].from_pretrained(place)
+            model = predicting_models()[architecture].from_pretrained(place)
             tokenizer: Any = AutoTokenizer.from_pretrained(place)
         except OSError as error:
             raise CheckpointError(f"model={path}: {str(error).splitlines()[0]}") from error
@@ -261,8 +280,8 @@ class Pipeline:
 
 def _cannot(architecture: str) -> str:
     """Why a model is refused."""
-    allowed = ", ".join(_MODELS)
-    return f"{architecture} cannot predict texts{nearest(architecture, _MODELS)}; those that can are {allowed}"
+    known = predicting_models()
+    return f"{architecture} cannot predict texts{nearest(architecture, known)}; those that can are {', '.join(known)}"
 
 
 def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
