@@ -23,7 +23,7 @@ from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, DataError, nearest
 from adadepth.families.build import read_config
 from adadepth.families.contract import PredictsEveryStep
-from adadepth.families.registry import families, family, load
+from adadepth.families.registry import families, load
 from adadepth.families.shared.losses import label_count
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.places import resolve_place
@@ -115,9 +115,8 @@ class Pipeline:
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.exit_rule = _checked_rule(exit_rule, model)
-        about = family(model.config.model_type)
-        self.fills_masks = "pretraining" in about.heads and isinstance(model, about.head("pretraining"))
-        first: dict[str, Any] = {} if about.first_tokens is None else load(about.first_tokens)(model.config)
+        self.fills_masks = isinstance(model, _mask_fillers())
+        first = _first_tokens(model.config)
         cls_tokens = first.get("cls_tokens", 1)
         _check_tokenizer(tokenizer, [*needed_tokens(cls_tokens), *(["mask_token"] if self.fills_masks else [])], model)
         self.layout = _layout(model, tokenizer, cls_tokens, first.get("double_cls_pairs", "first"), max_length)
@@ -263,6 +262,16 @@ def _models() -> dict[str, type[PreTrainedModel]]:
     places += [each.auto[name] for each in readers for name in _AUTO if name in each.auto]
     found = {place.rpartition(":")[2]: load(place) for place in places}
     return dict(sorted(found.items()))
+
+
+def _mask_fillers() -> tuple[type[PreTrainedModel], ...]:
+    return tuple(each.head("pretraining") for each in families().values() if "pretraining" in each.heads)
+
+
+def _first_tokens(config: Any) -> dict[str, Any]:
+    """How texts begin, as arguments of `Layout`; empty for one [CLS], also of families that nobody knows."""
+    about = families().get(config.model_type)
+    return {} if about is None or about.first_tokens is None else load(about.first_tokens)(config)
 
 
 def _model_class(architecture: str) -> type[PreTrainedModel] | None:
