@@ -4,9 +4,7 @@ The hints are worked out after Hydra has failed, from what its exceptions carry:
 of a group that the same command line is about to switch.
 """
 
-import dataclasses
 import re
-from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from adadepth.config import DATASET_SCHEMAS, MODEL_SCHEMAS, DatasetConfig, ExperimentConfig, ModelConfig
+from adadepth.composition import known_keys
 from adadepth.errors import UserError, nearest
 
 
@@ -50,21 +48,6 @@ def known_configs(configs: Path) -> list[str]:
     return sorted(path.stem for path in configs.glob("*.yaml"))
 
 
-def known_keys(schema: type = ExperimentConfig, prefix: str = "") -> Iterator[str]:
-    """Yield every public key, e.g. ``trainer.learning_rate``, of all families of models and kinds of data."""
-    kinds: dict[Any, Any] = {ModelConfig: MODEL_SCHEMAS, DatasetConfig: DATASET_SCHEMAS}
-    for field in dataclasses.fields(schema):
-        key = prefix + field.name
-        yield key
-        nested = kinds[field.type].values() if field.type in kinds else [field.type]
-        yield from dict.fromkeys(
-            name
-            for node in nested
-            if isinstance(node, type) and dataclasses.is_dataclass(node)
-            for name in known_keys(node, f"{key}.")
-        )
-
-
 def _missing_config(error: MissingConfigException, configs: Path) -> str:
     missing = error.missing_cfg_file or ""
     if error.options is None and "/" not in missing:
@@ -86,9 +69,12 @@ def _unknown_override(error: Exception, configs: Path) -> str | None:
 
 
 def _unknown_key(key: str) -> str:
+    """Say that a key is not in this configuration; it may well be one of another data set or family."""
     keys = sorted(set(known_keys()))
     parent, _, leaf = key.rpartition(".")
     siblings = [name for name in keys if name.rpartition(".")[0] == parent]
+    if key in keys:
+        return f"{key}: this {parent or 'configuration'} has no such key; others have"
     leaves = [name for name in keys if name.rpartition(".")[2] == leaf]
     matches = get_close_matches(key, siblings, 2, 0.75) or leaves[:2] or get_close_matches(key, keys, 1)
     hint = f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""

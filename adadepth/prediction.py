@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,16 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from adadepth import families
 from adadepth.data.padding import padded, sequence_columns
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.sampler import longest_first
-from adadepth.data.text.layout import Layout
+from adadepth.data.text.layout import DoubleCls, Layout
 from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_parts
 from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, DataError, nearest
 from adadepth.families.build import read_config
 from adadepth.families.contract import PredictsEveryStep
+from adadepth.families.registry import families, load
 from adadepth.families.shared.losses import label_count
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.places import resolve_place
@@ -31,20 +32,11 @@ logger = logging.getLogger(__name__)
 
 _Answers = list[dict[int, tuple[str, float]]]  # of each text: position to label and score
 
-_MODELS: dict[str, type[PreTrainedModel]] = {
-    name: getattr(families, name)
-    for name in (
-        "AdaLayersForSequenceClassification",
-        "AdaLayersForTokenClassification",
-        "AlbertActForMaskedLM",
-        "AlbertActForPreTraining",
-        "AlbertActForSequenceClassification",
-        "AlbertActForTokenClassification",
-        "MultiExitAlbertForSequenceClassification",
-        "PlainAlbertForSequenceClassification",
-        "PonderAlbertForSequenceClassification",
-    )
-} | {"AlbertForSequenceClassification": families.PlainAlbertForSequenceClassification}
+# The models that predict texts: heads of families by kind of task, and what they register with transformers.
+_HEADS = ("classification", "tagging", "pretraining")
+_AUTO = tuple(
+    f"AutoModelFor{kind}" for kind in ("SequenceClassification", "TokenClassification", "PreTraining", "MaskedLM")
+)
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -115,7 +107,7 @@ class Pipeline:
         exit_rule: str | ExitRule | None = None,
         max_length: int | None = None,
     ) -> None:
-        if not isinstance(model, tuple(_MODELS.values())):
+        if not isinstance(model, tuple(_models().values())):
             raise ConfigError(f"model: {_cannot(type(model).__name__)}")
         if batch_size < 1:
             raise ConfigError(f"batch_size={batch_size}: must be at least 1")
@@ -123,10 +115,11 @@ class Pipeline:
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.exit_rule = _checked_rule(exit_rule, model)
-        self.fills_masks = isinstance(model, families.AlbertActForPreTraining)
-        cls_tokens = 0 if model.config.model_type == "adalayers" else getattr(model.config, "cls_tokens", 1)
+        self.fills_masks = isinstance(model, _mask_fillers())
+        first = _first_tokens(model.config)
+        cls_tokens = first.get("cls_tokens", 1)
         _check_tokenizer(tokenizer, [*needed_tokens(cls_tokens), *(["mask_token"] if self.fills_masks else [])], model)
-        self.layout = _layout(model, tokenizer, cls_tokens, max_length)
+        self.layout = _layout(model, tokenizer, cls_tokens, first.get("double_cls_pairs", "first"), max_length)
 
     @classmethod
     def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
@@ -143,10 +136,11 @@ class Pipeline:
         place = resolve_place("model", str(path))
         config = read_config("model", place)
         architecture = str(next(iter(config.architectures or [config.model_type])))
-        if architecture not in _MODELS:
+        model_class = _model_class(architecture)
+        if model_class is None:
             raise CheckpointError(f"model={path}: {_cannot(architecture)}")
         try:
-            model = _MODELS[architecture].from_pretrained(place)
+            model = model_class.from_pretrained(place)
             tokenizer: Any = AutoTokenizer.from_pretrained(place)
         except OSError as error:
             raise CheckpointError(f"model={path}: {str(error).splitlines()[0]}") from error
@@ -260,10 +254,37 @@ class Pipeline:
         return tokens
 
 
+@cache
+def _models() -> dict[str, type[PreTrainedModel]]:
+    """The classes that predict texts, by name."""
+    readers = [each for each in families().values() if not each.reads_vectors]
+    places = [each.heads[kind] for each in readers for kind in _HEADS if kind in each.heads]
+    places += [each.auto[name] for each in readers for name in _AUTO if name in each.auto]
+    found = {place.rpartition(":")[2]: load(place) for place in places}
+    return dict(sorted(found.items()))
+
+
+def _mask_fillers() -> tuple[type[PreTrainedModel], ...]:
+    return tuple(each.head("pretraining") for each in families().values() if "pretraining" in each.heads)
+
+
+def _first_tokens(config: Any) -> dict[str, Any]:
+    """How texts begin, as arguments of `Layout`; empty for one [CLS], also of families that nobody knows."""
+    about = families().get(config.model_type)
+    return {} if about is None or about.first_tokens is None else load(about.first_tokens)(config)
+
+
+def _model_class(architecture: str) -> type[PreTrainedModel] | None:
+    """The class of that name, or else one that extends transformers' class of that name and reads its checkpoints."""
+    models = _models()
+    extending = (one for one in models.values() if architecture in (base.__name__ for base in one.__mro__))
+    return models.get(architecture) or next(extending, None)
+
+
 def _cannot(architecture: str) -> str:
     """Why a model is refused."""
-    allowed = ", ".join(_MODELS)
-    return f"{architecture} cannot predict texts{nearest(architecture, _MODELS)}; those that can are {allowed}"
+    allowed = ", ".join(_models())
+    return f"{architecture} cannot predict texts{nearest(architecture, _models())}; those that can are {allowed}"
 
 
 def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
@@ -288,11 +309,11 @@ def _check_tokenizer(tokenizer: Any, needed: Sequence[str], model: Any) -> None:
         raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {known}; give the model's own")
 
 
-def _layout(model: Any, tokenizer: Any, cls_tokens: int, max_length: int | None) -> Layout:
+def _layout(model: Any, tokenizer: Any, cls_tokens: int, pairs: DoubleCls, max_length: int | None) -> Layout:
     """How the model was trained to read texts."""
     longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
     length = longest if max_length is None else max_length
-    layout = Layout.of(tokenizer, length, cls_tokens, getattr(model.config, "double_cls_pairs", "first"))
+    layout = Layout.of(tokenizer, length, cls_tokens, pairs)
     shortest = layout.pair.size + 2  # a token of each text
     if not shortest <= length <= longest:
         raise ConfigError(f"max_length={max_length}: must be from {shortest} to {longest}")

@@ -28,7 +28,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.config import ExperimentConfig, register_schema
+from adadepth.composition import register_schema
+from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError, UserError
 from adadepth.hints import explain, known_configs
 from adadepth.validation import checked
@@ -55,8 +56,8 @@ def main() -> None:
     """Run the command line ``sys.argv`` and exit; mistakes end in one line, everything else keeps its traceback."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
     previous = signal.signal(signal.SIGTERM, _terminate)
-    register_schema()
     try:
+        register_schema()
         sys.argv[1:] = _arguments(sys.argv[1:])
         run_job()
     except (UserError, HydraException, OmegaConfBaseException) as error:

@@ -19,23 +19,17 @@ from adadepth.checks.data import (
     check_text,
     check_tokenizer,
 )
+from adadepth.checks.families import check_family, check_halting_stage
 from adadepth.checks.generated import check_generated
-from adadepth.checks.models import check_adalayers, check_model, check_par_xl, check_search
 from adadepth.checks.questions import check_choices, check_questions
-from adadepth.checks.ranges import check_ranges
 from adadepth.checks.training import check_trainer
 from adadepth.config import (
-    AdaLayersModelConfig,
-    AlbertActModelConfig,
     CorpusConfig,
     DatasetConfig,
     ExperimentConfig,
     GeneratedConfig,
     Mode,
-    ModelConfig,
     ParityConfig,
-    ParXLModelConfig,
-    PonderRnnModelConfig,
     Representation,
     Sink,
     StreamConfig,
@@ -45,25 +39,29 @@ from adadepth.config import (
     labels_tokens,
     to_config,
 )
+from adadepth.debugging import given_keys, shrunk
+from adadepth.declaration import out_of_range
 from adadepth.errors import ConfigError, nearest
+from adadepth.families.registry import Family, families, family, one_of, with_head
 
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
-PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy", "ponder_loss")
+PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
 
 LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
 
-_LOSS_PARTS = {
-    "adalayers": ("entropy_loss", "depth_loss"),
-    "albert_act": ("ponder_loss",),
-    "ponder_albert": ("kl_loss",),
-    "ponder_rnn": ("kl_loss",),
+# Task -> the head that a family needs for it; a fine-tuned one depends on the data.
+_HEADS = {
+    Task.pretrain: "pretraining",
+    Task.language_model: "language_model",
+    Task.architecture_search: "search",
 }
 
 
 def checked(composed: DictConfig) -> ExperimentConfig:
     """Turn a composed configuration into typed objects and validate it; Hydra's own node is left out."""
+    given = given_keys(composed)
     if "hydra" in composed:
         composed = copy.deepcopy(composed)
         with open_dict(composed):
@@ -71,6 +69,10 @@ def checked(composed: DictConfig) -> ExperimentConfig:
     if unknown := list(_unknown_keys(composed)):
         raise ConfigError("\n".join(f"{key}: unknown key; leave out the + that forces it in" for key in unknown))
     config = to_config(composed)
+    if not isinstance(config.model, family(config.model.name).settings):
+        raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; say model=...")
+    if config.small:
+        config = shrunk(config, given)
     validate(config)
     return config
 
@@ -78,7 +80,7 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        check_ranges, _task, check_model, check_adalayers, check_par_xl, check_search, check_budget, check_text,
+        out_of_range, _task, check_halting_stage, check_family, check_budget, check_text,
         check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions,
         check_choices, check_parity, check_generated, check_trainer, _mode, _names, _extras,
     )  # fmt: skip
@@ -99,38 +101,37 @@ def _unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
 
 def _task(config: ExperimentConfig) -> Iterator[str]:
     """Which models and data a task takes, and what only some tasks and modes read."""
-    model, dataset = config.model, config.dataset
+    dataset, about = config.dataset, family(config.model.name)
+    wanted = _HEADS.get(config.task)
     if config.task is Task.pretrain:
         if not isinstance(dataset, CorpusConfig):
             yield f"dataset={dataset.name}: task=pretrain reads a corpus, e.g. dataset=python_docs"
-        if not isinstance(model, AlbertActModelConfig):
-            yield f"model={model.name}: task=pretrain trains albert_act, e.g. model=albert_act_mini"
     elif config.task is not Task.finetune:
         if not isinstance(dataset, StreamConfig):
             yield f"dataset={dataset.name}: task={config.task} reads streams of text, e.g. dataset=stream_python_docs"
-        if not isinstance(model, ParXLModelConfig):
-            yield f"model={model.name}: task={config.task} trains par_xl, e.g. model=par_xl_mini"
-        return
     elif isinstance(dataset, TextConfig):
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
-    elif isinstance(model, ParXLModelConfig):
-        yield f"model={model.name}: task=finetune has no classifier of this family"
-    if labels_tokens(dataset):
-        yield from _tagging(model, dataset)
-    vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
-    if isinstance(model, PonderRnnModelConfig) != vectors and not isinstance(dataset, TextConfig):
-        wanted = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens, e.g. ponder_albert"
-        yield f"model={model.name}: dataset={dataset.name} needs {wanted}"
-
-
-def _tagging(model: ModelConfig, dataset: DatasetConfig) -> Iterator[str]:
-    """Which models have a classifier of tokens, and can read the symbols of generated data."""
-    if isinstance(model, AlbertActModelConfig):
+    elif "classification" not in about.heads and not labels_tokens(dataset):
+        yield f"model={about.name}: task=finetune has no classifier of this family"
+    if wanted is not None:
+        if wanted not in about.heads:
+            yield f"model={about.name}: task={config.task} trains {one_of(with_head(wanted))}"
         return
-    if isinstance(dataset, GeneratedConfig):
-        yield f"model={model.name}: dataset={dataset.name} labels symbols of its own, for albert_act"
-    elif not isinstance(model, AdaLayersModelConfig):
-        yield f"model={model.name}: dataset={dataset.name} tags words, for albert_act or adalayers"
+    if labels_tokens(dataset):
+        yield from _tagging(about, dataset)
+    vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
+    if about.reads_vectors != vectors and not isinstance(dataset, TextConfig):
+        needed = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens"
+        yield f"model={about.name}: dataset={dataset.name} needs {needed}"
+
+
+def _tagging(about: Family, dataset: DatasetConfig) -> Iterator[str]:
+    """Which models have a classifier of tokens, and can read the symbols of generated data."""
+    able = [name for name in with_head("tagging") if families()[name].own_symbols]
+    if isinstance(dataset, GeneratedConfig) and about.name not in able:
+        yield f"model={about.name}: dataset={dataset.name} labels symbols of its own, for {one_of(able)}"
+    elif "tagging" not in about.heads:
+        yield f"model={about.name}: dataset={dataset.name} tags words, for {one_of(with_head('tagging'))}"
 
 
 def _mode(config: ExperimentConfig) -> Iterator[str]:
@@ -146,8 +147,9 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield "run: mode=report needs it (a run directory, or `latest`)"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
         yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
-    if config.rival_of is not None and not isinstance(config.model, AlbertActModelConfig):
-        yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with albert_act"
+    if config.rival_of is not None and family(config.model.name).fixed_depth is None:
+        able = one_of(name for name, each in families().items() if each.fixed_depth is not None)
+        yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"
     if config.rival_of is not None and config.seeds > 1:
         yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
@@ -178,21 +180,20 @@ def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
     names = _metrics_of_joint_training(config)
     if not config.halting.alone:
         return names
-    others = {"task_loss", *_LOSS_PARTS.get(config.model.name, ())}
+    others = {"task_loss", *family(config.model.name).reported_losses(config.model)}
     return ("halting_loss", *(name for name in names if name not in others))
 
 
 def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
     dataset = config.dataset
-    readouts = ("readouts_loss",) if getattr(config.model, "readout_weight", 0) > 0 else ()
     if isinstance(dataset, StreamConfig):
         return LANGUAGE_METRICS
+    losses = family(config.model.name).reported_losses(config.model)
     if isinstance(dataset, CorpusConfig):
-        return (*PRETRAINING_METRICS, *readouts)
-    losses = ("loss", "task_loss", *_LOSS_PARTS.get(config.model.name, ()), *readouts)
+        return (*PRETRAINING_METRICS, *losses)
     drawn = ["token_accuracy" if labels_tokens(dataset) else "accuracy"]
     metrics = dataset.metrics if isinstance(dataset, TableConfig) else drawn
-    return (*losses, "score", *map(metric_key, metrics))
+    return ("loss", "task_loss", *losses, "score", *map(metric_key, metrics))
 
 
 def _evaluation_metric(key: str, value: str, metric: str, known: tuple[str, ...]) -> Iterator[str]:

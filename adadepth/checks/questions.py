@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from adadepth.analysis.measure.quality import Problem, check_metrics
 from adadepth.config import (
-    AlbertActModelConfig,
     ChoiceConfig,
     ExperimentConfig,
     QuestionConfig,
@@ -13,6 +12,7 @@ from adadepth.config import (
     Task,
 )
 from adadepth.errors import ConfigError
+from adadepth.families.registry import family, one_of, with_head
 
 _SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]
 
@@ -30,8 +30,6 @@ def check_questions(config: ExperimentConfig) -> Iterator[str]:
             f"{dataset.sequence_length} leaves after dataset.max_question_length={dataset.max_question_length} and "
             f"{_SPECIAL_TOKENS} special tokens; else text between two windows is lost"
         )
-    if weight := getattr(config.model, "readout_weight", 0):
-        yield f"model.readout_weight={weight:g}: question answering has no readouts; set it to 0"
     if dataset.labels is not None:
         yield f"dataset.labels={dataset.labels}: questions are answered with text, not with a class"
     if dataset.null_score_threshold and not dataset.unanswerable:
@@ -63,11 +61,8 @@ def _common(config: ExperimentConfig, dataset: TableConfig, problem: Problem, wh
     """Source, metrics and family, and that the exits are those of the model."""
     if dataset.source is Source.embedded:
         yield f"dataset.source=embedded: {dataset.name} is read from the hub or local files"
-    if config.task is Task.finetune and not isinstance(config.model, AlbertActModelConfig):
-        yield (
-            f"model={config.model.name}: dataset={dataset.name} {what}, for albert_act only, "
-            "e.g. model=albert_act_pretrained"
-        )
+    if config.task is Task.finetune and problem not in family(config.model.name).heads:
+        yield f"model={config.model.name}: dataset={dataset.name} {what}, for {one_of(with_head(problem))} only"
     if config.exit_rules:
         yield (
             f"exit_rules={config.exit_rules}: dataset={dataset.name} {what}; read only with classes, values and tags"

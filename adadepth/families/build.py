@@ -2,72 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from adadepth.config import AdaLayersModelConfig, ModelConfig, ParXLModelConfig
-from adadepth.errors import CheckpointError, ConfigError, UserError
-from adadepth.families import (
-    CHOICE_CLASSIFIERS,
-    QUESTION_ANSWERERS,
-    SEQUENCE_CLASSIFIERS,
-    TOKEN_CLASSIFIERS,
-    AlbertActConfig,
-    AlbertActForPreTraining,
-    ParXLConfig,
-    ParXLForCausalLM,
-    ParXLSupernet,
-)
-from adadepth.families.shared.convert import convert_reference_state_dict
+from adadepth.config import ModelConfig
+from adadepth.declaration import declared, shapes
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.families.auto import register_auto_classes
+from adadepth.families.registry import family, load, one_of
+from adadepth.families.shared.configuration import shape_fields
 from adadepth.halting.exit_rules import check_rule, parse_rule
 
-# Settings that fix the shape or the meaning of weights: they cannot differ from those the weights were made with.
-_SHAPES = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "readout",
-    "halting_head",
-    "halting_head_layers",
-    "head_size",
-    "cell",
-    "project_dim",
-    "attention_heads_num",
-    "attention_layers_num",
-    "dim_feedforward",
-    "include_embeddings",
-    "layers_num",
-    "mix",
-    "head",
-    "architecture",
-    "cutoffs",
-    "proj_factor",
-    "softmax_bias",
-    "tie_word_embeddings",
-    "share_position_bias",
-    "projection_bias",
-    "branch_norm",
-)
-_NOT_IN_MODEL = ("name", "pretrained", "attn_implementation")
-_OF_THE_BASE = ("base_model", "base_revision", "save_base")
-# Kind of task -> family -> head, where it is not the one for whole sequences.
-_HEADS = {
-    "tagging": TOKEN_CLASSIFIERS,
-    "question_answering": QUESTION_ANSWERERS,
-    "multiple_choice": CHOICE_CLASSIFIERS,
-}
-# Whose weights a family can start from, besides its own.
-_SOURCES = ("albert", AlbertActConfig.model_type)
+register_auto_classes()
 
 
 def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
@@ -82,12 +32,17 @@ def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTraine
         ConfigError: If the settings contradict the tokenizer or the pretrained weights.
         CheckpointError: If the pretrained weights are missing or of another family.
     """
-    return _build(AlbertActForPreTraining, settings, vocab_size, {})
+    return _build(pretraining_class(settings), settings, vocab_size, {})
+
+
+def pretraining_class(settings: ModelConfig) -> type[PreTrainedModel]:
+    """The family's head that is pretrained."""
+    return family(settings.name).head("pretraining")
 
 
 def classifier_class(settings: ModelConfig, problem: str) -> type[PreTrainedModel]:
     """The family's head for a kind of task: `LabelledData.problem`."""
-    return _HEADS.get(problem, SEQUENCE_CLASSIFIERS)[settings.name]
+    return family(settings.name).head("classification" if problem == "regression" else problem)
 
 
 def build_classifier(
@@ -101,12 +56,13 @@ def build_classifier(
         fields: What the data decide: `id2label`, `problem_type`, or `input_size`.
         problem: What is predicted.
     """
-    if isinstance(settings, AdaLayersModelConfig):
-        return _build_on_base(classifier_class(settings, problem), settings, vocab_size, fields)
+    model_class = classifier_class(settings, problem)
+    if build := family(settings.name).build:
+        return load(build)(model_class, settings, vocab_size, fields)
     rule = getattr(settings, "exit_rule", None)
     with _about("model.exit_rule"):
         parsed = None if rule is None else parse_rule(rule)
-    model: Any = _build(classifier_class(settings, problem), settings, vocab_size, fields)
+    model: Any = _build(model_class, settings, vocab_size, fields)
     if parsed is not None:
         config = model.config
         with _about("model.exit_rule"):
@@ -115,28 +71,37 @@ def build_classifier(
 
 
 def build_language_model(
-    settings: ParXLModelConfig, vocab_size: int, gates: Mapping[str, Any] | None = None
+    settings: ModelConfig, vocab_size: int, gates: Mapping[str, Any] | None = None
 ) -> PreTrainedModel:
-    """A supernet, or the fixed network of `model.architecture`; see `build_pretraining_model`.
+    """A supernet, or the network of one architecture; see `build_pretraining_model`.
 
     Args:
         settings: The `model` group.
         vocab_size: Size of the tokenizer.
         gates: What a supernet's configuration says about its gates.
     """
-    model_class = ParXLSupernet if settings.architecture is None else ParXLForCausalLM
     try:
-        return _build(model_class, settings, vocab_size, gates or {})
+        return _build(language_model_class(settings, settings), settings, vocab_size, gates or {})
     except ConfigError as error:  # names a field of the model's configuration
         message = str(error)
         raise ConfigError(message if message.startswith("model.") else f"model.{message}") from error
 
 
-def load_language_model(path: str, settings: ParXLModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
+def load_language_model(path: str, settings: ModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
     """A supernet or a fixed network, whichever a checkpoint holds; see `load_model`."""
-    found = read_config("checkpoint", path)
-    is_supernet = isinstance(found, ParXLConfig) and found.architecture is None
-    return load_model(path, ParXLSupernet if is_supernet else ParXLForCausalLM, settings, overrides)
+    return load_model(path, language_model_class(settings, read_config("checkpoint", path)), settings, overrides)
+
+
+def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class of a language model, or of what searches for one.
+
+    Args:
+        settings: Of its family.
+        described: What says whether there is an architecture: the settings, or a checkpoint's configuration.
+    """
+    about = family(settings.name)
+    searches = about.searched is not None and getattr(described, about.searched, "") is None
+    return about.head("search" if searches else "language_model")
 
 
 @contextmanager
@@ -146,25 +111,6 @@ def _about(key: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
-
-
-def _build_on_base(
-    model_class: Any, settings: AdaLayersModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
-) -> PreTrainedModel:
-    """A head on a pretrained transformer."""
-    given = {name: getattr(settings, name) for name in _setting_names(settings) if name not in _OF_THE_BASE}
-    values = {name: getattr(value, "value", value) for name, value in given.items()}
-    origin: dict[str, Any] = {"revision": settings.base_revision, "save_base": settings.save_base}
-    if settings.attn_implementation is not None:
-        origin["attn_implementation"] = str(settings.attn_implementation)
-    try:
-        model = model_class.from_base(settings.base_model, **origin, **values, **fields)
-    except UserError as error:  # names a field of the model's configuration
-        raise type(error)(f"model.{error}") from error
-    pieces = model.config.base_config.vocab_size
-    if vocab_size is not None and vocab_size > pieces:
-        raise ConfigError(f"model.base_model={settings.base_model}: it has {pieces} pieces, the tokenizer {vocab_size}")
-    return model
 
 
 def _build(
@@ -193,7 +139,7 @@ def _configuration(
     given = {name: getattr(settings, name) for name in _setting_names(settings)}
     values = {name: getattr(value, "value", value) for name, value in given.items() if value is not None}
     if source is not None:
-        _check_source(settings, source, values, fields)
+        _check_source(config_class, settings, source, values, fields)
         values |= {
             name: getattr(source, name) for name, value in given.items() if value is None and hasattr(source, name)
         }
@@ -211,18 +157,23 @@ def _configuration(
 
 
 def _setting_names(settings: ModelConfig) -> list[str]:
-    return [field.name for field in dataclasses.fields(settings) if field.name not in _NOT_IN_MODEL]
+    return [name for name, about in declared(type(settings)).items() if about.in_model]
 
 
 def _check_source(
-    settings: ModelConfig, source: PreTrainedConfig, values: Mapping[str, Any], fields: Mapping[str, Any]
+    config_class: Any,
+    settings: ModelConfig,
+    source: PreTrainedConfig,
+    values: Mapping[str, Any],
+    fields: Mapping[str, Any],
 ) -> None:
     """Whether the pretrained weights are of a family, and of the sizes, that these settings and data can start from."""
-    path, known = settings.pretrained, sorted({settings.name, *_SOURCES})
+    path, fixed = settings.pretrained, _shapes(config_class, settings)
+    known = sorted({settings.name, *family(settings.name).starts_from})
     if source.model_type not in known:
-        raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}; needed is {' or '.join(known)}")
-    wanted = {f"model.{name}": (name, values[name]) for name in _SHAPES if name in values}
-    wanted |= {f"the data's {name}": (name, fields[name]) for name in _SHAPES if name in fields}
+        raise CheckpointError(f"model.pretrained={path}: holds {source.model_type}; needed is {one_of(known)}")
+    wanted = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
+    wanted |= {f"the data's {name}": (name, fields[name]) for name in fixed if name in fields}
     differing = [
         f"{shown}={value} but {getattr(source, name)} there"
         for shown, (name, value) in wanted.items()
@@ -233,15 +184,16 @@ def _check_source(
         raise ConfigError(f"model.pretrained={path}: {listed}")
 
 
+def _shapes(config_class: type[PreTrainedConfig], settings: ModelConfig) -> list[str]:
+    """What cannot differ from what weights were made with; a configuration of transformers declares nothing itself."""
+    return list(dict.fromkeys([*shapes(type(settings)), *shape_fields(config_class)]))
+
+
 def _load_weights(
     model_class: Any, path: str, source: PreTrainedConfig, config: PreTrainedConfig, attention: dict[str, str]
 ) -> PreTrainedModel:
-    if source.model_type == "albert" and config.model_type == AlbertActConfig.model_type:
-        albert = AutoModelForPreTraining.from_pretrained(path, dtype=torch.float32)
-        model = model_class._from_config(config, **attention)
-        model.load_state_dict(convert_reference_state_dict(config.model_type, albert.state_dict()), strict=False)
-        model.tie_weights()
-        return model
+    if load_source := family(config.model_type).starts_from.get(source.model_type):
+        return load(load_source)(model_class, path, config, attention)
     return model_class.from_pretrained(path, config=config, **attention)
 
 
@@ -261,15 +213,17 @@ def load_model(path: str, model_class: Any, settings: ModelConfig, overrides: It
     config = read_config("checkpoint", path)
     if config.model_type != settings.name:
         raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {settings.name}")
+    fixed = _shapes(type(config), settings)
+    in_model = _setting_names(settings)
     attention: dict[str, str] = {}
     for name in overrides:
         value = getattr(settings, name)
         value = getattr(value, "value", value)
-        if name in _SHAPES and value is not None and getattr(config, name) != value:
+        if name in fixed and value is not None and getattr(config, name) != value:
             raise ConfigError(f"model.{name}={value}: the checkpoint was trained with {getattr(config, name)}")
         if name == "attn_implementation" and value is not None:
             attention = {name: value}
-        elif name not in _NOT_IN_MODEL and value is not None:
+        elif name in in_model and value is not None:
             setattr(config, name, value)
     return model_class.from_pretrained(path, config=config, **attention)
 

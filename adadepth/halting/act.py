@@ -13,16 +13,18 @@ Shape legend: B batch, T tokens. All tensors are (B, T); sequence-level halting 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-CapRemainder = Literal["reference", "penalty", "forced"]
-StateRule = Literal["single", "graves", "accumulated", "basic"]
+from adadepth import choices
 
-CAP_REMAINDERS: tuple[str, ...] = get_args(CapRemainder)
-STATE_RULES: tuple[str, ...] = get_args(StateRule)
+CapRemainder = choices.CapRemainder | str
+StateRule = choices.StateRule | str
+
+CAP_REMAINDERS = tuple(map(str, choices.CapRemainder))
+STATE_RULES = tuple(map(str, choices.StateRule))
 
 
 class ActState(NamedTuple):

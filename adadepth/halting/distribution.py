@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-Truncation = Literal["renormalise", "leftover", "none"]
-KLDirection = Literal["posterior_prior", "prior_posterior"]
-Prior = Literal["geometric", "uniform"]
+from adadepth import choices
 
-TRUNCATIONS: tuple[str, ...] = get_args(Truncation)
-KL_DIRECTIONS: tuple[str, ...] = get_args(KLDirection)
-PRIORS: tuple[str, ...] = get_args(Prior)
+Truncation = choices.Truncation | str
+KLDirection = choices.KLDirection | str
+
+TRUNCATIONS = tuple(map(str, choices.Truncation))
+KL_DIRECTIONS = tuple(map(str, choices.KLDirection))
 
 # Logits beyond this mean certainty: sigmoid(80) is 1 and sigmoid(-80) is 2e-35, still a number in float32, so that
 # logarithms stay finite and a lambda of 0 everywhere renormalises to the uniform distribution.
@@ -73,7 +72,7 @@ class HaltingDistribution:
         return self.quantile(levels.to(self.log_pmf.device))
 
 
-def halting_distribution(logits: Tensor, truncation: Truncation | str) -> HaltingDistribution:
+def halting_distribution(logits: Tensor, truncation: Truncation) -> HaltingDistribution:
     """The distribution that per-step halting logits define.
 
     Args:
@@ -103,7 +102,7 @@ def halting_logits(probabilities: Tensor) -> Tensor:
 
 
 def geometric_prior(
-    probability: float, steps: int, truncation: Truncation | str, device: torch.device | str | None = None
+    probability: float, steps: int, truncation: Truncation, device: torch.device | str | None = None
 ) -> HaltingDistribution:
     """PonderNet's prior p_G: the same lambda at every step, truncated like a posterior; (N,).
 
@@ -135,7 +134,7 @@ def kl_divergence(p: HaltingDistribution, q: HaltingDistribution) -> Tensor:
     return _weighted(p.pmf, p.log_pmf - q.log_pmf)
 
 
-def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direction: KLDirection | str) -> Tensor:
+def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direction: KLDirection) -> Tensor:
     """The divergence of the objective, in nats, (...).
 
     Args:

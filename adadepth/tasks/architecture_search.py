@@ -26,7 +26,6 @@ from adadepth.config import (
     BudgetConfig,
     Costs,
     ExperimentConfig,
-    ParXLModelConfig,
     RetrainFrom,
     SearchConfig,
     Stage,
@@ -34,10 +33,12 @@ from adadepth.config import (
 )
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError
-from adadepth.families import ParXLForCausalLM, ParXLSupernet, derive_par_xl
 from adadepth.families.par_xl.architectures import OPERATIONS, baseline_architectures
+from adadepth.families.par_xl.derive import derive as derive_par_xl
 from adadepth.families.par_xl.latency import model_latencies, operation_latencies
+from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 from adadepth.families.par_xl.pricing import architecture_macs
+from adadepth.families.par_xl.settings import ParXLSettings
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
@@ -84,7 +85,7 @@ class Search:
 
 def _shapes(config: ExperimentConfig) -> list[list[int]]:
     model = config.model
-    assert isinstance(model, ParXLModelConfig), "validated"
+    assert isinstance(model, ParXLSettings), "validated"
     rows = config.trainer.per_device_train_batch_size
     return config.search.shapes or [[config.dataset.sequence_length, model.memory_length, rows]]
 
@@ -264,7 +265,7 @@ def _retrain(search: Search, name: str, architecture: str) -> None:
 
 def _fixed(config: ExperimentConfig, architecture: str) -> ExperimentConfig:
     """The settings of one network's own training, which could be run by themselves."""
-    assert isinstance(config.model, ParXLModelConfig), "validated"
+    assert isinstance(config.model, ParXLSettings), "validated"
     steps = config.search.retrain_steps or config.trainer.max_steps
     return dataclasses.replace(
         config,

@@ -16,9 +16,7 @@ from adadepth.config import (
     ExperimentConfig,
     LabelledConfig,
     MazeConfig,
-    ModelConfig,
     ParityConfig,
-    PonderAlbertModelConfig,
     QuestionConfig,
     TokenizerConfig,
     labels_tokens,
@@ -32,6 +30,7 @@ from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.sequences import SequenceScorer, sequence_classes
 from adadepth.evaluation.tagging import TaggingScorer
 from adadepth.families.build import build_classifier, classifier_class, load_model
+from adadepth.families.registry import family, load
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
 from adadepth.tasks.halting import train_halting_alone
@@ -66,7 +65,7 @@ def problem_of(dataset: DatasetConfig) -> str:
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
     args = training_arguments(config, "unused until the run's folder is known")
-    data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model)))
+    data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model.name, config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model = build_classifier(config.model, vocab_size, _head_fields(config, data), data.problem)
@@ -92,7 +91,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
     is_own = config.tokenizer.path in sources  # unless another one is asked for
     tokenizer = TokenizerConfig(path=path) if is_own else config.tokenizer
-    data = main_first(args, lambda: _load_data(config, tokenizer, _cls_options(model.config)))
+    data = main_first(args, lambda: _load_data(config, tokenizer, _cls_options(config.model.name, model.config)))
     _check_fit(config, data, model)
     check_depth(config, model)
     rules = exit_rules.parse(config.exit_rules, model)
@@ -142,16 +141,10 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
     return data
 
 
-def _cls_options(model: ModelConfig | Any) -> dict[str, Any]:
-    """How many [CLS] the model reads, from its settings or its configuration; 0 leaves them to the tokenizer."""
-    if "adalayers" in (getattr(model, "model_type", None), getattr(model, "name", None)):
-        return {"cls_tokens": 0}
-    if isinstance(model, PonderAlbertModelConfig) or getattr(model, "model_type", None) == "ponder_albert":
-        return {
-            "cls_tokens": 2 if str(model.readout) == "tokens" else 1,
-            "double_cls_pairs": str(model.double_cls_pairs),
-        }
-    return {}
+def _cls_options(name: str, model: Any) -> dict[str, Any]:
+    """How many [CLS] a family's texts begin with, from settings or configuration; 0 leaves them to the tokenizer."""
+    place = family(name).first_tokens
+    return {} if place is None else load(place)(model)
 
 
 def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.config import ExperimentConfig, ParXLModelConfig, SearchMethod, StreamConfig, TokenizerConfig
+from adadepth.config import ExperimentConfig, ModelConfig, SearchMethod, StreamConfig, TokenizerConfig
 from adadepth.data.streams.load import LanguageData, load_language_data
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
+from adadepth.families.registry import family
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
@@ -38,7 +39,6 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data, with any memory, and write a report; returns the metrics."""
     args = training_arguments(config, "unused until the run's folder is known")
     path = model_path(config)
-    assert isinstance(config.model, ParXLModelConfig), "validated"
     model = load_language_model(path, config.model, overridden_model_settings())
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     data = load_data(config, args, tokenizer)
@@ -58,8 +58,7 @@ def load_data(
     """
     dataset, model = config.dataset, config.model
     assert isinstance(dataset, StreamConfig), "validated"
-    assert isinstance(model, ParXLModelConfig), "validated"
-    searches = model.architecture is None if searches is None else searches
+    searches = _searches(model) if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
 
     def load() -> LanguageData:
@@ -77,10 +76,15 @@ def load_data(
     return main_first(args, load)
 
 
+def _searches(model: ModelConfig) -> bool:
+    """Whether gates are to be learned, because the settings fix no architecture."""
+    searched = family(model.name).searched
+    return searched is not None and getattr(model, searched) is None
+
+
 def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
     """A new network as the settings describe it, with a word for every one of the tokenizer."""
     search, model = config.search, config.model
-    assert isinstance(model, ParXLModelConfig), "validated"
     set_seed(config.seed)
     gates: dict[str, Any] = {
         "tau_start": search.tau_start,
@@ -90,7 +94,7 @@ def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel
         "gate_path": str(search.path),
         "gate_seed": config.seed,
     }
-    return build_language_model(model, len(data.tokenizer), gates if model.architecture is None else None)
+    return build_language_model(model, len(data.tokenizer), gates if _searches(model) else None)
 
 
 def language_parts(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Parts:

@@ -11,8 +11,7 @@ from adadepth.config import CorpusConfig, ExperimentConfig, TokenizerConfig
 from adadepth.data import PretrainingData, load_pretraining_data
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
-from adadepth.families import AlbertActForPreTraining
-from adadepth.families.build import build_pretraining_model, load_model
+from adadepth.families.build import build_pretraining_model, load_model, pretraining_class
 from adadepth.tasks import budgets
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
@@ -42,7 +41,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data and write a report; returns the metrics."""
     args = training_arguments(config, "unused until the run's folder is known")
     path = model_path(config)
-    model = load_model(path, AlbertActForPreTraining, config.model, overridden_model_settings())
+    model = load_model(path, pretraining_class(config.model), config.model, overridden_model_settings())
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     data = _load_data(config, args, tokenizer)
     check_positions(config, model)

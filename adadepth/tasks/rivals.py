@@ -20,6 +20,7 @@ from adadepth.analysis.measure.grids import grid_picture
 from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
+from adadepth.families.registry import family
 from adadepth.tasks.session import MODEL, Trained
 from adadepth.training.run_directory import resolve_run
 
@@ -44,17 +45,19 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
         CheckpointError: If that run is not finished, or has no measured work.
     """
     assert config.rival_of is not None
+    about = family(config.model.name)
+    assert about.fixed_depth is not None, "validated"
+    assert about.depth is not None
     directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has none
     files = read_run(directory)
     share = files.halting.get("cost", {}).get("executed_over_full")
     if files.run.get("status") != "finished" or share is None:
         raise CheckpointError(f"rival_of={config.rival_of}: {directory} is no finished run with measured work")
     depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
-    one_depth: Any = {"fixed_depth": depth, "num_hidden_layers": depth}  # validated: the family has both
     rival = dataclasses.replace(
         config,
         name=config.name + SUFFIX,
-        model=dataclasses.replace(config.model, **one_depth),
+        model=dataclasses.replace(config.model, **{about.fixed_depth: depth, about.depth: depth}),
         budget=BudgetConfig(),
         rival_of=str(directory),
     )

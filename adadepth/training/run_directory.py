@@ -149,7 +149,7 @@ def _new_directory(config: ExperimentConfig) -> Path:
 def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     """Compare the settings that may change a result with those the run in ``directory`` was started with."""
     stored: Any = OmegaConf.to_container(OmegaConf.load(directory / CONFIG))
-    earlier, now = (_flatten(result_settings(settings)) for settings in (stored, dataclasses.asdict(config)))
+    earlier, now = _flatten(result_settings(stored)), _flatten(result_settings(dataclasses.asdict(config)))
     changed = [key for key in now if key not in _MAY_CHANGE and earlier.get(key) != now[key]]
     return [f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from adadepth.config import ExperimentConfig, register_schema
+from adadepth.composition import register_schema
+from adadepth.config import ExperimentConfig
 from adadepth.validation import checked
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.config import ParXLModelConfig, StreamConfig
+from adadepth.config import StreamConfig
 from adadepth.errors import ConfigError
 from adadepth.families.par_xl.architectures import paper_rule
+from adadepth.families.par_xl.settings import ParXLSettings
 from tests.configs.support import CONFIGS, configured
 
 MISTAKES = [
@@ -48,8 +49,8 @@ MISTAKES = [
         "tokenizer.symbols=['a']: read only with tokenizer.kind",
     ),
     ("par_network", ["search.tau_end=0.5"], "search: read only with a supernet"),
-    ("act_tiny", ["search.tau_end=0.5"], "search: read only with a supernet"),
-    ("act_tiny", ["context.memory_length=3"], "context: read only with a model that remembers"),
+    ("act_tiny", ["search.tau_end=0.5"], "search: read only with model=par_xl, but model=albert_act"),
+    ("act_tiny", ["context.memory_length=3"], "context: read only with model=par_xl, but model=albert_act"),
     ("act_tiny", ["tokenizer.kind=word"], "tokenizer.kind=word: read only with streams of text"),
 ]
 
@@ -64,7 +65,7 @@ def test_a_mistake_is_refused_in_one_line(root: str, overrides: list[str], messa
 def test_the_original_is_the_size_and_recipe_it_published() -> None:
     config = configured("par_wikitext2", "preset=seed")
     model, trainer = config.model, config.trainer
-    assert isinstance(model, ParXLModelConfig)
+    assert isinstance(model, ParXLSettings)
     assert isinstance(config.dataset, StreamConfig)
     assert (model.hidden_size, model.num_attention_heads, model.intermediate_size) == (128, 4, 512)
     assert (model.num_hidden_layers, model.memory_length, model.cutoffs, model.proj_factor) == (6, 16, [250, 2500], 4)
@@ -88,7 +89,7 @@ def test_the_original_is_the_size_and_recipe_it_published() -> None:
 def test_the_papers_search_is_fbnets_without_its_latency_term() -> None:
     config = configured("par_base")
     model, search = config.model, config.search
-    assert isinstance(model, ParXLModelConfig)
+    assert isinstance(model, ParXLSettings)
     assert (model.hidden_size, model.num_hidden_layers, model.intermediate_size, model.memory_length) == (
         512,
         32,

@@ -12,9 +12,9 @@ from tests.configs.support import configured
 
 @pytest.mark.parametrize(("root", "overrides", "expected"), [
     ("ponder_cola", ["dataset=squad"],
-     "model=ponder_albert: dataset=squad answers questions, for albert_act only, e.g. model=albert_act_pretrained"),
+     "model=ponder_albert: dataset=squad answers questions, for albert_act only"),
     ("act_swag", ["model=albert_pretrained"],
-     "model=albert: dataset=swag chooses among endings, for albert_act only, e.g. model=albert_act_pretrained"),
+     "model=albert: dataset=swag chooses among endings, for albert_act only"),
     ("act_swag", ["model=pabee_pretrained"], "model=multi_exit_albert: dataset=swag chooses among endings"),
     ("act_squad", ["dataset.stride=400"],
      "dataset.stride=400: must be at most 317, what dataset.sequence_length=384 leaves after "

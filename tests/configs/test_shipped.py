@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from adadepth.config import ExperimentConfig, result_hash
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig, result_hash, result_settings
 from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
@@ -107,3 +109,23 @@ def test_the_hash_ignores_what_cannot_change_a_result(override: str) -> None:
 ])  # fmt: skip
 def test_the_hash_follows_what_can_change_a_result(override: str) -> None:
     assert result_hash(configured("act_tiny", override)) != result_hash(configured("act_tiny"))
+
+
+def test_the_hash_does_not_depend_on_groups_that_a_run_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured("act_tiny")
+    before = result_hash(config)
+    monkeypatch.setitem(OPTIONAL_GROUPS, "search", lambda: dataclasses.replace(SearchConfig(), tau_start=2.0))
+    config.search.tau_start = 2.0  # as if the default had changed
+    assert result_hash(config) == before
+
+
+def test_the_hash_follows_groups_that_a_run_uses() -> None:
+    assert result_hash(configured("par_tiny", "search.tau_end=0.2")) != result_hash(configured("par_tiny"))
+    budget = ("model.act_penalty=0", "budget=depth")
+    assert result_hash(configured("act_tiny", *budget)) != result_hash(configured("act_tiny", "model.act_penalty=0"))
+
+
+def test_the_file_of_an_older_run_has_the_defaults_of_newer_groups() -> None:
+    now = dataclasses.asdict(configured("act_tiny"))
+    older = {key: value for key, value in now.items() if key not in ("budget", "halting")}
+    assert result_settings(older) == result_settings(now)

@@ -338,7 +338,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(overrides, error, message, tmp
 
 
 def test_features_are_for_frozen_bases():
-    with pytest.raises(ConfigError, match="features: read only with a frozen base"):
+    with pytest.raises(ConfigError, match="features: read only with model=adalayers"):
         configured("ponder_tiny", "features.cache=false")
 
 

@@ -8,17 +8,12 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 
 from adadepth.errors import ConfigError
-from adadepth.families.shared.albert.configuration import check_choices
-
-CHOICES = {"mix": ("projected", "scalar"), "head": ("attention", "linear")}
-
-_AT_LEAST_ONE = ("project_dim", "attention_heads_num", "attention_layers_num", "dim_feedforward")
-_POSITIVE = ("alpha_distribution", "focal_loss_alpha", "distribution_lr_multiplier")
-_NOT_NEGATIVE = ("lambda_distribution_depth", "focal_loss_gamma", "cutoff_warmup_steps")
+from adadepth.families.adalayers.settings import AdaLayersSettings
+from adadepth.families.shared.configuration import FamilyConfig
 
 
 @strict
-class AdaLayersConfig(PreTrainedConfig):
+class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
     """A distribution over the layers of a base model and a head on the mixed states (Dremov 2024).
 
     State n is the hidden state after n blocks of the base, state 0 the embeddings; layer j is the j-th entry of the
@@ -66,46 +61,21 @@ class AdaLayersConfig(PreTrainedConfig):
     model_type = "adalayers"
     sub_configs: ClassVar = {"base_config": AutoConfig}
 
-    base_model: str | None = None
+    base_model: str | None
+    base_revision: str | None
     base_config: dict | PreTrainedConfig | None = None
-    base_revision: str | None = None
     base_hash: str | None = None
     base_saved: bool = False
-    project_dim: int = 128
-    layers_num: int | None = None
+    layers_num: int | None
     layer_in_dim: int | None = None
-    attention_heads_num: int = 16
-    attention_dropout_prob: int | float | None = 0.1
-    topk_distribution: int | None = None
-    freeze_distribution: bool = False
-    alpha_distribution: int | float = 10.0
-    lambda_distribution_entropy: int | float = 0.0
-    lambda_distribution_depth: int | float = 0.0
-    pick_one_layer_only: int | None = None
-    freeze_base_model: bool = True
-    classes_weights: list[int | float] | None = None
-    add_pos_embeddings: bool = False
-    distribution_cutoff: int | float = 0.0
-    cutoff_warmup_steps: int = 0
-    include_embeddings: bool = True
     deepest_state: int | None = None
     kept_layers: list[int] | None = None
-    focal_loss_enabled: bool = False
-    focal_loss_gamma: int | float = 2.0
-    focal_loss_alpha: int | float = 0.25
-    attention_layers_num: int = 1
-    dim_feedforward: int = 1024
-    mix: str = "projected"
-    head: str = "attention"
-    distribution_lr_multiplier: int | float = 1.0
-    seed_compat: bool = False
 
     def __post_init__(self, **kwargs: object) -> None:
         if isinstance(self.base_config, dict):
             self.base_config = AutoConfig.for_model(**self.base_config)
         super().__post_init__(**kwargs)
-        check_choices(self, CHOICES)
-        self._check_numbers()
+        self._check_heads()
         self._check_classes()
         if self.base_config is not None:
             self._fit_base(self.base_config)
@@ -154,16 +124,7 @@ class AdaLayersConfig(PreTrainedConfig):
         """Width of the mixed states that the head reads."""
         return self.state_width if self.reads_raw_states else self.project_dim
 
-    def _check_numbers(self) -> None:
-        for names, low, what in ((_AT_LEAST_ONE, 1, "at least 1"), (_NOT_NEGATIVE, 0, "at least 0")):
-            for name in names:
-                if getattr(self, name) < low:
-                    raise ConfigError(f"{name}={getattr(self, name)} must be {what}")
-        for name in _POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be greater than 0")
-        if not 0.0 <= (self.attention_dropout_prob or 0.0) < 1.0:
-            raise ConfigError(f"attention_dropout_prob={self.attention_dropout_prob} must lie in [0, 1)")
+    def _check_heads(self) -> None:
         if self.head == "attention" and self.project_dim % self.attention_heads_num:
             raise ConfigError(
                 f"attention_heads_num={self.attention_heads_num} must divide project_dim={self.project_dim}"

@@ -5,25 +5,15 @@ from __future__ import annotations
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
-from adadepth.families.shared.albert.configuration import AlbertShape, check_choices
-from adadepth.halting.act import CAP_REMAINDERS, STATE_RULES
-
-CHOICES = {
-    "penalty_reduction": ("sum_tokens", "mean_tokens"),
-    "cap_remainder": CAP_REMAINDERS,
-    "state_rule": STATE_RULES,
-    "halting_input": ("block_output", "block_input"),
-    "halting_scope": ("token", "sequence"),
-    "position_init": ("normal", "sinusoidal"),
-    "execution": ("auto", "dense", "ragged"),
-}
+from adadepth.families.albert_act.settings import AlbertActSettings
+from adadepth.families.shared.albert.configuration import AlbertShape
 
 # State rules under which a halted token's state stays as it is.
 FREEZING_RULES = ("single", "graves")
 
 
 @strict
-class AlbertActConfig(AlbertShape):
+class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
     """ALBERT whose tokens choose how often the shared layer updates them (Simoulin & Crabbé 2021).
 
     Field names are those of the published checkpoints (`asi/albert-act-{tiny,small,base}`); the halting switches
@@ -59,33 +49,12 @@ class AlbertActConfig(AlbertShape):
 
     model_type = "albert_act"
 
-    act_epsilon: float = 0.01
-    act_penalty: int | float = 0.0
-    penalty_reduction: str = "sum_tokens"
-    cap_remainder: str = "reference"
-    state_rule: str = "single"
-    halting_input: str = "block_output"
-    halting_scope: str = "token"
-    halt_bias_init: int | float = 0.0
-    readout_weight: int | float = 0.0
-    recall: bool = False
-    fixed_depth: int | None = None
-    position_init: str = "normal"
-    execution: str = "auto"
-
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        if not 0.0 < self.act_epsilon < 1.0:
-            raise ConfigError(f"act_epsilon={self.act_epsilon} must lie between 0 and 1, both excluded")
-        if self.act_penalty < 0:
-            raise ConfigError(f"act_penalty={self.act_penalty} must not be negative")
-        if self.readout_weight < 0:
-            raise ConfigError(f"readout_weight={self.readout_weight} must not be negative")
         if self.fixed_depth is not None and not 1 <= self.fixed_depth <= self.num_hidden_layers:
             raise ConfigError(
                 f"fixed_depth={self.fixed_depth} must lie between 1 and num_hidden_layers={self.num_hidden_layers}"
             )
-        check_choices(self, CHOICES)
         check_execution(self)
 
     @property

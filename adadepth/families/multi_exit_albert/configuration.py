@@ -2,13 +2,12 @@
 
 from huggingface_hub.dataclasses import strict
 
-from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, check_choices
-
-CHOICES = {"exit_weights": ("linear", "uniform")}
+from adadepth.families.multi_exit_albert.settings import MultiExitAlbertSettings
+from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
 
 
 @strict
-class MultiExitAlbertConfig(StepwiseAlbertShape):
+class MultiExitAlbertConfig(StepwiseAlbertShape, settings=MultiExitAlbertSettings):
     """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152).
 
     Attributes:
@@ -17,10 +16,3 @@ class MultiExitAlbertConfig(StepwiseAlbertShape):
     """
 
     model_type = "multi_exit_albert"
-
-    exit_rule: str = "patience"
-    exit_weights: str = "linear"
-
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        check_choices(self, CHOICES)

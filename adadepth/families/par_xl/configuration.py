@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
 
-from adadepth.errors import ConfigError
+from adadepth.config import GatePath
+from adadepth.errors import ConfigError, nearest
 from adadepth.families.par_xl.adaptive_softmax import check_cutoffs
 from adadepth.families.par_xl.architectures import OPERATIONS, alternating, parse_architecture
-from adadepth.families.shared.albert.configuration import check_choices
-from adadepth.halting.gates import SCHEDULES, gate_temperature
+from adadepth.families.par_xl.settings import ParXLSettings
+from adadepth.families.shared.configuration import FamilyConfig
+from adadepth.halting.gates import gate_temperature
 
-CHOICES = {
-    "attention_scale": ("sqrt", "linear"),
-    "attention_out_act": ("none", "relu"),
-    "branch_norm": ("per_branch", "paper"),
-    "tau_schedule": SCHEDULES,
-    "gate_path": ("soft", "sampled"),
-}
-
-_AT_LEAST = {
-    "vocab_size": 1,
-    "hidden_size": 1,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "intermediate_size": 1,
-    "proj_factor": 1,
-    "memory_length": 0,
-    "latency_weight": 0,
-    "gate_seed": 0,
-}
-_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout_prob")
+_PATHS = tuple(map(str, GatePath))
 
 
 @strict
-class ParXLConfig(PreTrainedConfig):
+class ParXLConfig(FamilyConfig, settings=ParXLSettings):
     """A Transformer-XL whose blocks each run one operation (Mandava et al. 2020, arXiv 2009.04534).
 
     With an `architecture` the network is fixed; without one it is the supernet that searches for it.
@@ -79,30 +59,9 @@ class ParXLConfig(PreTrainedConfig):
 
     model_type = "par_xl"
 
-    vocab_size: int = 12000
-    hidden_size: int = 128
-    num_hidden_layers: int = 6
-    num_attention_heads: int = 4
-    intermediate_size: int = 512
-    hidden_act: str = "relu"
-    architecture: str | None = None
-    memory_length: int = 16
+    architecture: str | None
     clamp_length: int | None = None
     same_length: bool = False
-    cutoffs: list[int] = field(default_factory=list)
-    proj_factor: int = 4
-    softmax_bias: bool = False
-    tie_word_embeddings: bool = False
-    hidden_dropout_prob: int | float = 0.1
-    attention_probs_dropout_prob: int | float = 0.0
-    activation_dropout_prob: int | float = 0.0
-    attention_scale: str = "sqrt"
-    attention_out_act: str = "none"
-    branch_norm: str = "per_branch"
-    share_position_bias: bool = True
-    projection_bias: bool = False
-    layer_norm_eps: int | float = 1e-5
-    initializer_range: int | float = 0.02
     tau_start: int | float = 1.0
     tau_end: int | float = 0.1
     tau_schedule: str = "exponential"
@@ -120,7 +79,6 @@ class ParXLConfig(PreTrainedConfig):
         if self.architecture is not None:
             self.architecture = parse_architecture("architecture", self.architecture)
             self.num_hidden_layers = len(self.architecture)
-        check_choices(self, CHOICES)
         self._check_numbers()
         check_cutoffs(self.cutoffs, self.vocab_size)
         gate_temperature(0, 1, self.tau_start, self.tau_end, self.tau_schedule)
@@ -157,14 +115,13 @@ class ParXLConfig(PreTrainedConfig):
         return 1e3 * sum(self.operation_costs[OPERATIONS.index(operation)] for operation in architecture)
 
     def _check_numbers(self) -> None:
-        for name, low in _AT_LEAST.items():
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least {low}")
-        for name in _DROPOUTS:
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"{name}={getattr(self, name)} must lie in [0, 1)")
-        if self.clamp_length is not None and self.clamp_length < 0:
-            raise ConfigError(f"clamp_length={self.clamp_length} must be at least 0")
+        for name in ("gate_seed", "latency_weight", "clamp_length"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"{name}={value} must be at least 0")
+        if self.gate_path not in _PATHS:
+            hint = nearest(self.gate_path, _PATHS)
+            raise ConfigError(f"gate_path={self.gate_path!r} must be one of {', '.join(_PATHS)}{hint}")
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"

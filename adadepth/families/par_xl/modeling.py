@@ -186,8 +186,8 @@ class ParXLSupernet(ParXLPreTrainedModel):
                 f"architecture={config.architecture}: a ParXLSupernet searches for one; ParXLForCausalLM holds it"
             )
         super().__init__(config)
-        self.gates = nn.Parameter(torch.zeros(config.num_hidden_layers, len(OPERATIONS)))
-        self.temperature = float(config.tau_start)
+        self.gates: nn.Parameter = nn.Parameter(torch.zeros(config.num_hidden_layers, len(OPERATIONS)))
+        self.temperature: float = float(config.tau_start)
         self._noise: Tensor | None = None
         self._path: list[int] = []
         self.post_init()

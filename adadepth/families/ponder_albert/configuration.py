@@ -3,19 +3,12 @@
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
-from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, check_choices
-from adadepth.families.shared.ponder_objective import check_ponder_fields
-
-HALTING_HEADS = ("mlp", "linear", "linear_cat", "linear_diff")
-CHOICES = {
-    "readout": ("tokens", "pooler"),
-    "halting_head": HALTING_HEADS,
-    "double_cls_pairs": ("first", "both"),
-}
+from adadepth.families.ponder_albert.settings import PonderAlbertSettings
+from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
 
 
 @strict
-class PonderAlbertConfig(StepwiseAlbertShape):
+class PonderAlbertConfig(StepwiseAlbertShape, settings=PonderAlbertSettings):
     """ALBERT whose sequences halt by PonderNet's distribution (Banino et al. 2021), on the first two tokens.
 
     The fields of transformers' ALBERT keep their names. The defaults are PonderALBERT's; PALBERT (Balagansky & Gavrilov
@@ -47,25 +40,8 @@ class PonderAlbertConfig(StepwiseAlbertShape):
 
     model_type = "ponder_albert"
 
-    prior: str = "geometric"
-    target_halt_probability: int | float = 0.1
-    kl_penalty_factor: int | float = 0.01
-    ce_normalisation: str = "sum"
-    kl_direction: str = "posterior_prior"
-    truncation: str = "renormalise"
-    readout: str = "tokens"
-    halting_head: str = "mlp"
-    halting_head_layers: int = 1
-    head_size: int = 128
-    halt_bias_init: int | float = 0.0
-    double_cls_pairs: str = "first"
-
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        check_ponder_fields(self)
-        check_choices(self, CHOICES)
-        if self.halting_head_layers < 1:
-            raise ConfigError(f"halting_head_layers={self.halting_head_layers} must be at least 1")
         if self.halting_head == "mlp" and self.halting_head_layers > 1:
             raise ConfigError(f"halting_head_layers={self.halting_head_layers}: the mlp head has no further layers")
 

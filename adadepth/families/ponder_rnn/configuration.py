@@ -1,18 +1,15 @@
 """Configuration of the recurrent PonderNet."""
 
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError
-from adadepth.families.shared.albert.configuration import check_choices
-from adadepth.families.shared.ponder_objective import check_ponder_fields
+from adadepth.families.ponder_rnn.settings import PonderRnnSettings
+from adadepth.families.shared.configuration import FamilyConfig, shape_field
 from adadepth.halting.exit_rules import parse_rule
-
-CHOICES = {"cell": ("tanh", "gru")}
 
 
 @strict
-class PonderRnnConfig(PreTrainedConfig):
+class PonderRnnConfig(FamilyConfig, settings=PonderRnnSettings):
     """A recurrent network that ponders over one vector (Banino et al. 2021, section 3.1).
 
     Attributes:
@@ -31,25 +28,12 @@ class PonderRnnConfig(PreTrainedConfig):
 
     model_type = "ponder_rnn"
 
-    input_size: int = 64
-    hidden_size: int = 128
-    num_steps: int = 20
-    cell: str = "tanh"
-    prior: str = "geometric"
-    target_halt_probability: int | float = 0.1
-    kl_penalty_factor: int | float = 0.01
-    kl_direction: str = "posterior_prior"
-    truncation: str = "renormalise"
-    halt_bias_init: int | float = 0.0
-    exit_rule: str = "sample"
+    input_size: int = shape_field(64)
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        for name in ("input_size", "hidden_size", "num_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        check_choices(self, CHOICES)
-        check_ponder_fields(self)
+        if self.input_size < 1:
+            raise ConfigError(f"input_size={self.input_size} must be at least 1")
         parse_rule(self.exit_rule)
 
     @property

@@ -17,43 +17,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from adadepth.budget.fit import DepthKnob
-from adadepth.errors import ConfigError
-from adadepth.families.shared.albert.configuration import check_choices
 from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, count_sequences, expected_loss
 from adadepth.families.shared.steps import Objective, StepwiseOutput
 from adadepth.halting.continuation import continuation_losses
 from adadepth.halting.distribution import (
-    KL_DIRECTIONS,
-    PRIORS,
-    TRUNCATIONS,
     HaltingDistribution,
     geometric_prior,
     halting_distribution,
     halting_kl,
     uniform_prior,
 )
-
-CE_NORMALISATIONS = ("sum", "mean_over_steps")
-CHOICES = {
-    "ce_normalisation": CE_NORMALISATIONS,
-    "kl_direction": KL_DIRECTIONS,
-    "prior": PRIORS,
-    "truncation": TRUNCATIONS,
-}
-
-
-def check_ponder_fields(config: PreTrainedConfig) -> None:
-    """Refuse settings of the objective that mean nothing: those of `CHOICES` which the configuration has, and numbers.
-
-    Raises:
-        ConfigError: One line for the first field that is wrong.
-    """
-    probability = config.target_halt_probability
-    if not isinstance(probability, float) or not 0.0 < probability < 1.0:
-        raise ConfigError(f"target_halt_probability={probability!r} must be a fraction between 0 and 1, both excluded")
-    if config.kl_penalty_factor < 0:
-        raise ConfigError(f"kl_penalty_factor={config.kl_penalty_factor} must not be negative")
-    check_choices(config, {name: allowed for name, allowed in CHOICES.items() if hasattr(config, name)})
 
 
 def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:

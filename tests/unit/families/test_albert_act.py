@@ -447,8 +447,8 @@ def test_price_counts_what_a_loop_over_tokens_counts():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"act_epsilon": 0.0}, "act_epsilon=0.0 must lie between 0 and 1"),
-        ({"act_penalty": -1.0}, "act_penalty=-1.0 must not be negative"),
+        ({"act_epsilon": 0.0}, "act_epsilon=0.0 must be above 0 and below 1"),
+        ({"act_penalty": -1.0}, "act_penalty=-1.0 must be at least 0"),
         ({"state_rule": "grave"}, "did you mean 'graves'"),
         ({"num_attention_heads": 5}, "must divide hidden_size=32"),
         ({"inner_group_num": 2}, "inner_group_num=2"),

@@ -49,7 +49,7 @@ def test_costs_are_relative_to_attention_and_feed_forward_in_turn():
         ({"clamp_length": -1}, "clamp_length=-1 must be at least 0"),
         ({"cutoffs": [2500, 250]}, r"cutoffs=\[2500, 250\]: must increase and stay below vocab_size=12000"),
         ({"cutoffs": [250, 12000]}, r"cutoffs=\[250, 12000\]: must increase and stay below vocab_size=12000"),
-        ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1\.0 must lie in \[0, 1\)"),
+        ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1\.0 must be at least 0 and below 1"),
         ({"tau_start": 0}, "tau_start=0 must be greater than 0"),
         ({"tau_end": -0.5}, r"tau_end=-0\.5 must be greater than 0"),
         ({"tau_schedule": "exp"}, "tau_schedule='exp' must be one of exponential, linear, cosine"),

@@ -65,11 +65,11 @@ def test_defaults_are_the_seeds():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"target_halt_probability": 0.0}, "target_halt_probability=0.0 must be a fraction between 0 and 1"),
-        ({"target_halt_probability": 1.0}, "target_halt_probability=1.0 must be a fraction between 0 and 1"),
-        ({"target_halt_probability": 1}, "target_halt_probability=1 must be a fraction between 0 and 1"),
-        ({"target_halt_probability": -0.2}, "target_halt_probability=-0.2 must be a fraction"),
-        ({"kl_penalty_factor": -1.0}, "kl_penalty_factor=-1.0 must not be negative"),
+        ({"target_halt_probability": 0.0}, "target_halt_probability=0.0 must be above 0 and below 1"),
+        ({"target_halt_probability": 1.0}, "target_halt_probability=1.0 must be above 0 and below 1"),
+        ({"target_halt_probability": 1}, "target_halt_probability=1 must be above 0 and below 1"),
+        ({"target_halt_probability": -0.2}, "target_halt_probability=-0.2 must be above 0"),
+        ({"kl_penalty_factor": -1.0}, "kl_penalty_factor=-1.0 must be at least 0"),
         ({"kl_direction": "prior_postrior"}, "did you mean 'prior_posterior'"),
         ({"prior": "unifrom"}, "did you mean 'uniform'"),
         ({"truncation": "renormalize"}, "did you mean 'renormalise'"),

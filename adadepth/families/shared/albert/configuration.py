@@ -1,20 +1,22 @@
-"""The fields that every ALBERT has, those that every stepwise ALBERT has, and the check of a field's choices."""
+"""The configuration that every ALBERT has, and the one that every stepwise ALBERT has."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from adadepth.errors import ConfigError, nearest
+from adadepth.errors import ConfigError
+from adadepth.families.shared.albert.settings import AlbertSettings
+from adadepth.families.shared.configuration import FamilyConfig, check_field_names, shape_field
 from adadepth.halting.exit_rules import parse_rule
 
 Config = TypeVar("Config", bound=PreTrainedConfig)
 
 
 @strict
-class AlbertShape(PreTrainedConfig):
+class AlbertShape(FamilyConfig, settings=AlbertSettings):
     """The shape of an ALBERT, under the names of transformers; a family adds fields of its own.
 
     Attributes:
@@ -36,21 +38,8 @@ class AlbertShape(PreTrainedConfig):
         layer_norm_eps: Epsilon of every layer norm.
     """
 
-    vocab_size: int = 30000
-    embedding_size: int = 128
-    hidden_size: int = 4096
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 64
-    intermediate_size: int = 16384
     inner_group_num: int = 1
-    hidden_act: str = "gelu_new"
-    hidden_dropout_prob: int | float = 0.0
-    attention_probs_dropout_prob: int | float = 0.0
-    classifier_dropout_prob: int | float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
+    type_vocab_size: int = shape_field(2)
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
@@ -115,27 +104,3 @@ def derive_config(target: type[Config], source: PreTrainedConfig, overrides: Map
     derived._attn_implementation = source._attn_implementation
     derived.name_or_path = source.name_or_path
     return derived
-
-
-def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]) -> None:
-    """Refuse what is not a field; the configuration itself would store it without a word.
-
-    Raises:
-        ConfigError: Naming the first that is not, and its nearest match.
-    """
-    known = [*(field.name for field in fields(config_class)), "num_labels"]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{name}: {config_class.__name__} has no such field{nearest(name, known)}")
-
-
-def check_choices(config: PreTrainedConfig, choices: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse a value that is none of a field's choices.
-
-    Raises:
-        ConfigError: Naming the field, its value, what is allowed and the nearest match.
-    """
-    for name, allowed in choices.items():
-        value = getattr(config, name)
-        if value not in allowed:
-            raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}{nearest(value, allowed)}")

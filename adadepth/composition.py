@@ -1,0 +1,46 @@
+"""The schemas that YAML files extend, of every run, data set and family, and all the keys they have."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from adadepth.config import DATASET_SCHEMAS, DatasetConfig, ExperimentConfig, ModelConfig
+from adadepth.explanations import register_resolver
+from adadepth.families.registry import families
+
+
+def model_schemas() -> dict[str, type[ModelConfig]]:
+    """The settings of every family by its name."""
+    return {name: family.settings for name, family in families().items()}
+
+
+def register_schema() -> None:
+    """Store the schemas under the names YAML files extend: ``schema`` at the root, others in their group.
+
+    Raises:
+        ConfigError: If the family of an installed package is broken.
+    """
+    register_resolver()
+    store = ConfigStore.instance()
+    store.store(name="schema", node=ExperimentConfig)
+    groups: dict[str, Mapping[str, type]] = {"model": model_schemas(), "dataset": DATASET_SCHEMAS}
+    for group, schemas in groups.items():
+        for name, node in schemas.items():
+            store.store(group=group, name=name, node=node)
+
+
+def known_keys(schema: type = ExperimentConfig, prefix: str = "") -> Iterator[str]:
+    """Yield every public key, e.g. ``trainer.learning_rate``, of all families of models and kinds of data."""
+    kinds: dict[Any, Any] = {ModelConfig: model_schemas(), DatasetConfig: DATASET_SCHEMAS}
+    for field in dataclasses.fields(schema):
+        key = prefix + field.name
+        yield key
+        nested = kinds[field.type].values() if field.type in kinds else [field.type]
+        yield from dict.fromkeys(
+            name
+            for node in nested
+            if isinstance(node, type) and dataclasses.is_dataclass(node)
+            for name in known_keys(node, f"{key}.")
+        )

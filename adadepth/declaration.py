@@ -1,0 +1,153 @@
+"""One declaration of a setting: its default, one line of help, what is allowed, and what else is known of it.
+
+Settings are fields of dataclasses made with `setting`. From them follow the schema that YAML files and the command line
+fill, its checks and its help, and for a family of models the fields of its `PreTrainedConfig`. This module imports
+neither torch nor transformers nor any other part of the package.
+"""
+
+import copy
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Which values a setting can have.
+
+    Attributes:
+        test: Whether a value, never None, is allowed.
+        words: The same for people; continues "must be".
+    """
+
+    test: Callable[[Any], bool]
+    words: str
+
+
+def at_least(low: float) -> Allowed:
+    """Finite numbers from `low` on."""
+    return Allowed(lambda value: low <= value < math.inf, f"at least {low}")
+
+
+def between(low: float, high: float) -> Allowed:
+    """Numbers from `low` to `high`."""
+    return Allowed(lambda value: low <= value <= high, f"from {low} to {high}")
+
+
+POSITIVE = Allowed(lambda value: 0 < value < math.inf, "above 0")
+SHARE = Allowed(lambda value: 0 <= value <= 1, "from 0 to 1")
+OPEN_SHARE = Allowed(lambda value: 0 < value < 1, "above 0 and below 1")
+BELOW_ONE = Allowed(lambda value: 0 <= value < 1, "at least 0 and below 1")
+FINITE = Allowed(math.isfinite, "a finite number")
+
+# The key of a field's metadata; and what stands for "nothing said" where None says something.
+_KEY = "adadepth"
+_UNSAID: Any = object()
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is declared of one setting beside its type and default.
+
+    Attributes:
+        help: One line of what it means.
+        allowed: Its range; the choices of an enumeration follow from its type.
+        shape: It fixes the shape or the meaning of weights, which are useless under another value.
+        neutral: It changes speed or what is written, never the weights that a run arrives at.
+        in_model: It is a field of the model's own configuration.
+        hub: Its default there, where that differs from the one here: what a configuration file without it means.
+        debug: Its value in a run of seconds, `debug=default`.
+    """
+
+    help: str
+    allowed: Allowed | None
+    shape: bool
+    neutral: bool
+    in_model: bool
+    hub: Any
+    debug: Any
+
+    @property
+    def differs_on_hub(self) -> bool:
+        """Whether a configuration file without this setting means something else than a YAML without it."""
+        return self.hub is not _UNSAID
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether a run of seconds has its own value of this setting."""
+        return self.debug is not _UNSAID
+
+
+def setting(
+    default: Any, help: str, allowed: Allowed | None = None, *, shape: bool = False, neutral: bool = False,
+    in_model: bool = True, hub: Any = _UNSAID, debug: Any = _UNSAID,
+) -> Any:  # fmt: skip
+    """Declare a field of a dataclass; see `Declared`.
+
+    Args:
+        default: Its default; a list or dictionary is copied for every instance, of a class an instance is made.
+        help: One line, which begins in lower case and ends without a full stop.
+        allowed: Its range, if it has one.
+        shape: See `Declared`, as for the other arguments.
+        neutral: See there.
+        in_model: See there.
+        hub: See there.
+        debug: See there.
+    """
+    metadata = {_KEY: Declared(help, allowed, shape, neutral, in_model, hub, debug)}
+    if isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def declared(settings: type) -> dict[str, Declared]:
+    """What is declared of every field of a dataclass, by name, in order; fields made otherwise are left out."""
+    fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
+    return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}
+
+
+def out_of_range(settings: Any, prefix: str = "") -> Iterator[str]:
+    """Yield a line for every setting of a dataclass, and of those inside it, whose value is not allowed."""
+    for name, about in declared(type(settings)).items():
+        key, value = prefix + name, getattr(settings, name)
+        if dataclasses.is_dataclass(value):
+            yield from out_of_range(value, f"{key}.")
+        elif about.allowed is not None and value is not None and not about.allowed.test(value):
+            yield f"{key}={value}: must be {about.allowed.words}"
+
+
+def choices(settings: type) -> dict[str, tuple[str, ...]]:
+    """The names that every setting of an enumerated type can have."""
+    found = {name: _enumeration(annotation) for name, annotation in typing.get_type_hints(settings).items()}
+    return {name: tuple(map(str, kind)) for name, kind in found.items() if kind is not None}
+
+
+def shapes(settings: type) -> list[str]:
+    """Names of the settings that fix the shape or the meaning of weights."""
+    return [name for name, about in declared(settings).items() if about.shape]
+
+
+def without_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what cannot change a result."""
+    neutral = {name for name, about in declared(settings).items() if about.neutral}
+    return {name: value for name, value in values.items() if name not in neutral}
+
+
+def _enumeration(annotation: Any) -> type[StrEnum] | None:
+    for part in _members(annotation):
+        if isinstance(part, type) and issubclass(part, StrEnum):
+            return part
+    return None
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
+    return typing.get_args(annotation) if is_union else (annotation,)

@@ -1,0 +1,64 @@
+"""The settings of Adalayers."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from omegaconf import MISSING
+
+from adadepth.config import Attention, ModelConfig
+from adadepth.declaration import BELOW_ONE, FINITE, POSITIVE, at_least, setting
+
+Mix = StrEnum("Mix", ["projected", "scalar"])
+Head = StrEnum("Head", ["attention", "linear"])
+
+
+@dataclass
+class AdaLayersSettings(ModelConfig):
+    """Adalayers (Dremov 2024): a learned distribution over the layers of a frozen transformer feeds a small head."""
+
+    name: str = setting("adalayers", "the family")
+    base_model: str = setting(MISSING, "the transformer: folder, hub id, or package:NAME/FOLDER", hub=None)
+    base_revision: str | None = setting(None, "of a hub id: branch, tag or commit")
+    freeze_base_model: bool = setting(True, "false: fine-tune it as well")
+    save_base: bool = setting(
+        False, "also save a frozen base, which is otherwise named and checked by its hash", in_model=False
+    )
+    include_embeddings: bool = setting(True, "whether the embeddings' output counts as a layer", shape=True)
+    layers_num: int | None = setting(
+        None, "with seed_compat: only the first so many states; None: all of the base's", at_least(1), shape=True
+    )
+    mix: Mix = setting(
+        Mix.projected,
+        "the weighted sum is of projected states (Adalayers) or of raw ones (ELMo's scalar mix)",
+        shape=True,
+    )
+    project_dim: int = setting(128, "k, width of the head", at_least(1), shape=True)
+    alpha_distribution: float = setting(10.0, "the weights are softmax(alpha p)", POSITIVE)
+    distribution_cutoff: float = setting(0.0, "weights up to this are 0; below 1 / layers", BELOW_ONE)
+    cutoff_warmup_steps: int = setting(
+        0, "updates before the cutoff begins: a layer once cut rarely returns", at_least(0)
+    )
+    topk_distribution: int | None = setting(None, "most layers with weight", at_least(1))
+    lambda_distribution_entropy: float = setting(
+        0.0, "weight of the weights' entropy in the loss; positive sharpens", FINITE
+    )
+    lambda_distribution_depth: float = setting(
+        0.0, "weight of the expected depth, as a share of the base's, in the loss", at_least(0)
+    )
+    freeze_distribution: bool = setting(False, "keep the uniform weights")
+    pick_one_layer_only: int | None = setting(None, "all weight on one layer: its number, negative from the end")
+    distribution_lr_multiplier: float = setting(1.0, "learning rate of p over that of the head", POSITIVE)
+    head: Head = setting(Head.attention, "what reads the mix: attention, or a linear probe", shape=True)
+    attention_heads_num: int = setting(16, "must divide project_dim", at_least(1), shape=True)
+    attention_layers_num: int = setting(1, "encoder layers of a tagging head", at_least(1), shape=True)
+    dim_feedforward: int = setting(1024, "their inner width", at_least(1), shape=True)
+    attention_dropout_prob: float | None = setting(0.1, "on projections, positions and head", BELOW_ONE)
+    add_pos_embeddings: bool = setting(False, "sinusoidal positions before the head")
+    classes_weights: list[float] | None = setting(None, "of the classes in the loss")
+    focal_loss_enabled: bool = setting(False, "tagging: alpha (1 - p)^gamma weighs the loss of each word")
+    focal_loss_gamma: float = setting(2.0, "gamma", at_least(0))
+    focal_loss_alpha: float = setting(0.25, "alpha", POSITIVE)
+    seed_compat: bool = setting(False, "the original's slips that change numbers: docs/adalayers.md lists them")
+    attn_implementation: Attention | None = setting(
+        None, "of the base; None: the best that torch offers here", in_model=False
+    )

@@ -1,0 +1,20 @@
+"""What is known of the multi-exit ALBERT."""
+
+from adadepth.config import BudgetUnit
+from adadepth.families.multi_exit_albert.settings import MultiExitAlbertSettings
+from adadepth.families.registry import Budgeting, Family
+
+_HEAD = "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertForSequenceClassification"
+
+FAMILY = Family(
+    name="multi_exit_albert",
+    settings=MultiExitAlbertSettings,
+    config="adadepth.families.multi_exit_albert.configuration:MultiExitAlbertConfig",
+    heads={"classification": _HEAD},
+    auto={"AutoModelForSequenceClassification": _HEAD},
+    tokenizer="transformers.models.albert:AlbertTokenizer",
+    budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
+    depth="num_hidden_layers",
+    starts_from={"albert": None, "albert_act": None},
+    checks=("adadepth.families.shared.albert.checks:check_sizes",),
+)

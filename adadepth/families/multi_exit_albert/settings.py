@@ -1,0 +1,20 @@
+"""The settings of the multi-exit ALBERT."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from adadepth.declaration import setting
+from adadepth.families.shared.albert.settings import AlbertSettings
+
+ExitWeights = StrEnum("ExitWeights", ["linear", "uniform"])
+
+
+@dataclass
+class MultiExitAlbertSettings(AlbertSettings):
+    """ALBERT with a classifier at every iteration, trained jointly (PABEE, Zhou et al. 2020): a baseline."""
+
+    name: str = setting("multi_exit_albert", "the family")
+    exit_weights: ExitWeights = setting(ExitWeights.linear, "of the steps' losses: their number (PABEE), or equal")
+    exit_rule: str = setting(
+        "patience:3", "which step's prediction counts; docs/exit_rules.md lists the rules", hub="patience"
+    )

@@ -1,0 +1,23 @@
+"""What is known of the PAR Transformer-XL."""
+
+from adadepth.config import BudgetUnit
+from adadepth.families.par_xl.settings import ParXLSettings
+from adadepth.families.registry import Budgeting, Family
+
+_MODELING = "adadepth.families.par_xl.modeling"
+
+FAMILY = Family(
+    name="par_xl",
+    settings=ParXLSettings,
+    config="adadepth.families.par_xl.configuration:ParXLConfig",
+    heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},
+    # The supernet has the same configuration without an architecture; only its own class loads it.
+    auto={"AutoModelForCausalLM": f"{_MODELING}:ParXLForCausalLM"},
+    public={"derive_par_xl": "adadepth.families.par_xl.derive:derive"},
+    tokenizer="transformers:PreTrainedTokenizerFast",
+    budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=("adadepth.families.par_xl.checks:check_budget",)),
+    depth="num_hidden_layers",
+    searched="architecture",
+    reads=frozenset({"search", "context"}),
+    checks=("adadepth.families.par_xl.checks:check_settings",),
+)

@@ -1,0 +1,55 @@
+"""The settings of the PAR Transformer-XL."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from adadepth.config import Activation, Attention, ModelConfig
+from adadepth.declaration import BELOW_ONE, POSITIVE, at_least, setting
+
+AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])
+OutputActivation = StrEnum("OutputActivation", ["none", "relu"])
+BranchNorm = StrEnum("BranchNorm", ["per_branch", "paper"])
+
+
+@dataclass
+class ParXLSettings(ModelConfig):
+    """PAR-XL: a Transformer-XL whose blocks attend, feed forward or vanish (Mandava et al. 2020)."""
+
+    name: str = setting("par_xl", "the family")
+    architecture: str | None = setting(
+        None, "one of s, f and - for every block; None: the supernet, which has all of them", shape=True
+    )
+    vocab_size: int | None = setting(None, "None: as many as the tokenizer has", at_least(5), shape=True, hub=12000)
+    hidden_size: int = setting(128, "d, width of the blocks", at_least(1), shape=True, debug=16)
+    num_hidden_layers: int = setting(
+        6, "N, blocks of the supernet; an architecture has as many as it has characters", at_least(1)
+    )
+    num_attention_heads: int = setting(4, "must divide hidden_size", at_least(1), shape=True, debug=2)
+    intermediate_size: int = setting(512, "inner width of the feed-forward blocks", at_least(1), shape=True, debug=32)
+    hidden_act: Activation = setting(Activation.relu, "of the feed-forward blocks")
+    memory_length: int = setting(16, "M, positions before the segment that attention sees", at_least(0), debug=8)
+    cutoffs: list[int] = setting(
+        [], "of the adaptive softmax: where rarer words begin; []: none", shape=True, debug=[50, 200]
+    )
+    proj_factor: int = setting(4, "each cluster of rarer words is so many times narrower", at_least(1), shape=True)
+    softmax_bias: bool = setting(False, "biases of the output layer", shape=True)
+    tie_word_embeddings: bool = setting(False, "one matrix for input and output words", shape=True)
+    hidden_dropout_prob: float = setting(
+        0.1, "after the embeddings and every branch, and before the output layer", BELOW_ONE
+    )
+    attention_probs_dropout_prob: float = setting(0.0, "on the attention weights", BELOW_ONE)
+    activation_dropout_prob: float = setting(0.0, "inside the feed-forward blocks", BELOW_ONE)
+    attention_scale: AttentionScale = setting(
+        AttentionScale.sqrt, "scores are divided by sqrt(d / heads); linear: the original"
+    )
+    attention_out_act: OutputActivation = setting(
+        OutputActivation.none, "after attention's last projection; relu: the original"
+    )
+    branch_norm: BranchNorm = setting(
+        BranchNorm.per_branch, "a norm in each branch, or one after their mixture", shape=True
+    )
+    share_position_bias: bool = setting(True, "u and v are the same in all blocks (Transformer-XL)", shape=True)
+    projection_bias: bool = setting(False, "biases in attention's projections", shape=True)
+    layer_norm_eps: float = setting(1e-5, "added to the variance", POSITIVE)
+    initializer_range: float = setting(0.02, "standard deviation of the initial weights", POSITIVE)
+    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)

@@ -1,0 +1,33 @@
+"""Reading the checkpoints of the reference PonderALBERT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from adadepth.errors import CheckpointError, nearest
+from adadepth.families.shared.albert.convert import LEGACY_BUFFER
+
+_FIRST_NORM = "albert_layer.LayerNorm"
+# Part of the reference classifier -> what precedes it here.
+_PARTS = {
+    "embeddings": "albert.",
+    "embedding_hidden_mapping_in": "albert.encoder.",
+    "albert_layer": "albert.encoder.",
+    "classifier": "",
+    "ponder": "",
+}
+
+
+def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
+    """The reference classifier keeps the encoder's parts at the top; it has no pooler."""
+    converted = {}
+    for name, weight in state_dict.items():
+        if name == LEGACY_BUFFER:
+            continue
+        part = name.split(".")[0]
+        if part not in _PARTS:
+            raise CheckpointError(f"{name}: not a parameter of the reference classifier{nearest(part, _PARTS)}")
+        converted[f"{_PARTS[part]}{name.replace('albert_layer.attention.LayerNorm', _FIRST_NORM)}"] = weight
+    return converted

@@ -1,0 +1,194 @@
+"""What is known of every family of models, before torch is imported: descriptors, and how they are found.
+
+A family is a folder of `adadepth.families` whose module `family` holds its descriptor `FAMILY`, or an entry point of
+the group `adadepth.families` of any installed package that names such a descriptor. A YAML only ever names a family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from adadepth.config import BudgetUnit, ModelConfig
+from adadepth.errors import ConfigError, nearest
+
+GROUP = "adadepth.families"
+
+
+@dataclass(frozen=True)
+class Budgeting:
+    """What a family's depth can be set to.
+
+    Attributes:
+        trained: Units of a mean depth that training can hold.
+        fitted: Units of a mean depth that a trained model can be set to.
+        prices: Settings that say what depth costs, which a budget finds out itself: they must be 0 beside it.
+        grows: Whether it can train at any one depth, so that depth may grow at first.
+        whole: Whether depth is a number of blocks.
+        checks: `"module:function"` of what a target needs: from a configuration to a line for every mistake.
+    """
+
+    trained: tuple[BudgetUnit, ...] = ()
+    fitted: tuple[BudgetUnit, ...] = ()
+    prices: tuple[str, ...] = ()
+    grows: bool = False
+    whole: bool = False
+    checks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """All that the rest of the package knows of a family. Code is named as `"module:name"` and imported when needed.
+
+    Attributes:
+        name: What `model.name` says; the `model_type` of its configuration.
+        settings: Its settings, a subclass of `ModelConfig` whose `name` is the family's.
+        config: Its `PreTrainedConfig`.
+        heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
+            `question_answering`, `multiple_choice`, `language_model`, `search`.
+        auto: Auto class of transformers -> class registered with it, for its configuration.
+        tokenizer: The fast tokenizer that AutoTokenizer loads with it; None: none of its own.
+        public: Further names of the package `adadepth`, besides the classes above -> what they name.
+        loss_parts: What an evaluation reports besides the task's loss -> the setting that must be above 0 for it; None:
+            always.
+        budget: What its depth can be set to.
+        depth: The setting that says the greatest number of updates; None: a pretrained model decides.
+        fixed_depth: The setting that gives every unit one depth, which a rival of equal work needs.
+        searched: The setting that names one of the architectures which `heads["search"]` searches; None: no search.
+        reads: Which of the `OPTIONAL_GROUPS` of a configuration it can read, besides `budget`.
+        starts_from: Family whose weights it can start from, besides its own -> what loads them, called like
+            `adadepth.families.albert_act.pretrained.load_albert`; None: the head's own `from_pretrained`.
+        build: Makes a classifier that has no configuration before its base is read; called like
+            `adadepth.families.adalayers.build.build_on_base`.
+        first_tokens: From settings or configuration to how many [CLS] a text begins with, by argument of
+            `load_labelled_data`; None: one.
+        reads_vectors: It reads vectors and no tokens.
+        own_symbols: It learns the symbols it reads, and not only words of a pretrained tokenizer.
+        checks: What its settings need of each other and of the rest of a configuration; see `Budgeting.checks`.
+        weights_from: Renames the parameters of an original, for `convert_reference_state_dict`.
+        config_from: Reads an original's configuration, for `convert_reference_config`.
+        sections: Further sections of its report; see `adadepth.analysis.render`.
+    """
+
+    name: str
+    settings: type[ModelConfig]
+    config: str
+    heads: Mapping[str, str]
+    auto: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: str | None = None
+    public: Mapping[str, str] = field(default_factory=dict)
+    loss_parts: Mapping[str, str | None] = field(default_factory=dict)
+    budget: Budgeting = field(default_factory=Budgeting)
+    depth: str | None = None
+    fixed_depth: str | None = None
+    searched: str | None = None
+    reads: frozenset[str] = frozenset()
+    starts_from: Mapping[str, str | None] = field(default_factory=dict)
+    build: str | None = None
+    first_tokens: str | None = None
+    reads_vectors: bool = False
+    own_symbols: bool = True
+    checks: tuple[str, ...] = ()
+    weights_from: str | None = None
+    config_from: str | None = None
+    sections: tuple[str, ...] = ()
+
+    def reported_losses(self, settings: ModelConfig) -> tuple[str, ...]:
+        """What an evaluation under these settings reports besides the task's loss."""
+        return tuple(
+            part for part, weight in self.loss_parts.items() if weight is None or getattr(settings, weight) > 0
+        )
+
+    def head(self, kind: str) -> Any:
+        """The class of its model for a kind of task.
+
+        Raises:
+            ConfigError: If it has none.
+        """
+        if kind not in self.heads:
+            raise ConfigError(f"model={self.name}: has no model for {kind}; it has {', '.join(self.heads)}")
+        return load(self.heads[kind])
+
+
+def load(place: str) -> Any:
+    """Import what `"module:name"` says; errors of the import are raised as they are."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every family by name: the folders of this package in alphabetical order, then those of installed packages.
+
+    Raises:
+        ConfigError: If an installed package's family is broken, or has a name that is taken.
+    """
+    here = Path(__file__).parent
+    names = sorted(path.parent.name for path in here.glob("*/family.py"))
+    found = {name: import_module(f"{__package__}.{name}.family").FAMILY for name in names}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        found[entry.name] = _installed(entry, found)
+    return found
+
+
+def family(name: str) -> Family:
+    """The family of that name.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    known = families()
+    if name not in known:
+        raise ConfigError(f"model.name={name}: no such family{nearest(name, known)}; known: {', '.join(known)}")
+    return known[name]
+
+
+def with_head(kind: str) -> list[str]:
+    """Names of the families that serve a kind of task."""
+    return [name for name, each in families().items() if kind in each.heads]
+
+
+def reading(group: str) -> list[str]:
+    """Names of the families that read one of a configuration's optional groups."""
+    return [name for name, each in families().items() if group in each.reads]
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _installed(entry: EntryPoint, taken: Mapping[str, Family]) -> Family:
+    """The descriptor of another package, checked as far as that costs nothing."""
+    package = entry.dist.name if entry.dist is not None else entry.module
+    about = f"family {entry.name!r} of the package {package} ({entry.value})"
+    if entry.name in taken:
+        raise ConfigError(f"{about}: there is a family of that name already; uninstall one of them")
+    try:
+        descriptor = entry.load()
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ConfigError(f"{about}: cannot be imported ({type(error).__name__}: {reason})") from error
+    if problem := _wrong(descriptor, entry.name):
+        raise ConfigError(f"{about}: {problem}")
+    assert isinstance(descriptor, Family)
+    return descriptor
+
+
+def _wrong(descriptor: object, name: str) -> str | None:
+    """What keeps an object from being the descriptor of the family of that name."""
+    if not isinstance(descriptor, Family):
+        return f"must be an adadepth.families.registry.Family, not {type(descriptor).__name__}"
+    if descriptor.name != name:
+        return f"its descriptor calls it {descriptor.name!r}"
+    if not issubclass(descriptor.settings, ModelConfig) or getattr(descriptor.settings, "name", None) != name:
+        return f"its settings must be a ModelConfig whose name is {name!r}"
+    if wrong := [place for place in (descriptor.config, *descriptor.heads.values()) if place.count(":") != 1]:
+        return f"{wrong[0]!r} must be 'module:Class'"
+    return None

@@ -1,0 +1,123 @@
+"""From the settings of a family to its `PreTrainedConfig`: fields, defaults, ranges and choices are declared once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import operator
+import types
+import typing
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from adadepth.declaration import Declared, choices, declared
+from adadepth.errors import ConfigError, nearest
+
+
+class FamilyConfig(PreTrainedConfig):
+    """A configuration whose fields are the settings of its family, and what only a model has besides.
+
+    `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` gives it a field for every setting that is one of a
+    model (`in_model`), with the default that a configuration file without it means (`hub`). A type that the class body
+    states is kept, and so is a default.
+    """
+
+    settings_class: ClassVar[type]
+
+    def __init_subclass__(cls, settings: type | None = None, **kwargs: Any) -> None:
+        if settings is not None:
+            cls.settings_class = settings
+            _add_fields(cls, settings)
+        super().__init_subclass__(**kwargs)
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if settings := getattr(type(self), "settings_class", None):
+            check_values(self, settings)
+
+
+def shape_fields(config_class: type[PreTrainedConfig]) -> list[str]:
+    """Fields that fix the shape or the meaning of weights: settings so declared, and fields marked by `shape_field`."""
+    about = declared(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
+    marked = [field.name for field in dataclasses.fields(config_class) if field.metadata.get("shape")]
+    return [*(name for name, each in about.items() if each.shape), *marked]
+
+
+def shape_field(default: Any) -> Any:
+    """A field of a configuration that is no setting and fixes the shape of weights."""
+    return dataclasses.field(default=default, metadata={"shape": True})
+
+
+def check_values(config: PreTrainedConfig, settings: type) -> None:
+    """Refuse a value that is none of a setting's choices or out of its range.
+
+    Raises:
+        ConfigError: Naming the first such field, its value, what is allowed and the nearest match.
+    """
+    for name, allowed in choices(settings).items():
+        value = getattr(config, name, None)
+        if value is not None and value not in allowed:
+            raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}{nearest(value, allowed)}")
+    for name, about in declared(settings).items():
+        value = getattr(config, name, None)
+        if about.in_model and about.allowed is not None and value is not None and not about.allowed.test(value):
+            raise ConfigError(f"{name}={value} must be {about.allowed.words}")
+
+
+def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]) -> None:
+    """Refuse what is not a field; the configuration itself would store it without a word.
+
+    Raises:
+        ConfigError: Naming the first that is not, and its nearest match.
+    """
+    known = [*(field.name for field in dataclasses.fields(config_class)), "num_labels"]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{name}: {config_class.__name__} has no such field{nearest(name, known)}")
+
+
+def _add_fields(config_class: type, settings: type) -> None:
+    """Write the settings into the class body, before dataclass and strict read it."""
+    own = inspect.get_annotations(config_class)
+    hints, added = typing.get_type_hints(settings), {}
+    for field in dataclasses.fields(settings):
+        about: Declared | None = declared(settings).get(field.name)
+        if about is None or not about.in_model or field.name in vars(config_class):
+            continue
+        added[field.name] = _stored_type(hints[field.name], about)
+        setattr(config_class, field.name, _stored_default(field, about))
+    config_class.__annotations__ = {**added, **own}
+
+
+def _stored_default(field: dataclasses.Field[Any], about: Declared) -> Any:
+    if about.differs_on_hub:
+        return about.hub
+    if field.default_factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=field.default_factory)
+    return str(field.default) if isinstance(field.default, StrEnum) else field.default
+
+
+def _stored_type(annotation: Any, about: Declared) -> Any:
+    """The type of a setting as JSON keeps it; where a file without it means something, it never means nothing."""
+    found = _json_type(annotation)
+    if not about.differs_on_hub:
+        return found
+    if about.hub is None:
+        return found | None
+    kept = [part for part in typing.get_args(found) if part is not types.NoneType]
+    return functools.reduce(operator.or_, kept) if isinstance(found, types.UnionType) else found
+
+
+def _json_type(annotation: Any) -> Any:
+    """Choices are strings, and a number may have lost its point."""
+    if isinstance(annotation, types.UnionType):
+        return functools.reduce(operator.or_, map(_json_type, typing.get_args(annotation)))
+    if typing.get_origin(annotation) is list:
+        return types.GenericAlias(list, (_json_type(*typing.get_args(annotation)),))
+    if annotation is float:
+        return int | float
+    return str if isinstance(annotation, type) and issubclass(annotation, StrEnum) else annotation

@@ -1,0 +1,49 @@
+"""`debug=default`: a run of seconds of every root, and who decides where the command line speaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from adadepth.hints import _unknown_key
+from tests.configs.support import NEEDS, ROOTS, configured
+
+NEEDED = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_root_has_a_run_of_seconds(root: str) -> None:
+    config = configured(root, "debug=default", *NEEDED.get(root, []))
+    assert config.trainer.max_steps == 2
+    assert getattr(config.dataset, "max_evaluation_examples", 8) == 8
+
+
+def test_sizes_are_those_declared() -> None:
+    config = configured("act_base", "debug=default")
+    assert (config.model.hidden_size, config.model.num_attention_heads, config.model.num_hidden_layers) == (32, 2, 24)
+    assert (config.dataset.max_documents, config.tokenizer.vocab_size) == (20, 300)
+
+
+def test_what_is_smaller_stays() -> None:
+    assert configured("act_tiny", "debug=default", "tokenizer.vocab_size=90").tokenizer.vocab_size == 90
+    assert configured("par_tiny", "debug=default", "model.cutoffs=[]").model.cutoffs == []
+
+
+def test_the_command_line_wins() -> None:
+    config = configured("act_tiny", "debug=default", "model.hidden_size=48", "trainer.max_steps=5")
+    assert (config.model.hidden_size, config.model.num_attention_heads, config.trainer.max_steps) == (48, 2, 5)
+
+
+def test_a_pretrained_model_keeps_its_sizes() -> None:
+    assert configured("act_cola", "debug=default").model.hidden_size is None
+    assert configured("act_tiny", "debug=default", "model.pretrained=a").model.hidden_size == 768
+
+
+def test_a_search_is_short_and_nothing_else_reads_it() -> None:
+    assert configured("par_tiny", "debug=default").search.sampled_paths == 2
+    assert configured("par_network", "debug=default").search.sampled_paths == 4
+
+
+@pytest.mark.parametrize("key", ["dataset.max_documents", "model.act_penalty", "model.cutoffs"])
+def test_a_key_of_another_kind_is_not_proposed_instead_of_itself(key: str) -> None:
+    message = _unknown_key(key)
+    assert message == f"{key}: this {key.partition('.')[0]} has no such key; others have"

@@ -1,0 +1,124 @@
+"""How families are found: folders, entry points of installed packages, and what is said of a broken one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adadepth.composition import known_keys, model_schemas
+from adadepth.errors import ConfigError
+from adadepth.families import registry
+from adadepth.families.registry import families, family, load
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILT_IN = ["adalayers", "albert", "albert_act", "multi_exit_albert", "par_xl", "ponder_albert", "ponder_rnn"]
+TOY = """
+from dataclasses import dataclass
+
+from adadepth.config import ModelConfig
+from adadepth.declaration import at_least, setting
+from adadepth.families.registry import Family
+
+
+@dataclass
+class ToySettings(ModelConfig):
+    name: str = setting("toy", "the family")
+    wheels: int = setting(3, "how many it rolls on", at_least(1))
+
+
+FAMILY = Family(name="toy", settings=ToySettings, config="toy_family:ToyConfig", heads={"tagging": "toy_family:Toy"})
+WRONG_NAME = Family(name="boy", settings=ToySettings, config="toy_family:ToyConfig", heads={})
+NO_PLACE = Family(name="toy", settings=ToySettings, config="toy_family.ToyConfig", heads={})
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Install a package with entry points of the group, as far as importlib.metadata can tell."""
+
+    def installed(entries: str, code: str = TOY) -> None:
+        (tmp_path / "toy_family.py").write_text(code)
+        about = tmp_path / "toy_family-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-family\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{textwrap.dedent(entries)}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        families.cache_clear()
+
+    yield installed
+    sys.modules.pop("toy_family", None)
+    monkeypatch.undo()
+    families.cache_clear()
+
+
+def test_the_folders_are_found() -> None:
+    assert list(families()) == BUILT_IN
+    assert model_schemas()["albert_act"].__name__ == "AlbertActSettings"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_name_of_code_in_a_descriptor_exists(name: str) -> None:
+    each = family(name)
+    assert each.settings().name == name
+    places = [each.config, *each.heads.values(), *each.auto.values(), *each.public.values(), *each.checks]
+    places += [*each.budget.checks, *filter(None, each.starts_from.values())]
+    places += filter(None, (each.build, each.first_tokens, each.weights_from, each.config_from, each.tokenizer))
+    assert all(callable(load(place)) for place in places)
+    assert load(each.config).model_type == name
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_settings_that_a_descriptor_names_are_settings(name: str) -> None:
+    each, settings = family(name), family(name).settings()
+    named = [
+        *each.budget.prices,
+        *filter(None, (each.depth, each.fixed_depth, each.searched, *each.loss_parts.values())),
+    ]
+    assert all(hasattr(settings, setting) for setting in named)
+
+
+def test_a_family_of_an_installed_package_is_like_any_other(install) -> None:
+    install("toy = toy_family:FAMILY")
+    assert list(families()) == [*BUILT_IN, "toy"]
+    assert "model.wheels" in set(known_keys())
+
+
+@pytest.mark.parametrize(("entries", "message"), [
+    ("toy = toy_family:NOTHING", r"family 'toy' of the package toy-family \(toy_family:NOTHING\): cannot be imported"),
+    ("toy = toy_famly:FAMILY", "cannot be imported (ModuleNotFoundError: No module named 'toy_famly')"),
+    ("albert = toy_family:FAMILY", "there is a family of that name already"),
+    ("toy = toy_family:ToySettings", "must be an adadepth.families.registry.Family, not type"),
+    ("toy = toy_family:WRONG_NAME", "its descriptor calls it 'boy'"),
+    ("toy = toy_family:NO_PLACE", "'toy_family.ToyConfig' must be 'module:Class'"),
+    ("toy = toy_family:FAMILY\n    roy = toy_family:FAMILY", "its descriptor calls it 'toy'"),
+])  # fmt: skip
+def test_a_broken_one_is_one_line(install, entries: str, message: str) -> None:
+    install(entries)
+    with pytest.raises(ConfigError) as raised:
+        families()
+    assert message.replace("\\", "") in str(raised.value)
+    assert "toy-family" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_family_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"model.name=albert_at: no such family \(did you mean 'albert_act'\?\)"):
+        family("albert_at")
+
+
+def test_a_head_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="model=ponder_rnn: has no model for pretraining; it has classification"):
+        family("ponder_rnn").head("pretraining")
+
+
+def test_finding_families_imports_no_torch() -> None:
+    code = "import sys; from adadepth.families.registry import families; families(); print('torch' in sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "False"

@@ -1,0 +1,125 @@
+"""One declaration: what follows from a setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+
+import pytest
+
+from adadepth.composition import model_schemas
+from adadepth.config import ContextConfig, SearchConfig
+from adadepth.declaration import (
+    BELOW_ONE,
+    FINITE,
+    OPEN_SHARE,
+    POSITIVE,
+    SHARE,
+    Allowed,
+    at_least,
+    between,
+    choices,
+    declared,
+    out_of_range,
+    shapes,
+    without_neutral,
+)
+from adadepth.families.albert_act.settings import AlbertActSettings
+from adadepth.families.par_xl.settings import ParXLSettings
+from adadepth.families.registry import family, load
+from adadepth.families.shared.configuration import shape_fields
+
+
+@pytest.mark.parametrize(("allowed", "inside", "outside"), [
+    (at_least(1), [1, 7, 1e9], [0, -1, math.inf, math.nan]),
+    (between(2, 8), [2, 8], [1, 9]),
+    (POSITIVE, [1e-9], [0, -1, math.inf, math.nan]),
+    (SHARE, [0, 0.5, 1], [-0.1, 1.1, math.nan]),
+    (OPEN_SHARE, [0.5], [0, 1]),
+    (BELOW_ONE, [0, 0.99], [1, -0.1]),
+    (FINITE, [-3, 0], [math.inf, math.nan]),
+], ids=str)  # fmt: skip
+def test_ranges(allowed: Allowed, inside: list[float], outside: list[float]) -> None:
+    assert all(map(allowed.test, inside))
+    assert not any(map(allowed.test, outside))
+
+
+def test_a_value_out_of_range_is_a_line_with_its_key() -> None:
+    search = SearchConfig(tau_end=0, sampled_paths=0)
+    assert list(out_of_range(search, "search.")) == [
+        "search.tau_end=0: must be above 0",
+        "search.sampled_paths=0: must be at least 1",
+    ]
+
+
+def test_none_has_no_range() -> None:
+    assert list(out_of_range(ContextConfig())) == []
+
+
+def test_choices_follow_from_the_type() -> None:
+    assert choices(AlbertActSettings)["cap_remainder"] == ("reference", "penalty", "forced")
+    assert "attn_implementation" in choices(AlbertActSettings)
+
+
+def test_shapes_are_those_declared() -> None:
+    assert {"hidden_size", "vocab_size"} <= set(shapes(AlbertActSettings))
+    assert "act_penalty" not in shapes(AlbertActSettings)
+    assert {"architecture", "cutoffs"} <= set(shapes(ParXLSettings))
+    assert "type_vocab_size" in shape_fields(load(family("albert_act").config))
+
+
+def test_what_cannot_change_a_result_is_left_out() -> None:
+    assert "timing_repeats" not in without_neutral(SearchConfig, dataclasses.asdict(SearchConfig()))
+
+
+def test_a_list_is_not_shared() -> None:
+    ParXLSettings().cutoffs.append(3)
+    assert ParXLSettings().cutoffs == []
+
+
+@pytest.mark.parametrize("name", [name for name in model_schemas() if name != "albert"])
+def test_a_configuration_has_every_setting_of_a_model_with_the_declared_default(name: str) -> None:
+    about, config = declared(family(name).settings), load(family(name).config)()
+    settings = family(name).settings()
+    for field, each in about.items():
+        if each.in_model and field not in ("layers_num", "tie_word_embeddings"):
+            default = each.hub if each.differs_on_hub else getattr(settings, field)
+            assert getattr(config, field) == default, field
+
+
+def test_where_the_two_defaults_differ() -> None:
+    """A published configuration names no field that is newer than it, and must mean what it did."""
+    found = {
+        name: {field for field, each in declared(schema).items() if each.differs_on_hub}
+        for name, schema in model_schemas().items()
+    }
+    sizes = {
+        "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+        "hidden_act", "max_position_embeddings",
+    }  # fmt: skip
+    assert found == {
+        "adalayers": {"base_model"},
+        "albert": sizes,
+        "albert_act": sizes | {"act_penalty"},
+        "multi_exit_albert": sizes | {"exit_rule"},
+        "par_xl": {"vocab_size"},
+        "ponder_albert": sizes | {"target_halt_probability", "truncation", "exit_rule"},
+        "ponder_rnn": {"target_halt_probability", "truncation", "exit_rule"},
+    }
+
+
+def test_types_are_those_of_json() -> None:
+    config_class = load(family("albert_act").config)
+    types = {field.name: field.type for field in dataclasses.fields(config_class)}
+    assert types["act_penalty"] == int | float
+    assert types["state_rule"] is str
+    assert types["hidden_size"] is int  # never null in a file, though the setting may be
+    assert types["fixed_depth"] == int | None
+    assert typing.get_args(
+        typing.get_args(
+            {field.name: field.type for field in dataclasses.fields(load(family("adalayers").config))}[
+                "classes_weights"
+            ]
+        )[0]
+    ) == (int | float,)
