@@ -11,7 +11,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 from adadepth import tasks
 from tests.configs.support import NEEDS, OPTIONS, configured, home
 
-ROOTS = ("act_tiny", "act_small", "act_base")
+ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 
 # Options that need a network; their loaders are tested on local data under tests/unit/data.
 ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tokenizer", "albert")}
@@ -29,9 +29,15 @@ def run(tmp_path, root, *overrides):
     return directory, metric
 
 
+def wikitext2(data_root):
+    folder = data_root / "wikitext-2"
+    return [f"dataset.path={folder}/wiki.test.tokens", f"dataset.evaluation_path={folder}/wiki.valid.tokens"]
+
+
 @pytest.mark.parametrize("root", ROOTS)
-def test_root(root, tmp_path):
-    directory, metric = run(tmp_path, root)
+def test_root(root, tmp_path, request):
+    given = wikitext2(request.getfixturevalue("data_root")) if root == "act_wikitext2" else []
+    directory, metric = run(tmp_path, root, *given)
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/loss"] == metric
@@ -47,7 +53,7 @@ def test_root(root, tmp_path):
     assert "real tokens per second" in (directory / "report.html").read_text()
     model = AutoModelForPreTraining.from_pretrained(directory / "model")
     tokenizer = AutoTokenizer.from_pretrained(directory / "model")
-    assert model.config.num_hidden_layers == {"act_tiny": 6, "act_small": 12, "act_base": 24}[root]
+    assert model.config.num_hidden_layers == ROOTS[root]
     encoded = tokenizer("Return the absolute value.", "A second segment.", return_tensors="pt")
     outputs = model(**encoded)
     assert outputs.updates.shape == encoded["input_ids"].shape
@@ -61,8 +67,7 @@ def test_option(group, option, tmp_path, data_root):
         corpus.write_text("\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60)))
         overrides += [f"dataset.path={corpus}", "tokenizer.vocab_size=50"]
     if option == "wikitext2":
-        folder = data_root / "wikitext-2"
-        overrides += [f"dataset.path={folder}/wiki.test.tokens", f"dataset.evaluation_path={folder}/wiki.valid.tokens"]
+        overrides += wikitext2(data_root)
     if option == "albert_phase2":
         overrides += ["model.max_position_embeddings=512"]
     directory, _ = run(tmp_path, "act_tiny", *NEEDS.get((group, option), []), *overrides)
