@@ -297,27 +297,31 @@ class TokenizerConfig:
 class TrainerConfig:
     """Fields of ``transformers.TrainingArguments`` under their own names, then adadepth's own."""
 
-    max_steps: int = setting(300, "optimizer updates; -1: num_train_epochs decides", _UPDATES)
+    max_steps: int = setting(300, "optimizer updates; -1: num_train_epochs decides", _UPDATES, debug=2)
     num_train_epochs: float = setting(3.0, "with max_steps=-1", POSITIVE)
-    per_device_train_batch_size: int = setting(16, "sequences a device and micro-batch", at_least(1))
-    per_device_eval_batch_size: int = setting(32, "sequences a device", at_least(1), neutral=True)
-    gradient_accumulation_steps: int = setting(1, "micro-batches an update", at_least(1))
+    per_device_train_batch_size: int = setting(16, "sequences a device and micro-batch", at_least(1), debug=4)
+    per_device_eval_batch_size: int = setting(32, "sequences a device", at_least(1), neutral=True, debug=4)
+    gradient_accumulation_steps: int = setting(1, "micro-batches an update", at_least(1), debug=1)
     learning_rate: float = setting(1e-3, "peak", POSITIVE)
     weight_decay: float = setting(0.01, "not on biases and layer norms", at_least(0))
     adam_beta1: float = setting(0.9, "decay of the first moment, of either optimizer", BELOW_ONE)
     adam_beta2: float = setting(0.999, "decay of the second moment", BELOW_ONE)
     adam_epsilon: float = setting(1e-6, "added to the root of the second moment", POSITIVE)
     max_grad_norm: float = setting(1.0, "global norm, clipped once per update; 0: no clipping", at_least(0))
-    warmup_steps: float = setting(0, "updates; below 1: share of all updates", at_least(0))
-    logging_steps: int = setting(10, "updates between two lines of training metrics", at_least(1), neutral=True)
-    eval_strategy: EvalStrategy = setting(
-        EvalStrategy.steps, "evaluate every eval_steps updates, every epoch, or never"
+    warmup_steps: float = setting(0, "updates; below 1: share of all updates", at_least(0), debug=0)
+    logging_steps: int = setting(
+        10, "updates between two lines of training metrics", at_least(1), neutral=True, debug=1
     )
-    eval_steps: int | None = setting(100, "updates", at_least(1))
+    eval_strategy: EvalStrategy = setting(
+        EvalStrategy.steps, "evaluate every eval_steps updates, every epoch, or never", debug=EvalStrategy.steps
+    )
+    eval_steps: int | None = setting(100, "updates", at_least(1), debug=2)
     eval_on_start: bool = setting(True, "also evaluates the untrained model: its depth explains collapsed runs")
-    save_strategy: SaveStrategy = setting(SaveStrategy.steps, "best: whenever the best metric improves")
+    save_strategy: SaveStrategy = setting(
+        SaveStrategy.steps, "best: whenever the best metric improves", debug=SaveStrategy.steps
+    )
     save_steps: int = setting(
-        100, "updates; a multiple of eval_steps if the best model is loaded at the end", at_least(1)
+        100, "updates; a multiple of eval_steps if the best model is loaded at the end", at_least(1), debug=2
     )
     save_total_limit: int | None = setting(
         2, "the best checkpoint is always among those kept", at_least(1), neutral=True

@@ -20,7 +20,7 @@ def shrunk(config: ExperimentConfig, given: Set[str]) -> ExperimentConfig:
         config: The experiment.
         given: Keys that keep the value they have.
     """
-    groups = ["dataset"]
+    groups = ["dataset", "trainer"]
     if config.model.pretrained is None and config.mode is Mode.train:
         groups.append("model")
     if config.tokenizer.path is None:
@@ -36,7 +36,7 @@ def _small(group: str, settings: Any, given: Set[str]) -> Any:
         value = getattr(settings, name)
         is_open = about.shape and not value  # of a shape that something else decides, or that is not there
         if about.shrinks and f"{group}.{name}" not in given and not is_open:
-            values[name] = min(value, about.debug) if isinstance(value, int | float) else about.debug
+            values[name] = min(value, about.debug) if about.shape and isinstance(value, int) else about.debug
     return dataclasses.replace(settings, **values)
 
 
