@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.analysis.render.scatter import MARKERS, SHAPES
-
-from adadepth.analysis.render.colors import GRID, INK, LINES, MUTED
+from adadepth.analysis.render.colors import GRID, INK, LINES, MUTED, SHAPES
+from adadepth.analysis.render.plots import MARKERS
 
 Group = tuple[int, int, int]
 _MODES = {"inference": "Inference", "training": "Training step"}
