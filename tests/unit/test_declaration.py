@@ -39,7 +39,7 @@ from adadepth.families.shared.configuration import shape_fields
     (OPEN_SHARE, [0.5], [0, 1]),
     (BELOW_ONE, [0, 0.99], [1, -0.1]),
     (FINITE, [-3, 0], [math.inf, math.nan]),
-], ids=str)  # fmt: skip
+], ids=["at least", "between", "positive", "share", "open share", "below one", "finite"])  # fmt: skip
 def test_ranges(allowed: Allowed, inside: list[float], outside: list[float]) -> None:
     assert all(map(allowed.test, inside))
     assert not any(map(allowed.test, outside))
