@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
 
 from adadepth.config import DATASET_SCHEMAS, DatasetConfig, ExperimentConfig, ModelConfig
 from adadepth.explanations import register_resolver
@@ -29,6 +30,13 @@ def register_schema() -> None:
     for group, schemas in groups.items():
         for name, node in schemas.items():
             store.store(group=group, name=name, node=node)
+
+
+def to_config(composed: DictConfig) -> ExperimentConfig:
+    """Resolve a composed configuration into plain typed objects; raises OmegaConf's errors for missing values."""
+    config = OmegaConf.to_object(composed)
+    assert isinstance(config, ExperimentConfig), "the root configuration must extend the schema"
+    return config
 
 
 def known_keys(schema: type = ExperimentConfig, prefix: str = "") -> Iterator[str]:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
-
 from adadepth.choices import TauSchedule
 from adadepth.declaration import (
     BELOW_ONE,
     FINITE,
+    MISSING,
     OPEN_SHARE,
     POSITIVE,
     SHARE,
@@ -539,13 +538,6 @@ OWN_TRAINER_FIELDS = frozenset({
     "optimizer", "schedule", "plateau_patience", "plateau_min_lr", "precision", "time_budget_minutes",
     "early_stopping_patience", "early_stopping_threshold", "halting_statistics",
 })  # fmt: skip
-
-
-def to_config(composed: DictConfig) -> ExperimentConfig:
-    """Resolve a composed configuration into plain typed objects; raises OmegaConf's errors for missing values."""
-    config = OmegaConf.to_object(composed)
-    assert isinstance(config, ExperimentConfig), "the root configuration must extend the schema"
-    return config
 
 
 def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:

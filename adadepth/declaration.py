@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+# How OmegaConf spells that a setting has no default. To import it from there would take a tenth of a second from
+# everybody who uses a model, for which nothing else needs OmegaConf.
+MISSING: Any = "???"
+
 
 @dataclass(frozen=True)
 class Allowed:

@@ -23,6 +23,7 @@ from adadepth.checks.families import check_family, check_halting_stage
 from adadepth.checks.generated import check_generated
 from adadepth.checks.questions import check_choices, check_questions
 from adadepth.checks.training import check_trainer
+from adadepth.composition import to_config
 from adadepth.config import (
     CorpusConfig,
     DatasetConfig,
@@ -37,7 +38,6 @@ from adadepth.config import (
     Task,
     TextConfig,
     labels_tokens,
-    to_config,
 )
 from adadepth.debugging import given_keys, shrunk
 from adadepth.declaration import out_of_range

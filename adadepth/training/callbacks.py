@@ -125,6 +125,8 @@ class StopCallback(TrainerCallback):
             stop, interrupted = bool(votes[0]), int(votes[1])
         if interrupted:
             self.signal, self.reason = interrupted, f"interrupted by {signal.Signals(interrupted).name}"
+            if args.save_total_limit == 1:
+                args.save_total_limit = 2  # with 1, transformers ends by deleting all but the best checkpoint
         elif stop:
             self.reason = "time budget spent"
             control.should_evaluate = True

@@ -47,6 +47,26 @@ def test_time_budget_stops_with_a_checkpoint_and_an_evaluation(tmp_path):
     assert any("eval_loss" in entry for entry in trainer.state.log_history)
 
 
+def test_what_a_signal_saved_is_kept_where_only_the_best_checkpoint_is(tmp_path):
+    """With a learning rate that moves nothing, the first checkpoint stays the best one."""
+    trainer = tiny_trainer(
+        tmp_path, "trainer.max_steps=6", "trainer.eval_strategy=steps", "trainer.eval_steps=2", "trainer.save_steps=2",
+        "trainer.save_strategy=steps", "trainer.save_total_limit=1", "trainer.load_best_model_at_end=true",
+        "trainer.learning_rate=1e-12",
+    )  # fmt: skip
+    stop = StopCallback()
+    trainer.add_callback(stop)
+    training_step = trainer.training_step
+
+    def interrupted(*args, **kwargs):
+        stop.signal = signal.SIGTERM if trainer.state.global_step == 2 else None
+        return training_step(*args, **kwargs)
+
+    trainer.training_step = interrupted
+    trainer.train()
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-3"]
+
+
 def test_early_stopping(tmp_path):
     """With a learning rate that moves nothing, the second evaluation without improvement is the last."""
     overrides = ("trainer.max_steps=40", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.learning_rate=1e-12")

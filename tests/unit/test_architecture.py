@@ -150,3 +150,8 @@ def loaded_by(statement: str) -> set[str]:
 )
 def test_importing_costs_no_heavy_library(statement: str) -> None:
     assert not loaded_by(statement) & {"torch", "transformers", "accelerate", "sklearn", "scipy", *COSTLY}
+
+
+def test_a_model_costs_no_command_line() -> None:
+    """OmegaConf and its parser take a tenth of a second to import."""
+    assert not loaded_by("from adadepth import AlbertActConfig") & {"hydra", "omegaconf", "antlr4"}

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from omegaconf import MISSING
-
 from adadepth.config import Attention, ModelConfig
-from adadepth.declaration import BELOW_ONE, FINITE, POSITIVE, at_least, setting
+from adadepth.declaration import BELOW_ONE, FINITE, MISSING, POSITIVE, at_least, setting
 
 Mix = StrEnum("Mix", ["projected", "scalar"])
 Head = StrEnum("Head", ["attention", "linear"])

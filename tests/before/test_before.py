@@ -1,0 +1,73 @@
+"""What was trained before the second design is loaded, evaluated and gone on with as it was then."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import adadepth
+from adadepth import tasks
+from tests.before.runs import RUNS
+from tests.configs.support import configured
+
+HERE = Path(__file__).resolve().parent
+MODELS = sorted(path for path in HERE.glob("*/finished/*") if (path / "config.json").exists())
+# What the clock says; and what another name says now, see CHANGELOG.md.
+TIMED = ("runtime", "per_second", "cost/speedup_over_dense", "_seconds", "_ms")
+RENAMED = {"eval/ponder_cost"}
+
+
+@pytest.fixture(autouse=True)
+def _inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paths in the runs are relative to where their commands ran."""
+    shutil.copytree(HERE / "inputs", tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+
+
+def model_of(folder: Path) -> torch.nn.Module:
+    name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    return getattr(adadepth, name).from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("folder", MODELS, ids=lambda path: f"{path.parts[-3]}-{path.name}")
+def test_a_model_says_what_it_said(folder: Path) -> None:
+    kept = load_file(folder.parents[1] / f"{folder.name}.safetensors")
+    inputs = {name.removeprefix("inputs/"): value for name, value in kept.items() if name.startswith("inputs/")}
+    with torch.no_grad():
+        found = model_of(folder)(**inputs)
+    said = {name: value for name, value in kept.items() if name != "updates" and not name.startswith("inputs/")}
+    assert said, "something is compared"
+    for name, value in said.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, equal_nan=True, msg=name)
+    torch.testing.assert_close(found["trace"].updates, kept["updates"])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_evaluated_as_it_was(name: str) -> None:
+    given = (f"checkpoint={HERE / name / 'finished'}", "mode=evaluate", "output_dir=evaluated")
+    tasks.run(configured(*RUNS[name], *given))
+    (record,) = Path("evaluated").glob("*/*/run.json")
+    found = json.loads(record.read_text())["final_metrics"]
+    kept = json.loads((HERE / name / "evaluated.json").read_text())
+    expected = {key: value for key, value in kept.items() if key not in RENAMED and not key.endswith(TIMED)}
+    assert expected.keys() <= found.keys()
+    assert {key: found[key] for key in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stopped_run_ends_with_the_weights_it_ended_with(name: str) -> None:
+    """Bit for bit where the fixtures were made; another processor adds in another order, hence a tolerance."""
+    run = Path("outputs", RUNS[name][0], "run")
+    shutil.copytree(HERE / name / "stopped", run)
+    tasks.run(configured(*RUNS[name], f"resume={run}"))
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    for folder in (path.name for path in MODELS if path.parts[-3] == name):
+        found, kept = (load_file(path / folder / "model.safetensors") for path in (run, HERE / name / "finished"))
+        assert found.keys() == kept.keys()
+        for key, value in kept.items():
+            torch.testing.assert_close(found[key], value, rtol=0, atol=1e-6, msg=f"{folder}: {key}")
