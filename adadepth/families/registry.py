@@ -30,6 +30,7 @@ class Budgeting:
         prices: Settings that say what depth costs, which a budget finds out itself: they must be 0 beside it.
         grows: Whether it can train at any one depth, so that depth may grow at first.
         whole: Whether depth is a number of blocks.
+        least: The fewest updates that a unit can get.
         checks: `"module:function"` of what a target needs: from a configuration to a line for every mistake.
     """
 
@@ -38,6 +39,7 @@ class Budgeting:
     prices: tuple[str, ...] = ()
     grows: bool = False
     whole: bool = False
+    least: int = 1
     checks: tuple[str, ...] = ()
 
 
