@@ -17,5 +17,6 @@ FAMILY = Family(
     budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("update_price",), least=0),
     depth="num_hidden_layers",
     checks=("adadepth.families.shared.albert.checks:check_sizes",),
+    advice="budget=depth holds a mean depth; model.router_bias_init=1 updates more tokens at first",
     sections=("adadepth_router.report:never_updated",),
 )
