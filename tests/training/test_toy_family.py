@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from transformers import AutoModelForTokenClassification
 
 from adadepth import run
 from adadepth.families import contract
-from tests.toy_support import toy_family_installed
+from tests.toy_support import TOY, toy_family_installed
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 ROOT = ("--config-name", "router_hops")
 DATA = ("dataset.train_examples=640", "dataset.max_evaluation_examples=64", "trainer.disable_tqdm=true")
 SMALL = (
@@ -171,3 +173,20 @@ def test_a_mistake_gets_one_line(
     assert message in said
     assert "prior" not in said.partition("known in model: ")[2], "settings of other families"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_documentation_shows_its_files() -> None:
+    """Every block of code below a heading that names a file stands in that file."""
+    sections = re.split(r"^### (\S+)\n", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    shown = dict(zip(sections[::2], sections[1::2], strict=True))
+    files = {str(path.relative_to(TOY)) for path in TOY.rglob("*") if path.suffix in (".py", ".toml", ".yaml")}
+    assert files - shown.keys() == {"adadepth_router/__init__.py", "adadepth_router/configs/model/router_mini.yaml"}
+    for name, text in shown.items():
+        blocks = re.findall(r"```\w+\n(.*?)```", text, flags=re.DOTALL)
+        assert blocks
+        assert all(unindented(block) in unindented((TOY / name).read_text(encoding="utf-8")) for block in blocks), name
+
+
+def unindented(code: str) -> str:
+    """Code without indentation and empty lines, which differ between a method and a function."""
+    return "\n".join(line.strip() for line in code.splitlines() if line.strip())
