@@ -132,5 +132,6 @@ def test_a_table_as_latex() -> None:
     assert rf"{escaped} & -- & -- \\" in lines
 
 
-def test_a_lone_depth_is_the_darkest_whatever_its_share():
-    assert [sparkline([count / 25]) for count in range(1, 26)] == ["|@|"] * 25
+def test_the_highest_share_is_the_darkest_whatever_its_rounding():
+    share = 0.1182835151005931  # 9 * share / share is above 9
+    assert sparkline([share, 0.0, share / 2]) == sparkline([1.0, 0.0, 0.5])
