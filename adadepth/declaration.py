@@ -111,7 +111,7 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def declared(settings: type) -> dict[str, Declared]:
+def declared(settings: Any) -> dict[str, Declared]:
     """What is declared of every field of a dataclass, by name, in order; fields made otherwise are left out."""
     fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
     return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}

@@ -19,7 +19,9 @@ from omegaconf.errors import (
 )
 
 from adadepth.composition import known_keys
+from adadepth.declaration import declared
 from adadepth.errors import UserError, nearest
+from adadepth.families.registry import config_folders
 
 
 def explain(error: Exception, configs: Path) -> str:
@@ -37,15 +39,15 @@ def explain(error: Exception, configs: Path) -> str:
         return _unknown_override(error, configs) or _first_line(error)
     place = _place(error)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return place + _unknown_key(cause.full_key or _quoted(str(error)))
+        return place + _unknown_key(cause.full_key or _quoted(str(error)), cause.object_type)
     if isinstance(cause, MissingMandatoryValue):
         return f"{place}{cause.full_key}: a value is missing"
     return place + _wrong_value(cause)
 
 
 def known_configs(configs: Path) -> list[str]:
-    """Return the names ``--config-name`` takes."""
-    return sorted(path.stem for path in configs.glob("*.yaml"))
+    """Return the names ``--config-name`` takes, those that families bring along included."""
+    return sorted({path.stem for folder in (configs, *config_folders()) for path in folder.glob("*.yaml")})
 
 
 def _missing_config(error: MissingConfigException, configs: Path) -> str:
@@ -68,11 +70,16 @@ def _unknown_override(error: Exception, configs: Path) -> str | None:
     return _unknown_key(match[2])
 
 
-def _unknown_key(key: str) -> str:
-    """Say that a key is not in this configuration; it may well be one of another data set or family."""
+def _unknown_key(key: str, schema: Any = None) -> str:
+    """Say that a key is not in this configuration; it may well be one of another data set or family.
+
+    `schema` is the dataclass without it, where that is known: of one data set or family, and not of all.
+    """
     keys = sorted(set(known_keys()))
     parent, _, leaf = key.rpartition(".")
     siblings = [name for name in keys if name.rpartition(".")[0] == parent]
+    if own := declared(schema):
+        siblings = sorted(f"{parent}.{name}" if parent else name for name in own)
     if key in keys:
         return f"{key}: this {parent or 'configuration'} has no such key; others have"
     leaves = [name for name in keys if name.rpartition(".")[2] == leaf]

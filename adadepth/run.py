@@ -34,7 +34,8 @@ from adadepth.errors import ConfigError, UserError
 from adadepth.hints import explain, known_configs
 from adadepth.validation import checked
 
-CONFIGS = ROOT / "configs"
+_INSTALLED = Path(__file__).resolve().parent / "configs"  # where a wheel puts those of the repository
+CONFIGS = _INSTALLED if _INSTALLED.is_dir() else ROOT / "configs"
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")

@@ -55,14 +55,14 @@ def _targets(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _reachable(key: str, target: float, config: ExperimentConfig) -> Iterator[str]:
-    unit, whole = config.budget.unit, family(config.model.name).budget.whole
+    unit, held = config.budget.unit, family(config.model.name).budget
     if unit is BudgetUnit.milliseconds:
         return  # what is possible is known once operations are measured
-    low, full = (0.0, 1.0) if unit is BudgetUnit.macs else (1.0, most_updates(config))
+    low, full = (0.0, 1.0) if unit is BudgetUnit.macs else (float(held.least), most_updates(config))
     if target <= 0 or not low <= target <= (full or math.inf):
         most = "" if full is None else f" to {full:g}"
         yield f"{key}={target:g}: must be from {low:g}{most}, in {unit}"
-    elif whole and unit in (BudgetUnit.updates, BudgetUnit.deepest_layer) and target != int(target):
+    elif held.whole and unit in (BudgetUnit.updates, BudgetUnit.deepest_layer) and target != int(target):
         yield f"{key}={target:g}: must be a whole number of blocks"
 
 

@@ -13,6 +13,7 @@ from adadepth.analysis.measure.statistics import HaltingStatistics
 from adadepth.analysis.measure.summary import describe_work
 from adadepth.evaluation.scorer import Units
 from adadepth.families.contract import DepthModel, LearnsGates
+from adadepth.families.registry import families
 from adadepth.halting.trace import DepthTrace, Work
 
 
@@ -32,8 +33,11 @@ class Statistics(Protocol):
 class UnitStatistics:
     """Depths of tokens, sequences or tasks, by class; see `HaltingStatistics`."""
 
-    def __init__(self, max_depth: int, classes: Sequence[str], difficulties: int, device: torch.device) -> None:
+    def __init__(
+        self, max_depth: int, classes: Sequence[str], difficulties: int, device: torch.device, advice: str | None = None
+    ) -> None:
         self._statistics = HaltingStatistics(max_depth, classes, device, difficulties)
+        self._advice = advice
 
     def update(self, trace: DepthTrace, units: Units, work: Work) -> None:
         """Add a batch."""
@@ -46,8 +50,11 @@ class UnitStatistics:
         return self._statistics.tensors()
 
     def summary(self) -> dict[str, Any]:
-        """What halting.json holds."""
-        return self._statistics.summary()
+        """What halting.json holds; a warning that depth does not adapt says what may help."""
+        found = self._statistics.summary()
+        if self._advice and (warning := found["adaptation"].get("warning")):
+            found["adaptation"]["warning"] = f"{warning}: {self._advice}"
+        return found
 
 
 class ArchitectureStatistics:
@@ -88,4 +95,5 @@ def statistics_of(model: DepthModel, classes: Sequence[str], difficulties: int, 
     """The statistics that fit what has a depth in this model."""
     if model.depth_unit == "architecture":
         return ArchitectureStatistics(model, device)
-    return UnitStatistics(model.max_updates, classes, difficulties, device)
+    about = families().get(model.config.model_type)
+    return UnitStatistics(model.max_updates, classes, difficulties, device, None if about is None else about.advice)

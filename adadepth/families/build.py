@@ -15,7 +15,8 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
 from adadepth.families.registry import family, load, one_of
 from adadepth.families.shared.configuration import shape_fields
-from adadepth.halting.exit_rules import check_rule, parse_rule
+from adadepth.families.shared.steps import rule_of
+from adadepth.halting.exit_rules import parse_rule
 
 register_auto_classes()
 
@@ -64,9 +65,8 @@ def build_classifier(
         parsed = None if rule is None else parse_rule(rule)
     model: Any = _build(model_class, settings, vocab_size, fields)
     if parsed is not None:
-        config = model.config
         with _about("model.exit_rule"):
-            check_rule(parsed, model.exit_signals, config.num_labels, config.max_steps, config.model_type)
+            rule_of(model, parsed)
     return model
 
 

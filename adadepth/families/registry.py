@@ -6,6 +6,7 @@ the group `adadepth.families` of any installed package that names such a descrip
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -30,6 +31,7 @@ class Budgeting:
         prices: Settings that say what depth costs, which a budget finds out itself: they must be 0 beside it.
         grows: Whether it can train at any one depth, so that depth may grow at first.
         whole: Whether depth is a number of blocks.
+        least: The fewest updates that a unit can get.
         checks: `"module:function"` of what a target needs: from a configuration to a line for every mistake.
     """
 
@@ -38,6 +40,7 @@ class Budgeting:
     prices: tuple[str, ...] = ()
     grows: bool = False
     whole: bool = False
+    least: int = 1
     checks: tuple[str, ...] = ()
 
 
@@ -70,9 +73,11 @@ class Family:
         reads_vectors: It reads vectors and no tokens.
         own_symbols: It learns the symbols it reads, and not only words of a pretrained tokenizer.
         checks: What its settings need of each other and of the rest of a configuration; see `Budgeting.checks`.
+        advice: What may help where depth does not adapt, one line.
         weights_from: Renames the parameters of an original, for `convert_reference_state_dict`.
         config_from: Reads an original's configuration, for `convert_reference_config`.
-        sections: Further sections of its report; see `adadepth.analysis.render`.
+        sections: Further sections of its report, `"module:function"` each: from a run's files to a section, or to None
+            where they have nothing to say; see `adadepth.analysis.render.section`.
     """
 
     name: str
@@ -94,6 +99,7 @@ class Family:
     reads_vectors: bool = False
     own_symbols: bool = True
     checks: tuple[str, ...] = ()
+    advice: str | None = None
     weights_from: str | None = None
     config_from: str | None = None
     sections: tuple[str, ...] = ()
@@ -146,6 +152,13 @@ def family(name: str) -> Family:
     if name not in known:
         raise ConfigError(f"model.name={name}: no such family{nearest(name, known)}; known: {', '.join(known)}")
     return known[name]
+
+
+def config_folders() -> list[Path]:
+    """The folders of YAML files that families bring along: `configs` beside their settings."""
+    places = dict.fromkeys(sys.modules[each.settings.__module__].__file__ for each in families().values())
+    folders = (Path(place).parent / "configs" for place in places if place is not None)
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def with_head(kind: str) -> list[str]:

@@ -21,7 +21,6 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from adadepth.analysis.architecture.tables import comparison_text
 from adadepth.analysis.files import write_architectures
-from adadepth.analysis.render.report import write_report
 from adadepth.config import (
     BudgetConfig,
     Costs,
@@ -42,6 +41,7 @@ from adadepth.families.par_xl.settings import ParXLSettings
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
+from adadepth.tasks.pages import write_report
 from adadepth.tasks.processes import decide, wait_for_all
 from adadepth.tasks.session import MODEL, Trained, device_name, fit, open_session, resumed_checkpoint, track_figures
 from adadepth.training.arguments import training_arguments

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError, nearest
+from adadepth.tasks.pages import draw_figures, write_report
 from adadepth.training.run_directory import resolve_run
 
 

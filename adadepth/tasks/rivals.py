@@ -17,10 +17,10 @@ from adadepth.analysis.depth.difficulty import rival_difficulty_text
 from adadepth.analysis.files import RunFiles, read_run, write_rivals
 from adadepth.analysis.measure.budgets import rivals_text
 from adadepth.analysis.measure.grids import grid_picture
-from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family
+from adadepth.tasks.pages import draw_figures, write_report
 from adadepth.tasks.session import MODEL, Trained
 from adadepth.training.run_directory import resolve_run
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from adadepth.analysis.files import write_seeds
 from adadepth.analysis.measure.seed_tables import seeds_text
 from adadepth.analysis.measure.seeds import summarise_seeds
-from adadepth.analysis.render.report import write_report
 from adadepth.config import ExperimentConfig
+from adadepth.tasks.pages import write_report
 from adadepth.tasks.processes import decide
 from adadepth.tasks.session import Trained
 from adadepth.training.arguments import training_arguments

@@ -20,12 +20,12 @@ from transformers import (
 )
 
 from adadepth.analysis.measure.grids import grid_picture
-from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, positions_read
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
+from adadepth.tasks.pages import draw_figures, write_report
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
 from adadepth.training.budget import TrainingBudget

@@ -27,7 +27,8 @@ def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Pric
 
     def price(exit_steps: Tensor, lengths: Tensor) -> float:
         if by_token:
-            trace = _tokens(exit_steps, lengths, sequences_of(records.index), records.max_steps)
+            steps, sequences = int(exit_steps.max()), sequences_of(records.index)
+            trace = _tokens(records.updates(exit_steps), lengths, sequences, steps, records.max_steps)
         elif model.depth_unit == "token":
             trace = _tokens_together(exit_steps, lengths, records.max_steps)
         else:
@@ -60,17 +61,17 @@ def _tokens_together(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> Dep
     )
 
 
-def _tokens(exit_steps: Tensor, lengths: Tensor, sequences: Tensor, max_steps: int) -> DepthTrace:
+def _tokens(updates: Tensor, lengths: Tensor, sequences: Tensor, steps: int, max_steps: int) -> DepthTrace:
     """The trace of some tokens (M,) of sequences, those of one after the other: (S, most that any has)."""
     _, rows, counts = sequences.unique_consecutive(return_inverse=True, return_counts=True)
     first = counts.cumsum(0) - counts
     columns = torch.arange(len(rows)) - first[rows]
-    updates = torch.zeros(len(counts), int(counts.max()))
-    updates[rows, columns] = exit_steps.float()
+    placed = torch.zeros(len(counts), int(counts.max()))
+    placed[rows, columns] = updates.float()
     return DepthTrace(
         unit="token",
-        updates=updates,
-        valid=updates > 0,
+        updates=placed,
+        valid=torch.zeros_like(placed, dtype=torch.bool).index_put((rows, columns), torch.tensor(True)),
         max_depth=max_steps,
-        execution=Execution(int(exit_steps.max()), tokens=lengths[first]),
+        execution=Execution(steps, tokens=lengths[first]),
     )

@@ -1,17 +1,16 @@
-"""A second family whose tokens halt: nothing that evaluates it asks for its name."""
+"""Sequences of a second family whose tokens halt: nothing that evaluates it asks for its name."""
 
 from __future__ import annotations
 
 import torch
 
-from adadepth import AlbertActConfig, AlbertActForSequenceClassification, AlbertActForTokenClassification
+from adadepth import AlbertActConfig, AlbertActForSequenceClassification
 from adadepth.data import load_labelled_data
 from adadepth.tasks import exit_rules
 from adadepth.tasks.finetune import finetuning_parts
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
-from tests.training.test_act_exits import MAZE
 from tests.training.test_finetune import SMALL
 
 
@@ -19,12 +18,6 @@ class OtherConfig(AlbertActConfig):
     """Nobody knows it."""
 
     model_type = "other_tokens"
-
-
-class OtherTagger(AlbertActForTokenClassification):
-    """Likewise."""
-
-    config_class = OtherConfig
 
 
 class OtherClassifier(AlbertActForSequenceClassification):
@@ -47,14 +40,6 @@ def evaluated(tmp_path, model_class, root, *overrides):
     parts = finetuning_parts(config, args, data, model)
     trainer = DepthTrainer(model, args, data, parts.evaluation_sets, parts.start_evaluation, config.trainer)
     return trainer, trainer.evaluate()
-
-
-def test_its_tokens_are_told_apart_when_they_are_tagged(tmp_path):
-    trainer, metrics = evaluated(tmp_path, OtherTagger, "act_maze", *MAZE)
-    assert metrics["eval_loss"] == metrics["eval_task_loss"] + metrics["eval_ponder_loss"]
-    (report,) = trainer.last_reports.values()
-    assert (report.statistics["unit"], report.statistics["max_depth"]) == ("token", 4)
-    assert report.sentences
 
 
 def test_its_tokens_are_told_apart_when_sequences_are_classified(tmp_path):

@@ -34,6 +34,7 @@ class StepRecords:
         step_logits: Of every step, (M, N, C) float32, NaN where an example did not run it; None without such logits.
         halting_logits: Of every step, (M, N) float32, likewise.
         exit_steps: 1-based, (M,) int64; None where whole examples do not halt.
+        ran: Which steps updated each example, (M, N) boolean; None: all of them, until its exit.
     """
 
     index: Tensor
@@ -46,6 +47,13 @@ class StepRecords:
     step_logits: Tensor | None = None
     halting_logits: Tensor | None = None
     exit_steps: Tensor | None = None
+    ran: Tensor | None = None
+
+    def updates(self, exit_steps: Tensor) -> Tensor:
+        """How often each example had been updated when it left at these steps, (M,) float64."""
+        if self.ran is None:
+            return exit_steps.double()
+        return self.ran.cumsum(dim=1)[torch.arange(len(self)), exit_steps - 1].double()
 
     def __len__(self) -> int:
         return len(self.index)

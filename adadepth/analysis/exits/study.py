@@ -103,7 +103,7 @@ class _Bench:
         """A row from the exit steps (M,) and the predictions' logits (M, C) of every draw."""
         max_steps = self.records.max_steps
         counts = torch.stack([torch.bincount(steps, minlength=max_steps + 1)[1:] for steps in exits])
-        updates = torch.stack([steps.double().mean() for steps in exits])
+        updates = torch.stack([self.records.updates(steps).mean() for steps in exits])
         macs = float(np.mean([self._macs(steps) for steps in exits]))
         drawn = [quality_of(values, self.labels, self.problem, self.metrics) for values in logits]
         # A figure that one draw lacks has no mean.
@@ -114,11 +114,12 @@ class _Bench:
             "draws": len(exits),
             "quality": {key: float(np.mean([values[key] for values in drawn])) for key in common},
             "mean_updates": float(updates.mean()),
-            "layer_ratio": max_steps / float(updates.mean()),
             "macs": macs,
             "macs_ratio": self.full_macs / macs,
             "shares": (counts.double().mean(dim=0) / len(self.labels)).tolist(),
         }
+        if row["mean_updates"] > 0:
+            row["layer_ratio"] = max_steps / row["mean_updates"]
         if len(exits) > 1:
             row["quality_std"] = {key: float(np.std([values[key] for values in drawn], ddof=1)) for key in common}
             row["mean_updates_std"] = float(updates.std())

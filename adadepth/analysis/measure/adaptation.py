@@ -9,13 +9,6 @@ from typing import Any
 # Depths that are used as much as so many equally frequent ones: 1 is one depth for everybody.
 FEWEST, FEWEST_WITHIN = 1.5, 1.15
 
-_HELP = {
-    "token": "budget=depth holds a mean depth; model.halt_bias_init=-2 starts deeper; tasks that need depth need "
-    "model.state_rule=graves and model.recall=true",
-    "sequence": "model.prior=uniform keeps later steps trained; budget=depth holds a mean depth; a second stage trains "
-    "the halting head alone",
-}
-
 
 def describe_adaptation(classes: Mapping[str, Mapping[str, Any]], unit: str) -> dict[str, Any]:
     """How many depths are really used.
@@ -31,7 +24,7 @@ def describe_adaptation(classes: Mapping[str, Mapping[str, Any]], unit: str) -> 
         where there are any; and `warning`, one line, where depth does not adapt.
     """
     everyone = classes["all"]
-    if "entropy" not in everyone or unit not in _HELP:
+    if "entropy" not in everyone or unit not in ("token", "sequence"):
         return {}
     found: dict[str, Any] = {"effective_depths": math.exp(everyone["entropy"])}
     others = [described for name, described in classes.items() if name != "all" and described["n"]]
@@ -40,8 +33,8 @@ def describe_adaptation(classes: Mapping[str, Mapping[str, Any]], unit: str) -> 
         found["effective_depths_within"] = sum(d["n"] * math.exp(d["entropy"]) for d in others) / units
     if found["effective_depths"] < FEWEST:
         shown = f"{everyone['mean']:.2f} +- {everyone['std']:.2f} updates, as varied as"
-        found["warning"] = f"depth does not adapt ({shown} {found['effective_depths']:.2f} depths): {_HELP[unit]}"
+        found["warning"] = f"depth does not adapt ({shown} {found['effective_depths']:.2f} depths)"
     elif found.get("effective_depths_within", math.inf) < FEWEST_WITHIN:
         within = found["effective_depths_within"]
-        found["warning"] = f"depth differs between classes only (by {within:.2f} within): {_HELP[unit]}"
+        found["warning"] = f"depth differs between classes only (by {within:.2f} within)"
     return found

@@ -7,7 +7,7 @@ tables are those of the page, as files of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,32 +45,38 @@ from adadepth.atomic import write_atomic
 REPORT, FIGURES, TABLES, FILM = "report.html", "figures", "tables", "gates.gif"
 _MAX_FRAMES = 60  # of the film
 
-SECTIONS: tuple[SectionOf, ...] = (
+_DEPTHS: tuple[SectionOf, ...] = (
     overview, layer_overview, architecture_overview, examples, difficulty, classes, layers_section, architecture,
+)  # fmt: skip
+_REST: tuple[SectionOf, ...] = (
     search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,
     cosines, sentences, losses, facts_section, definitions,
 )  # fmt: skip
 _OF_SEEDS: tuple[SectionOf, ...] = (seeds, facts_section)
 
 
-def sections_of(files: RunFiles) -> list[Section]:
-    """What there is to say about a run, in order."""
-    builders = _OF_SEEDS if is_summary_of_seeds(files) else SECTIONS
+def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Section]:
+    """What there is to say about a run, in order; what only its family says comes after its depths."""
+    builders = _OF_SEEDS if is_summary_of_seeds(files) else (*_DEPTHS, *further, *_REST)
     return [section for build in builders if (section := build(files)) is not None]
 
 
-def write_report(run_directory: Path) -> Path:
+def write_report(run_directory: Path, further: Iterable[SectionOf] = ()) -> Path:
     """Write report.html, and the tables in it as CSV and LaTeX into `tables/`.
 
     Any file of the run may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules,
     compared architectures and seeds are there only if the run has such files; a directory that holds seeds.json and no
     halting.json gets a small page.
 
+    Args:
+        run_directory: Of the run.
+        further: Sections that are the family's own.
+
     Returns:
         The path of the report.
     """
     files = read_run(run_directory)
-    sections = sections_of(files)
+    sections = sections_of(files, further)
     page = fill(
         "page", title=title(files), subtitle=_subtitle(files), run=files.run, sections=sections, sources=sources(files),
         depth_styles=depth_styles(max_depth(files)),
@@ -98,14 +104,18 @@ def _subtitle(files: RunFiles) -> str:
 _KINDS = {"task": "Layer", "architecture": "Architecture"}
 
 
-def draw_figures(run_directory: Path) -> list[Path]:
+def draw_figures(run_directory: Path, further: Iterable[SectionOf] = ()) -> list[Path]:
     """Draw every figure of the report into `figures/`, as PNG and PDF, and a search as a film.
+
+    Args:
+        run_directory: Of the run.
+        further: Sections that are the family's own.
 
     Returns:
         The files drawn.
     """
     files = read_run(run_directory)
-    figures = [figure for section in sections_of(files) for figure in section.figures]
+    figures = [figure for section in sections_of(files, further) for figure in section.figures]
     folder = run_directory / FIGURES
     drawn = [path for figure in figures for path in plots.save(_with_file_name(figure), folder)]
     history = thin(search_history(files), _MAX_FRAMES)

@@ -43,6 +43,8 @@ FAMILY = Family(
         "adadepth.families.albert_act.checks:check_execution",
         "adadepth.families.albert_act.checks:check_readouts",
     ),
+    advice="budget=depth holds a mean depth; model.halt_bias_init=-2 starts deeper; tasks that need depth need "
+    "model.state_rule=graves and model.recall=true",
     weights_from="adadepth.families.shared.albert.convert:from_albert",
     config_from="adadepth.families.albert_act.convert:read_config",
 )

@@ -83,7 +83,7 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
             generator: For rules that draw.
             **kwargs: `return_dict`, and the attention's own.
         """
-        rule = rule_of(self.config, self.exit_signals, exit_rule)
+        rule = rule_of(self, exit_rule)
         run_all = runs_all(run_all_steps, labels, training=self.training)
 
         stepper = self.albert.begin(

@@ -32,5 +32,7 @@ FAMILY = Family(
         "adadepth.families.shared.ponder_checks:check_prior",
         "adadepth.families.ponder_albert.checks:check_halting_head",
     ),
+    advice="model.prior=uniform keeps later steps trained; budget=depth holds a mean depth; a second stage trains the "
+    "halting head alone",
     weights_from="adadepth.families.ponder_albert.convert:rename_weights",
 )

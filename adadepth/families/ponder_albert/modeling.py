@@ -96,7 +96,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = encode_texts(self._tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
-        rule = rule_of(self.config, self.exit_signals, exit_rule)
+        rule = rule_of(self, exit_rule)
         run_all = runs_all(run_all_steps, labels, training=self.training)
 
         stepper = self.albert.begin(

@@ -22,4 +22,6 @@ FAMILY = Family(
     reads=frozenset({"halting"}),
     reads_vectors=True,
     checks=("adadepth.families.shared.ponder_checks:check_prior",),
+    advice="model.prior=uniform keeps later steps trained; budget=depth holds a mean depth; a second stage trains the "
+    "halting head alone",
 )

@@ -98,7 +98,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         """
         if inputs.dim() != 2 or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
-        rule = rule_of(self.config, self.exit_signals, exit_rule)
+        rule = rule_of(self, exit_rule)
         run_all = runs_all(run_all_steps, labels, training=self.training)
 
         stepper = RnnStepper(self, inputs)

@@ -205,15 +205,20 @@ def _float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]
     return logits.float(), None if halting_logits is None else halting_logits.float()
 
 
-def rule_of(config: PreTrainedConfig, signals: frozenset[str], given: str | ExitRule | None) -> ExitRule:
+def rule_of(model: Any, given: str | ExitRule | None) -> ExitRule:
     """The exit rule of a call, or where it names none the configuration's `exit_rule`.
 
+    Args:
+        model: A `DepthModel` that predicts after every step.
+        given: A rule or its name.
+
     Raises:
-        ConfigError: If there is no such rule, or it needs more than these signals of the model.
+        ConfigError: If there is no such rule, or it needs more than the signals of the model.
     """
+    config: PreTrainedConfig = model.config
     given = config.exit_rule if given is None else given
     rule = parse_rule(given) if isinstance(given, str) else given
-    check_rule(rule, signals, label_count(config), config.max_steps, config.model_type)
+    check_rule(rule, model.exit_signals, label_count(config), model.max_updates, config.model_type)
     return rule
 
 

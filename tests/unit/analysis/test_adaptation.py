@@ -26,7 +26,6 @@ def test_the_demo_that_ended_at_one_update_is_warned_of():
     """89 % of the tokens at one depth, which the share of 99 % did not notice."""
     found = describe_adaptation({"all": described(0, 89, 11, 0, 0, 0, 0)}, "token")
     assert found["warning"].startswith("depth does not adapt (1.11 +- 0.31 updates, as varied as 1.4")
-    assert "budget=depth" in found["warning"]
     assert "\n" not in found["warning"]
 
 
@@ -36,7 +35,6 @@ def test_depths_that_only_their_class_decides_are_told_apart():
     assert found["effective_depths"] == pytest.approx(2.0)
     assert found["effective_depths_within"] == pytest.approx(1.0)
     assert found["warning"].startswith("depth differs between classes only")
-    assert "second stage" in found["warning"]
 
 
 @pytest.mark.parametrize("unit", ["task", "architecture"])

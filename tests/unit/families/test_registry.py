@@ -65,8 +65,15 @@ def test_the_folders_are_found() -> None:
 def test_every_name_of_code_in_a_descriptor_exists(name: str) -> None:
     each = family(name)
     assert each.settings().name == name
-    places = [each.config, *each.heads.values(), *each.auto.values(), *each.public.values(), *each.checks]
-    places += [*each.budget.checks, *filter(None, each.starts_from.values())]
+    places = [
+        each.config,
+        *each.heads.values(),
+        *each.auto.values(),
+        *each.public.values(),
+        *each.checks,
+        *each.sections,
+    ]
+    places += [*each.sections, *each.budget.checks, *filter(None, each.starts_from.values())]
     places += filter(None, (each.build, each.first_tokens, each.weights_from, each.config_from, each.tokenizer))
     assert all(callable(load(place)) for place in places)
     assert load(each.config).model_type == name

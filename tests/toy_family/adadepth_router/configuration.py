@@ -1,0 +1,13 @@
+"""The configuration of the router: an ALBERT's shape and the settings of the family."""
+
+from huggingface_hub.dataclasses import strict
+
+from adadepth.families.shared.albert.configuration import AlbertShape
+from adadepth_router.settings import RouterSettings
+
+
+@strict
+class RouterConfig(AlbertShape, settings=RouterSettings):
+    """`num_hidden_layers` is the number of steps N, the most updates that a token can get."""
+
+    model_type = "router"

@@ -1,0 +1,22 @@
+"""What is known of the router before torch is imported."""
+
+from adadepth.config import BudgetUnit
+from adadepth.families.registry import Budgeting, Family
+from adadepth_router.settings import RouterSettings
+
+_TAGGER = "adadepth_router.modeling:RouterForTokenClassification"
+_UNITS = (BudgetUnit.updates, BudgetUnit.macs)
+
+FAMILY = Family(
+    name="router",
+    settings=RouterSettings,
+    config="adadepth_router.configuration:RouterConfig",
+    heads={"tagging": _TAGGER},
+    auto={"AutoModelForTokenClassification": _TAGGER},
+    loss_parts={"router_loss": "update_price"},
+    budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("update_price",), least=0),
+    depth="num_hidden_layers",
+    checks=("adadepth.families.shared.albert.checks:check_sizes",),
+    advice="budget=depth holds a mean depth; model.router_bias_init=1 updates more tokens at first",
+    sections=("adadepth_router.report:never_updated",),
+)

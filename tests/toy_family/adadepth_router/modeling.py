@@ -1,0 +1,224 @@
+"""A router over one shared ALBERT block: in each of N steps it says which tokens the block updates.
+
+    p_n = sigmoid(v tanh(W h_{n-1} + b) + c),   r_n = 1[p_n > threshold]
+    h_n = h_{n-1} + r_n (block(h_{n-1}) - h_{n-1})
+
+A token may be left out of some steps, or of all. r_n passes its gradient on to p_n. One linear map reads every token
+after every step. Shape legend: B rows, T tokens, H hidden width, N steps, C tags, K real tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.utils import ModelOutput
+
+from adadepth.budget.fit import DepthKnob
+from adadepth.families.shared.albert.stepper import SteppedAlbert
+from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, label_count
+from adadepth.families.shared.steps import rule_of, run_steps, runs_all, unit_fields
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+from adadepth_router.configuration import RouterConfig
+
+
+@dataclass
+class RouterOutput(ModelOutput):
+    """See `adadepth.families.contract.DepthOutput` and `adadepth.families.shared.steps.unit_fields`.
+
+    `probabilities` are the router's, (B, T, steps that ran).
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    trace: DepthTrace | None = None
+    probabilities: Tensor | None = None
+    unit_slots: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    exit_steps: Tensor | None = None
+
+
+class Router(nn.Sequential):
+    """v tanh(W h + b) + c, (..., H) to (..., 1)."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        hidden = nn.Linear(config.hidden_size, config.router_size)
+        super().__init__(hidden, nn.Tanh(), RouterLogit(config.router_size, 1))
+
+
+class RouterLogit(nn.Linear):
+    """The router's last map; a class of its own so that initialisation can find it."""
+
+
+class RouterForTokenClassification(DepthKnob, PreTrainedModel):
+    """Tags tokens; each can also exit, at the first step after which a rule trusts its tag."""
+
+    config: RouterConfig
+    config_class = RouterConfig
+    base_model_prefix = "albert"
+    _supports_sdpa = True
+    accepts_loss_kwargs = False  # its losses are normalised by `num_targets`
+    depth_unit: DepthUnit = "token"
+    exit_signals = frozenset({"logits"})
+    depth_knob = "threshold of the router"
+
+    def __init__(self, config: RouterConfig) -> None:
+        super().__init__(config)
+        self.albert = SteppedAlbert(config, add_pooling_layer=False)
+        self.router = Router(config)
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, RouterLogit):
+            init.constant_(module.bias, self.config.router_bias_init)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> RouterOutput:
+        """Tag tokens, and with labels (B, T), negative where there is none, compute the loss.
+
+        Under an exit rule tokens really exit, unless all steps are to run: then there is no loss, which needs them all.
+        """
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        rule = rule_of(self, exit_rule or f"fixed:{self.max_updates}")
+        run_all = runs_all(run_all_steps, None if exit_rule else labels, training=self.training)
+
+        embedded = self.albert.embeddings(input_ids, token_type_ids, position_ids)
+        stepper = RouterStepper(self, self.albert.encoder.embedding_hidden_mapping_in(embedded), mask.bool())
+        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+
+        fields = unit_fields(steps, rule, stepper.slots, tuple(mask.shape))
+        output = RouterOutput(trace=stepper.trace(), probabilities=stepper.probabilities(), **fields)
+        if labels is not None and run_all:
+            terms = self.terms(output, labels.flatten()[stepper.slots])
+            output.loss, output.loss_parts = combine_terms(terms, num_targets)
+        return output
+
+    def terms(self, output: RouterOutput, labels: Tensor) -> dict[str, LossTerm]:
+        """The mean loss of all steps at tokens with a label, (K,), and the price of every real token's updates."""
+        losses, counted = class_losses(output.step_logits, labels)
+        found = {"task": LossTerm(losses.mean(dim=1)[counted].sum(), counted.sum())}
+        if self.config.update_price:
+            depth = self.soft_depth(output)
+            found["router"] = LossTerm(depth.total, depth.count, self.config.update_price)
+        return found
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the loss parts are divided by."""
+        return {"task": (batch["labels"] >= 0).sum(), "router": self.count_units(batch)}
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Real tokens, which are what a budget counts the depth of."""
+        return batch["attention_mask"].sum()
+
+    def soft_depth(self, outputs: RouterOutput) -> LossTerm:
+        """sum_n p_n of all real tokens: near the number of updates where the router is sure."""
+        valid = outputs.trace.valid
+        return LossTerm((outputs.probabilities.sum(dim=-1) * valid).sum(), valid.sum())
+
+    def set_depth_level(self, level: float) -> None:
+        """Update tokens of which the router is surer than 1 - level."""
+        self.config.threshold = 1.0 - level
+
+    def price(self, trace: DepthTrace) -> Work:
+        """An update costs its token 4 H^2 + 2 H F, and 2 H for each token it sees; every step runs the router."""
+        config, real = self.config, trace.valid.sum(dim=1).double()
+        hidden, steps = config.hidden_size, trace.max_depth
+        seen = real if trace.executed.tokens is None else trace.executed.tokens.double()
+        update = 4 * hidden**2 + 2 * hidden * config.intermediate_size + 2 * hidden * seen
+        around = config.embedding_size * hidden + steps * config.router_size * (hidden + 1)
+
+        rows, width = trace.valid.shape
+        padded = 4 * hidden**2 + 2 * hidden * config.intermediate_size + 2 * hidden * width
+        executed = real.new_tensor(float(rows * width * (trace.executed.steps * padded + around)))
+        depths = trace.updates.double().sum(dim=1)
+        adaptive, full = ((number * update + real * around).sum() for number in (depths, steps * real))
+        return Work(executed, executed, adaptive, full)
+
+    @property
+    def max_updates(self) -> int:
+        """N."""
+        return self.config.num_hidden_layers
+
+    @property
+    def longest_sequence(self) -> int:
+        """Positions."""
+        return self.config.max_position_embeddings
+
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of one prediction."""
+        return float(self.classifier.weight.numel())
+
+
+class RouterStepper:
+    """The tokens of a batch in the middle of their steps; see `adadepth.families.shared.steps.Stepper`.
+
+    A token that has exited stays as it is, and the others go on seeing it.
+
+    Args:
+        model: Of the states.
+        state: (B, T, H).
+        valid: Real tokens, (B, T).
+    """
+
+    width, computed = 1, None
+
+    def __init__(self, model: RouterForTokenClassification, state: Tensor, valid: Tensor) -> None:
+        self._model, self._state, self._valid = model, state, valid
+        self._mask = create_bidirectional_mask(config=model.config, inputs_embeds=state, attention_mask=valid)
+        self._probabilities: list[Tensor] = []
+        self._ran: list[Tensor] = []
+        self.slots = self._running = valid.flatten().nonzero().squeeze(1)
+        self.rows, self.device = len(self.slots), state.device
+
+    def advance(self) -> tuple[Tensor, None]:
+        """Update the tokens that the router chooses, and read all that still run."""
+        model, state = self._model, self._state
+        runs = torch.zeros_like(self._valid).flatten().index_fill(0, self._running, True).view_as(self._valid)
+        probability = model.router(state).squeeze(-1).sigmoid()
+        ran = runs & (probability > model.config.threshold)
+        gate = ran + runs * (probability - probability.detach())
+        updated = model.albert.encoder.albert_layer(state, self._mask).state
+        self._state = state + gate.unsqueeze(-1) * (updated - state)
+        self._probabilities.append(probability)
+        self._ran.append(ran)
+        return model.classifier(model.dropout(self._state.flatten(0, 1)[self._running])), None
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these of the running tokens."""
+        self._running = self._running[rows]
+
+    def probabilities(self) -> Tensor:
+        """Of all steps so far."""
+        return torch.stack(self._probabilities, dim=-1)
+
+    def trace(self) -> DepthTrace:
+        """The depth of every token: the number of steps that updated it, which need not be the first ones."""
+        ran = torch.stack(self._ran, dim=-1)
+        execution = Execution(ran.shape[-1], width=self._valid.shape[1])
+        most = self._model.max_updates
+        return DepthTrace("token", ran.sum(dim=-1).float(), self._valid, most, ran=ran, execution=execution)

@@ -1,0 +1,18 @@
+"""What a report says of the router alone."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from adadepth.analysis.files import RunFiles
+from adadepth.analysis.render.section import Section
+
+
+def never_updated(files: RunFiles) -> Section | None:
+    """The share of tokens that no step updated; None before anything was evaluated."""
+    histogram = files.halting.get("classes", {}).get("all", {}).get("histogram")
+    if not histogram:
+        return None
+    share = histogram[0] / sum(histogram)
+    html = Markup("<p>{} of all tokens were never updated: they are read as they were embedded.</p>\n")
+    return Section("Tokens left alone", "left-alone", html.format(f"{share:.1%}"))

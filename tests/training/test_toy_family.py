@@ -1,0 +1,192 @@
+"""A family in a package of its own: everything that a run can be works with it, and no line of adadepth knows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForTokenClassification
+
+from adadepth import run
+from adadepth.families import contract
+from tests.toy_support import TOY, toy_family_installed
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
+ROOT = ("--config-name", "router_hops")
+DATA = ("dataset.train_examples=640", "dataset.max_evaluation_examples=64", "trainer.disable_tqdm=true")
+SMALL = (
+    *DATA, "model.num_hidden_layers=4", "model.hidden_size=32", "model.embedding_size=16",
+    "model.intermediate_size=32", "trainer.per_device_train_batch_size=16", "trainer.max_steps=8",
+    "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.save_total_limit=null", "trainer.logging_steps=1",
+)  # fmt: skip
+PRICED = ("model.update_price=0.1", "model.router_bias_init=0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with toy_family_installed(tmp_path_factory.mktemp("site")):
+        yield
+
+
+def execute(*arguments: str) -> int:
+    """The exit status of a command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["adadepth", *arguments])
+        patch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))  # restored afterwards
+        try:
+            run.main()
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def run_in(folder: Path, *arguments: str) -> Path:
+    """The folder of a run."""
+    assert execute(*ROOT, f"output_dir={folder}", *arguments) == 0
+    (directory,) = folder.glob("*/*")
+    return directory
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def logged(directory: Path, name: str) -> list[float]:
+    """Every value of a metric that a run wrote."""
+    lines = map(json.loads, (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line[name] for line in lines if name in line]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with every step saved, of a router that charges for updates."""
+    return run_in(tmp_path_factory.mktemp("trained"), *SMALL, *PRICED)
+
+
+def test_it_is_trained_and_evaluated(trained: Path) -> None:
+    record = read(trained / "run.json")
+    metrics = record["final_metrics"]
+    assert record["status"] == "finished"
+    assert metrics["eval/loss"] == pytest.approx(metrics["eval/task_loss"] + metrics["eval/router_loss"])
+    assert 0 <= metrics["eval/token_accuracy"] <= 1
+    model = AutoModelForTokenClassification.from_pretrained(trained / "model")
+    assert type(model).__module__ == "adadepth_router.modeling"
+    capabilities = (contract.DepthModel, contract.PredictsEveryStep, contract.PricesReadouts, contract.HasSoftDepth)
+    assert all(isinstance(model, each) for each in (*capabilities, contract.HasDepthKnob))
+
+
+def test_depths_are_reported_from_zero_on(trained: Path) -> None:
+    halting = read(trained / "halting.json")
+    everyone = halting["classes"]["all"]
+    assert (halting["unit"], halting["max_depth"]) == ("token", 4)
+    assert everyone["histogram"][0] > 0, "some token is never updated"
+    assert sum(everyone["histogram"]) == everyone["n"] == 64 * 16
+    page = (trained / "report.html").read_text(encoding="utf-8")
+    share = everyone["histogram"][0] / everyone["n"]
+    assert "Tokens left alone" in page
+    assert f"{share:.1%} of all tokens were never updated" in page
+
+
+def test_it_is_priced(trained: Path) -> None:
+    halting = read(trained / "halting.json")
+    depth, cost = halting["classes"]["all"]["mean"], halting["cost"]
+    update = 4 * 32**2 + 2 * 32 * 32 + 2 * 32 * 16
+    around = 16 * 32 + 4 * 32 * (32 + 1)
+    assert cost["adaptive_over_full"] == pytest.approx((depth * update + around) / (4 * update + around))
+
+
+def test_an_interrupted_run_goes_on_bit_for_bit(trained: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "router_hops" / trained.name
+    shutil.copytree(trained, stopped)
+    shutil.rmtree(stopped / "model")
+    shutil.rmtree(stopped / "checkpoints" / "checkpoint-8")
+    assert execute(*ROOT, *SMALL, *PRICED, f"resume={stopped}") == 0
+    weights = [path / "model" / "model.safetensors" for path in (trained, stopped)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert logged(stopped, "train/loss")[-4:] == logged(trained, "train/loss")[-4:]
+
+
+def test_its_exits_are_studied(trained: Path, tmp_path: Path) -> None:
+    rules = "exit_rules=[fixed:1,fixed:2,confidence:0.3,patience:1]"
+    directory = run_in(tmp_path, *DATA, "mode=evaluate", f"checkpoint={trained}", rules)
+    (study, _) = read(directory / "exit_rules.json")["sets"].values()
+    rows = {row["rule"]: row for row in study["rows"]}
+    assert rows["fixed:1"]["mean_updates"] < rows["fixed:2"]["mean_updates"] < 2, "gaps are no updates"
+    for rule in ("fixed:1", "fixed:2", "fixed:4"):  # nobody sees a token that left early
+        assert rows[rule]["online"]["mean_updates"] == pytest.approx(rows[rule]["mean_updates"])
+        assert rows[rule]["online"]["quality"] == pytest.approx(rows[rule]["quality"])
+    assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"] < rows["fixed:4"]["macs"]
+    assert rows["confidence:0.3"]["mean_updates"] < rows["fixed:4"]["mean_updates"]
+    assert "run for real" in (directory / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("target", [0.6, 2.5])
+def test_a_budget_holds_it(target: float, tmp_path: Path) -> None:
+    steps = ("trainer.max_steps=200", "trainer.eval_steps=200", "trainer.save_steps=200")
+    given = ("budget=depth", f"budget.target={target}", "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
+    directory = run_in(tmp_path, *SMALL, *steps, *given, "model.router_bias_init=0")
+    assert logged(directory, "budget/measured")[-1] == pytest.approx(target, abs=0.3)
+    warning = read(directory / "halting.json")["adaptation"].get("warning", "")
+    assert "model.halt_bias_init" not in warning, "another family's advice"
+
+
+def test_a_trained_one_is_fitted_to_depths(trained: Path, tmp_path: Path) -> None:
+    given = ("mode=evaluate", f"checkpoint={trained}", "budget.targets=[0.5,2]")
+    found = read(run_in(tmp_path, *DATA, *given) / "budgets.json")
+    assert found["knob"] == "threshold of the router"
+    assert [row["target"] for row in found["rows"]] == [None, 0.5, 2]
+    assert all(row["mean"] == pytest.approx(row["target"], rel=0.15) for row in found["rows"][1:])
+
+
+def test_help_lists_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert execute(*ROOT, "--help") == 0
+    shown = capfd.readouterr().out
+    assert "router_mini" in shown
+    assert "update_price: 0.0  # what an update of a token costs in the loss; at least 0" in shown
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((*ROOT, "model.update_prise=1"), "model.update_prise: unknown key (did you mean 'model.update_price'?)"),
+    ((*ROOT, "model.update_prise="), "model.update_prise: unknown key (did you mean 'model.update_price'?)"),
+    ((*ROOT, "-m", "model.update_prise=1,2"), "unknown key (did you mean 'model.update_price'?)"),
+    ((*ROOT, "model.act_penalty=1"), "model.act_penalty: this model has no such key; others have"),
+    ((*ROOT, "model.threshold=1.5"), "model.threshold=1.5: must be above 0 and below 1"),
+    ((*ROOT, "model=router_mimi"), "model=router_mimi: unknown option (did you mean 'router_mini'?)"),
+    (("--config-name", "router_hobs"), "unknown configuration 'router_hobs' (did you mean 'router_hops'?)"),
+    ((*ROOT, "dataset=cola", "dataset.sequence_length=24"), "model=router: task=finetune has no classifier"),
+    ((*ROOT, "budget.target=9", "budget=depth"), "budget.target=9: must be from 0 to 8, in updates"),
+])  # fmt: skip
+def test_a_mistake_gets_one_line(
+    arguments: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert execute(*arguments, f"output_dir={tmp_path}") == 2
+    said = capfd.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert message in said
+    assert "prior" not in said.partition("known in model: ")[2], "settings of other families"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_documentation_shows_its_files() -> None:
+    """Every block of code below a heading that names a file stands in that file."""
+    sections = re.split(r"^### (\S+)\n", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    shown = dict(zip(sections[::2], sections[1::2], strict=True))
+    files = {str(path.relative_to(TOY)) for path in TOY.rglob("*") if path.suffix in (".py", ".toml", ".yaml")}
+    assert files - shown.keys() == {"adadepth_router/__init__.py", "adadepth_router/configs/model/router_mini.yaml"}
+    for name, text in shown.items():
+        blocks = re.findall(r"```\w+\n(.*?)```", text, flags=re.DOTALL)
+        assert blocks
+        assert all(unindented(block) in unindented((TOY / name).read_text(encoding="utf-8")) for block in blocks), name
+
+
+def unindented(code: str) -> str:
+    """Code without indentation and empty lines, which differ between a method and a function."""
+    return "\n".join(line.strip() for line in code.splitlines() if line.strip())
