@@ -42,6 +42,32 @@ class Budgeting:
 
 
 @dataclass(frozen=True)
+class Searching:
+    """How a family's architectures are searched for. An architecture is a string, one letter for each block.
+
+    The functions are `"module:function"`, called like those of `adadepth.families.par_xl` that are named here; a shape
+    is length, memory and batch of a segment of text.
+
+    Attributes:
+        setting: The setting that names an architecture; None there: the supernet, which `heads["search"]` is.
+        memory: The setting that says how many positions a segment sees of those before it.
+        costs: What each operation costs, in seconds or in work: `latency.operation_costs`.
+        derive: A network of one architecture with the supernet's weights: `derive.derive`.
+        baselines: Architectures by name, of as much work: `architectures.baseline_architectures`.
+        macs: Multiply-accumulates of an architecture at a shape: `pricing.architecture_macs`.
+        time: Seconds of several networks at a shape: `latency.model_latencies`.
+    """
+
+    setting: str
+    memory: str
+    costs: str
+    derive: str
+    baselines: str
+    macs: str
+    time: str
+
+
+@dataclass(frozen=True)
 class Family:
     """All that the rest of the package knows of a family. Code is named as `"module:name"` and imported when needed.
 
@@ -59,7 +85,7 @@ class Family:
         budget: What its depth can be set to.
         depth: The setting that says the greatest number of updates; None: a pretrained model decides.
         fixed_depth: The setting that gives every unit one depth, which a rival of equal work needs.
-        searched: The setting that names one of the architectures which `heads["search"]` searches; None: no search.
+        search: How its architectures are searched for; None: it has but one.
         reads: Which of the `OPTIONAL_GROUPS` of a configuration it can read, besides `budget`.
         starts_from: Family whose weights it can start from, besides its own -> what loads them, called like
             `adadepth.families.albert_act.pretrained.load_albert`; None: the head's own `from_pretrained`.
@@ -86,7 +112,7 @@ class Family:
     budget: Budgeting = field(default_factory=Budgeting)
     depth: str | None = None
     fixed_depth: str | None = None
-    searched: str | None = None
+    search: Searching | None = None
     reads: frozenset[str] = frozenset()
     starts_from: Mapping[str, str | None] = field(default_factory=dict)
     build: str | None = None
@@ -103,6 +129,10 @@ class Family:
         return tuple(
             part for part, weight in self.loss_parts.items() if weight is None or getattr(settings, weight) > 0
         )
+
+    def searches(self, described: object) -> bool:
+        """Whether settings, or a configuration, leave the architecture open, so that gates are to learn it."""
+        return self.search is not None and getattr(described, self.search.setting, "") is None
 
     def head(self, kind: str) -> Any:
         """The class of its model for a kind of task.

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.config import ExperimentConfig, ModelConfig, SearchMethod, StreamConfig, TokenizerConfig
+from adadepth.config import ExperimentConfig, SearchMethod, StreamConfig, TokenizerConfig
 from adadepth.data.streams.load import LanguageData, load_language_data
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
@@ -58,7 +58,7 @@ def load_data(
     """
     dataset, model = config.dataset, config.model
     assert isinstance(dataset, StreamConfig), "validated"
-    searches = _searches(model) if searches is None else searches
+    searches = family(model.name).searches(model) if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
 
     def load() -> LanguageData:
@@ -76,12 +76,6 @@ def load_data(
     return main_first(args, load)
 
 
-def _searches(model: ModelConfig) -> bool:
-    """Whether gates are to be learned, because the settings fix no architecture."""
-    searched = family(model.name).searched
-    return searched is not None and getattr(model, searched) is None
-
-
 def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
     """A new network as the settings describe it, with a word for every one of the tokenizer."""
     search, model = config.search, config.model
@@ -94,7 +88,7 @@ def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel
         "gate_path": str(search.path),
         "gate_seed": config.seed,
     }
-    return build_language_model(model, len(data.tokenizer), gates if _searches(model) else None)
+    return build_language_model(model, len(data.tokenizer), gates if family(model.name).searches(model) else None)
 
 
 def language_parts(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Parts:

@@ -15,12 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "adadepth"
 OUTSIDE = sorted(path for path in PACKAGE.rglob("*.py") if PACKAGE / "families" not in path.parents)
 
-# Modules that still name a family, each with what it names. The list only ever shrinks.
-EXCEPTIONS: dict[str, set[str]] = {
-    "tasks/architecture_search.py": {"ParXLForCausalLM", "ParXLSettings", "ParXLSupernet", "par_xl"},
-    "tasks/latency.py": {"ParXLConfig", "ParXLSupernet", "par_xl"},
-}
-
 
 def names_of_families() -> set[str]:
     """The names themselves, and those of their classes; `albert` alone is the name of an architecture."""
@@ -79,5 +73,4 @@ def test_the_checker_sees_names(source: str, expected: set[str]) -> None:
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_module_outside_a_familys_folder_names_it(path: Path) -> None:
-    found = named(path.read_text(encoding="utf-8"))
-    assert found == EXCEPTIONS.get(str(path.relative_to(PACKAGE)), set())
+    assert named(path.read_text(encoding="utf-8")) == set()
