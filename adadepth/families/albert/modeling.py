@@ -13,6 +13,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.families.contract import DepthUnit
+from adadepth.families.shared.albert.convert import to_albert
 from adadepth.families.shared.albert.pretrained import FromAnyAlbert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
@@ -39,7 +40,7 @@ class PlainAlbertForSequenceClassification(FromAnyAlbert, AlbertForSequenceClass
 
     config: AlbertConfig
     config_class = AlbertConfig
-    encoder_layout = "albert"
+    encoder_names = staticmethod(to_albert)
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
     depth_unit: DepthUnit = "sequence"
