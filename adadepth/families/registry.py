@@ -19,6 +19,16 @@ from adadepth.errors import ConfigError, nearest
 
 GROUP = "adadepth.families"
 
+# A supernet has none: its configuration is that of a language model without an architecture.
+_AUTO = {
+    "pretraining": "AutoModelForPreTraining",
+    "classification": "AutoModelForSequenceClassification",
+    "tagging": "AutoModelForTokenClassification",
+    "question_answering": "AutoModelForQuestionAnswering",
+    "multiple_choice": "AutoModelForMultipleChoice",
+    "language_model": "AutoModelForCausalLM",
+}
+
 
 @dataclass(frozen=True)
 class Budgeting:
@@ -77,7 +87,7 @@ class Family:
         config: Its `PreTrainedConfig`.
         heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
             `question_answering`, `multiple_choice`, `language_model`, `search`.
-        auto: Auto class of transformers -> class registered with it, for its configuration.
+        auto: Further Auto classes of transformers, besides those of its heads -> class registered with it.
         tokenizer: The fast tokenizer that AutoTokenizer loads with it; None: none of its own.
         public: Further names of the package `adadepth`, besides the classes above -> what they name.
         loss_parts: What an evaluation reports besides the task's loss -> the setting that must be above 0 for it; None:
@@ -129,6 +139,10 @@ class Family:
         return tuple(
             part for part, weight in self.loss_parts.items() if weight is None or getattr(settings, weight) > 0
         )
+
+    def auto_classes(self) -> Mapping[str, str]:
+        """Auto class of transformers -> class that it makes from a configuration of this family."""
+        return {_AUTO[kind]: place for kind, place in self.heads.items() if kind in _AUTO} | dict(self.auto)
 
     def searches(self, described: object) -> bool:
         """Whether settings, or a configuration, leave the architecture open, so that gates are to learn it."""

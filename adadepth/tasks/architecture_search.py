@@ -101,7 +101,7 @@ def _space(config: ExperimentConfig) -> Searching:
 
 def train(config: ExperimentConfig) -> Trained:
     """Run the stages that are asked for and not yet done; the metrics are the derived network's and the search's."""
-    args = training_arguments(config, "unused until the run's folder is known")
+    args = training_arguments(config)
     data = load_data(config, args, config.tokenizer)
     supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
     if Stage.search in config.search.stages and config.resume is None:
@@ -254,7 +254,7 @@ def _retrain(search: Search, name: str, architecture: str) -> None:
         return
     _announce(search, f"retrain: {name} {architecture}")
     config = _fixed(search, architecture)
-    args = training_arguments(config, "unused: the folder is known")
+    args = training_arguments(config)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = resumed_checkpoint(folder, args) if complete_checkpoints(folder / "checkpoints") else None
     model = fresh_model(config, search.data)

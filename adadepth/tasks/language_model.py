@@ -14,14 +14,7 @@ from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family
 from adadepth.tasks.processes import main_first
-from adadepth.tasks.session import (
-    Parts,
-    Trained,
-    evaluate_parts,
-    model_path,
-    overridden_model_settings,
-    train_parts,
-)
+from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
 from adadepth.training.arguments import training_arguments
 from adadepth.training.gates import GateLearning, two_phase
 from adadepth.training.memory import RecurrentMemory
@@ -29,7 +22,7 @@ from adadepth.training.memory import RecurrentMemory
 
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write the report."""
-    args = training_arguments(config, "unused until the run's folder is known")
+    args = training_arguments(config)
     data = load_data(config, args, config.tokenizer)
     model = fresh_model(config, data)
     return train_parts(config, args, language_parts(config, args, data, model))
@@ -37,10 +30,9 @@ def train(config: ExperimentConfig) -> Trained:
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data, with any memory, and write a report; returns the metrics."""
-    args = training_arguments(config, "unused until the run's folder is known")
-    path = model_path(config)
-    model = load_language_model(path, config.model, overridden_model_settings())
-    tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
+    args = training_arguments(config)
+    path, overrides, tokenizer = evaluated_checkpoint(config)
+    model = load_language_model(path, config.model, overrides)
     data = load_data(config, args, tokenizer)
     return evaluate_parts(config, args, language_parts(config, args, data, model), path)
 

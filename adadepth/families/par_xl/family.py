@@ -11,8 +11,6 @@ FAMILY = Family(
     settings=ParXLSettings,
     config="adadepth.families.par_xl.configuration:ParXLConfig",
     heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},
-    # The supernet has the same configuration without an architecture; only its own class loads it.
-    auto={"AutoModelForCausalLM": f"{_MODELING}:ParXLForCausalLM"},
     public={"derive_par_xl": "adadepth.families.par_xl.derive:derive"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=("adadepth.families.par_xl.checks:check_budget",)),

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers import initialization as init
 from transformers.utils import logging
 
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family, one_of
-from adadepth.families.shared.albert.block import HaltingProjection
+from adadepth.families.shared.albert.block import SharedBlockModel
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
 from adadepth.families.shared.albert.convert import from_albert
 from adadepth.families.shared.albert.stepper import SteppedAlbert
@@ -79,36 +78,12 @@ class FromAnyAlbert(PreTrainedModel):
         return model.eval()
 
 
-class SteppedAlbertPreTrainedModel(FromAnyAlbert):
+class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
     """Loading, initialisation and accounting of the models that step; how they run a batch is theirs."""
 
     config: StepwiseAlbertShape
     albert: SteppedAlbert
-    base_model_prefix = "albert"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
-    accepts_loss_kwargs = False
     depth_unit: DepthUnit = "sequence"
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, HaltingProjection):
-            init.constant_(module.bias, self.config.halt_bias_init)
-
-    @property
-    def max_updates(self) -> int:
-        """The most updates of a unit."""
-        return self.config.max_steps
-
-    @property
-    def longest_sequence(self) -> int | None:
-        """The most tokens it has positions for."""
-        return self.config.max_position_embeddings
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings."""
