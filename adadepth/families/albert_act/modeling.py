@@ -16,10 +16,8 @@ from adadepth.budget.depth import smooth_depth
 from adadepth.budget.fit import DepthKnob
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
 from adadepth.families.albert_act.encoder import AlbertActTransformer
-from adadepth.families.albert_act.execution import ragged_kernel
-from adadepth.families.albert_act.loops import StateRecord
+from adadepth.families.albert_act.loops import StateRecord, ragged_kernel
 from adadepth.families.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
-from adadepth.families.albert_act.pricing import price_tokens
 from adadepth.families.albert_act.readouts import ran_steps, readout_term, slots_of
 from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.block import (
@@ -33,6 +31,7 @@ from adadepth.families.shared.albert.block import (
     words_of,
 )
 from adadepth.families.shared.albert.packed_attention import Kernel
+from adadepth.families.shared.albert.pricing import price_tokens
 from adadepth.families.shared.losses import LossTerm, combine_terms, sum_cross_entropy
 from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
 
