@@ -160,7 +160,7 @@ def _text_value(column: Column, row: Mapping[str, Any]) -> str:
 def sparkline(shares: Sequence[float]) -> str:
     """One character a depth, relative to the highest share; any unit at all shows."""
     highest, darkest = max(shares, default=0) or 1, len(_LEVELS) - 1
-    return f"|{''.join(_LEVELS[math.ceil(darkest * share / highest)] for share in shares)}|"
+    return f"|{''.join(_LEVELS[math.ceil(darkest * (share / highest))] for share in shares)}|"
 
 
 SPARKLINES = f"shapes from none to the highest of a row: '{_LEVELS}'"

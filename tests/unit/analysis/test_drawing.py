@@ -26,7 +26,17 @@ from adadepth.analysis.render.figure import (
 )
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.svg import chart, charts
-from adadepth.analysis.render.table import Column, Table, as_csv, as_html, as_latex, as_records, as_text, text
+from adadepth.analysis.render.table import (
+    Column,
+    Table,
+    as_csv,
+    as_html,
+    as_latex,
+    as_records,
+    as_text,
+    sparkline,
+    text,
+)
 from tests.unit.analysis.test_report import Page
 
 EVIL = "<b>&'\"</b>"
@@ -120,3 +130,8 @@ def test_a_table_as_latex() -> None:
     assert lines[-1] == r"\end{tabular}"
     escaped = r"\textless{}b\textgreater{}\&'" + '"' + r"\textless{}/b\textgreater{}"
     assert rf"{escaped} & -- & -- \\" in lines
+
+
+def test_the_highest_share_is_the_darkest_whatever_its_rounding():
+    share = 0.1182835151005931  # 9 * share / share is above 9
+    assert sparkline([share, 0.0, share / 2]) == sparkline([1.0, 0.0, 0.5])
