@@ -10,25 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.analysis.exits.records import StepRecorder, StepRecords
 from adadepth.analysis.measure.choice_classes import CHOICE_CLASSES, choice_classes
-from adadepth.analysis.measure.scoring import quality_of
-from adadepth.data import LabelledData
 from adadepth.data.labelled.multiple_choice import CONTEXT, ENDING
-from adadepth.evaluation.records import merge_processes
 from adadepth.evaluation.scorer import Units
-from adadepth.evaluation.sequences import LabelledScorer
+from adadepth.evaluation.sequences import RecordingScorer
 
 
-class ChoiceScorer(LabelledScorer):
+class ChoiceScorer(RecordingScorer):
     """The accuracy of choices, and the depth of their tokens. Traces have a row a choice, (B·C, T)."""
 
     classes = CHOICE_CLASSES
-
-    def __init__(self, data: LabelledData) -> None:
-        super().__init__(data)
-        self._recorder = StepRecorder()
-        self._records: StepRecords | None = None
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Keep the choice of each example, and the mean depth of the tokens of all its choices."""
@@ -36,17 +27,6 @@ class ChoiceScorer(LabelledScorer):
         whole = replace(trace, updates=trace.updates.view(examples, -1), valid=trace.valid.view(examples, -1))
         flat = {**batch, "attention_mask": batch["attention_mask"].flatten(1)}
         self._recorder.add(flat, SimpleNamespace(logits=outputs.logits, trace=whole))
-
-    def merge(self) -> None:
-        """Bring together the examples of all processes."""
-        self._records = merge_processes(self._recorder)
-
-    def quality(self) -> dict[str, float]:
-        """The task's metrics of the whole set, and their mean `score`."""
-        records = self._records
-        assert records is not None
-        assert records.labels is not None, "evaluation sets are labelled"
-        return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
         """Tokens of the text and of the endings, of the right choice and of the one that was taken."""

@@ -49,7 +49,27 @@ class LabelledScorer(Scorer):
         return EvaluationReport(statistics, self.sentences.sentences())
 
 
-class SequenceScorer(LabelledScorer):
+class RecordingScorer(LabelledScorer):
+    """Keeps a few numbers an example, which the metrics of whole sets need."""
+
+    def __init__(self, data: LabelledData) -> None:
+        super().__init__(data)
+        self._recorder = StepRecorder()
+        self._records: StepRecords | None = None
+
+    def merge(self) -> None:
+        """Bring together the examples of all processes."""
+        self._records = merge_processes(self._recorder)
+
+    def quality(self) -> dict[str, float]:
+        """The task's metrics of the whole set, and their mean `score`."""
+        records = self._records
+        assert records is not None
+        assert records.labels is not None, "evaluation sets are labelled"
+        return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
+
+
+class SequenceScorer(RecordingScorer):
     """Classes and values of sequences: keeps a few numbers an example, which the metrics of whole sets need.
 
     Args:
@@ -65,8 +85,6 @@ class SequenceScorer(LabelledScorer):
         self._model = model
         self._token_classes = _TOKEN_CLASSES if model.depth_unit == "token" and data.has_special_tokens else ()
         self.classes = (*groups.names, *self._token_classes)
-        self._recorder = StepRecorder()
-        self._records: StepRecords | None = None
         self._prior_facts: dict[str, Any] = {}
         self._grids = GridSampler(self._token, data.labels, data.picture or "cells")
 
@@ -75,17 +93,6 @@ class SequenceScorer(LabelledScorer):
         self._recorder.add(batch, outputs)
         if not self._prior_facts and isinstance(self._model, HasHaltingPrior):
             self._prior_facts = self._model.prior_facts(outputs)
-
-    def merge(self) -> None:
-        """Bring together the examples of all processes."""
-        self._records = merge_processes(self._recorder)
-
-    def quality(self) -> dict[str, float]:
-        """The task's metrics of the whole set, and their mean `score`."""
-        records = self._records
-        assert records is not None
-        assert records.labels is not None, "evaluation sets are labelled"
-        return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
         """Units by label, correctness, length and difficulty, and where tokens halt by what they are."""

@@ -22,5 +22,5 @@ def _register(family: Family) -> None:
     transformers.AutoConfig.register(family.name, config)
     if family.tokenizer is not None:
         transformers.AutoTokenizer.register(config, fast_tokenizer_class=load(family.tokenizer))
-    for auto, model in family.auto.items():
+    for auto, model in family.auto_classes().items():
         getattr(transformers, auto).register(config, load(model))

@@ -100,8 +100,7 @@ def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrai
         described: What says whether there is an architecture: the settings, or a checkpoint's configuration.
     """
     about = family(settings.name)
-    searches = about.searched is not None and getattr(described, about.searched, "") is None
-    return about.head("search" if searches else "language_model")
+    return about.head("search" if about.searches(described) else "language_model")
 
 
 @contextmanager

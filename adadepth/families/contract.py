@@ -191,6 +191,24 @@ class LearnsGates(Protocol):
 
 
 @runtime_checkable
+class SearchesArchitecture(LearnsGates, Protocol):
+    """A supernet of which networks are derived; an architecture is a string, one letter for each block.
+
+    Its configuration has `latency_weight` and `operation_costs`, which a search sets, and from these in milliseconds
+    `latency_of(architecture)`, `full_latency` and `dearest_latency`.
+    """
+
+    @property
+    def config(self) -> Any: ...  # noqa: D102
+
+    def architecture(self) -> str:
+        """The most probable operation of every block."""
+
+    def most_probable_within(self, target: float, tolerance: float) -> str:
+        """The most probable of the architectures whose latency is within a share of the target, or nearest to it."""
+
+
+@runtime_checkable
 class HasExecutions(Protocol):
     """A model that can compute the same results in several ways; `config.execution` chooses.
 

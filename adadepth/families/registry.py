@@ -20,6 +20,16 @@ from adadepth.errors import ConfigError, nearest
 
 GROUP = "adadepth.families"
 
+# A supernet has none: its configuration is that of a language model without an architecture.
+_AUTO = {
+    "pretraining": "AutoModelForPreTraining",
+    "classification": "AutoModelForSequenceClassification",
+    "tagging": "AutoModelForTokenClassification",
+    "question_answering": "AutoModelForQuestionAnswering",
+    "multiple_choice": "AutoModelForMultipleChoice",
+    "language_model": "AutoModelForCausalLM",
+}
+
 
 @dataclass(frozen=True)
 class Budgeting:
@@ -45,6 +55,32 @@ class Budgeting:
 
 
 @dataclass(frozen=True)
+class Searching:
+    """How a family's architectures are searched for. An architecture is a string, one letter for each block.
+
+    The functions are `"module:function"`, called like those of `adadepth.families.par_xl` that are named here; a shape
+    is length, memory and batch of a segment of text.
+
+    Attributes:
+        setting: The setting that names an architecture; None there: the supernet, which `heads["search"]` is.
+        memory: The setting that says how many positions a segment sees of those before it.
+        costs: What each operation costs, in seconds or in work: `latency.operation_costs`.
+        derive: A network of one architecture with the supernet's weights: `derive.derive`.
+        baselines: Architectures by name, of as much work: `architectures.baseline_architectures`.
+        macs: Multiply-accumulates of an architecture at a shape: `pricing.architecture_macs`.
+        time: Seconds of several networks at a shape: `latency.model_latencies`.
+    """
+
+    setting: str
+    memory: str
+    costs: str
+    derive: str
+    baselines: str
+    macs: str
+    time: str
+
+
+@dataclass(frozen=True)
 class Family:
     """All that the rest of the package knows of a family. Code is named as `"module:name"` and imported when needed.
 
@@ -54,7 +90,7 @@ class Family:
         config: Its `PreTrainedConfig`.
         heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
             `question_answering`, `multiple_choice`, `language_model`, `search`.
-        auto: Auto class of transformers -> class registered with it, for its configuration.
+        auto: Further Auto classes of transformers, besides those of its heads -> class registered with it.
         tokenizer: The fast tokenizer that AutoTokenizer loads with it; None: none of its own.
         public: Further names of the package `adadepth`, besides the classes above -> what they name.
         loss_parts: What an evaluation reports besides the task's loss -> the setting that must be above 0 for it; None:
@@ -62,7 +98,7 @@ class Family:
         budget: What its depth can be set to.
         depth: The setting that says the greatest number of updates; None: a pretrained model decides.
         fixed_depth: The setting that gives every unit one depth, which a rival of equal work needs.
-        searched: The setting that names one of the architectures which `heads["search"]` searches; None: no search.
+        search: How its architectures are searched for; None: it has but one.
         reads: Which of the `OPTIONAL_GROUPS` of a configuration it can read, besides `budget`.
         starts_from: Family whose weights it can start from, besides its own -> what loads them, called like
             `adadepth.families.albert_act.pretrained.load_albert`; None: the head's own `from_pretrained`.
@@ -91,7 +127,7 @@ class Family:
     budget: Budgeting = field(default_factory=Budgeting)
     depth: str | None = None
     fixed_depth: str | None = None
-    searched: str | None = None
+    search: Searching | None = None
     reads: frozenset[str] = frozenset()
     starts_from: Mapping[str, str | None] = field(default_factory=dict)
     build: str | None = None
@@ -109,6 +145,14 @@ class Family:
         return tuple(
             part for part, weight in self.loss_parts.items() if weight is None or getattr(settings, weight) > 0
         )
+
+    def auto_classes(self) -> Mapping[str, str]:
+        """Auto class of transformers -> class that it makes from a configuration of this family."""
+        return {_AUTO[kind]: place for kind, place in self.heads.items() if kind in _AUTO} | dict(self.auto)
+
+    def searches(self, described: object) -> bool:
+        """Whether settings, or a configuration, leave the architecture open, so that gates are to learn it."""
+        return self.search is not None and getattr(described, self.search.setting, "") is None
 
     def head(self, kind: str) -> Any:
         """The class of its model for a kind of task.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from adadepth.analysis.architecture.tables import comparison_text
 from adadepth.analysis.files import write_architectures
@@ -32,12 +32,7 @@ from adadepth.config import (
 )
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError
-from adadepth.families.par_xl.architectures import OPERATIONS, baseline_architectures
-from adadepth.families.par_xl.derive import derive as derive_par_xl
-from adadepth.families.par_xl.latency import model_latencies, operation_latencies
-from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
-from adadepth.families.par_xl.pricing import architecture_macs
-from adadepth.families.par_xl.settings import ParXLSettings
+from adadepth.families.registry import Family, Searching, family, load
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
@@ -73,6 +68,16 @@ class Search:
         return load_data(self.config, self.args, self.config.tokenizer, searches=False)
 
     @property
+    def family(self) -> Family:
+        """Whose architectures are searched."""
+        return family(self.config.model.name)
+
+    @property
+    def space(self) -> Searching:
+        """How its architectures are searched."""
+        return _space(self.config)
+
+    @property
     def is_main(self) -> bool:
         """Whether this process writes."""
         return self.args.process_index == 0
@@ -84,15 +89,19 @@ class Search:
 
 
 def _shapes(config: ExperimentConfig) -> list[list[int]]:
-    model = config.model
-    assert isinstance(model, ParXLSettings), "validated"
-    rows = config.trainer.per_device_train_batch_size
-    return config.search.shapes or [[config.dataset.sequence_length, model.memory_length, rows]]
+    memory, rows = getattr(config.model, _space(config).memory), config.trainer.per_device_train_batch_size
+    return config.search.shapes or [[config.dataset.sequence_length, memory, rows]]
+
+
+def _space(config: ExperimentConfig) -> Searching:
+    space = family(config.model.name).search
+    assert space is not None, "validated"
+    return space
 
 
 def train(config: ExperimentConfig) -> Trained:
     """Run the stages that are asked for and not yet done; the metrics are the derived network's and the search's."""
-    args = training_arguments(config, "unused until the run's folder is known")
+    args = training_arguments(config)
     data = load_data(config, args, config.tokenizer)
     supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
     if Stage.search in config.search.stages and config.resume is None:
@@ -174,7 +183,7 @@ def _supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _set_costs(
-    config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, costs: list[float] | None = None
+    config: ExperimentConfig, args: TrainingArguments, supernet: Any, costs: list[float] | None = None
 ) -> None:
     """Tell a supernet what its operations cost, where it matters: those given, or else as the main process finds them.
 
@@ -182,28 +191,16 @@ def _set_costs(
         ConfigError: If no architecture takes as long as the budget says.
     """
     if config.search.latency_weight > 0 or config.budget.target is not None:
-        costs = costs or decide(args, lambda: _operation_costs(config, args, model))
-        model.config.update({"latency_weight": config.search.latency_weight, "operation_costs": costs})
-        settings: Any = model.config
-        check_latency(config.budget, settings)
+        costs = costs or decide(args, lambda: _operation_costs(config, args, supernet))
+        supernet.config.update({"latency_weight": config.search.latency_weight, "operation_costs": costs})
+        check_latency(config.budget, supernet)
 
 
-def _operation_costs(config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel) -> list[float]:
-    """Cost of attention, feed-forward and identity at the first shape: seconds on this machine, or MACs.
-
-    Under a budget, which is in milliseconds, MACs count at the speed of an attention and a feed-forward block together.
-    """
-    length, memory, batch = _shapes(config)[0]
-    settings: Any = model.config
-    by_macs = config.search.latency_costs is Costs.macs
-    macs = [architecture_macs(settings, operation, length, memory, batch) for operation in OPERATIONS]
-    if by_macs and config.budget.target is None:
-        return macs
-    repeats = config.search.timing_repeats
-    seconds = operation_latencies(settings, length, memory, batch, args.device, torch.float32, repeats)
-    if by_macs:
-        return [cost * sum(seconds.values()) / sum(macs) for cost in macs]
-    return [seconds[operation] for operation in OPERATIONS]
+def _operation_costs(config: ExperimentConfig, args: TrainingArguments, supernet: Any) -> list[float]:
+    """Cost of each operation at the first shape; under a budget, which is in milliseconds, always as a time."""
+    by_macs, in_seconds = config.search.latency_costs is Costs.macs, config.budget.target is not None
+    repeats, costs = config.search.timing_repeats, load(_space(config).costs)
+    return costs(supernet.config, _shapes(config)[0], args.device, repeats, by_macs=by_macs, in_seconds=in_seconds)
 
 
 # ---- derive
@@ -215,26 +212,30 @@ def _derive(search: Search, run: Run) -> None:
     if read_record(folder).get("status") == "finished":
         return
     _announce(search, "derive: the most probable operation of every block")
-    supernet = ParXLSupernet.from_pretrained(search.directory / SUPERNET)
-    settings, wanted = search.config, search.config.search
-    derived: Any = derive_par_xl(supernet, within_budget(supernet, settings.budget))
-    length, memory, batch = search.shapes[0]
-    macs = partial(architecture_macs, derived.config, length=length, memory=memory, batch=batch)
-    architecture = derived.config.architecture
-    baselines = {}
-    if macs(architecture) > 0:
-        known = baseline_architectures(architecture, macs, wanted.paper_ratio, settings.seed)
-        baselines = {str(name): known[str(name)] for name in wanted.baselines}
+    supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
+    derived = load(search.space.derive)(supernet, within_budget(supernet, budget))
+    architecture = getattr(derived.config, search.space.setting)
+    baselines = _baselines(search, architecture, derived.config)
     _evaluate_as_it_is(search, derived, architecture)
     run.update(architectures={"derived": architecture, **baselines})
-    if settings.budget.target is not None:
-        latency = describe_latency(supernet, architecture, settings.budget.target)
+    if budget.target is not None:
+        latency = describe_latency(supernet, architecture, budget.target)
         run.update(latency=latency)
         _announce(search, latency_line(latency))
 
 
+def _baselines(search: Search, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
+    """Those asked for, of as much work at the first shape; none for a network without any."""
+    length, memory, batch = search.shapes[0]
+    macs = partial(load(search.space.macs), widths, length=length, memory=memory, batch=batch)
+    if macs(architecture) == 0:
+        return {}
+    known = load(search.space.baselines)(architecture, macs, search.config.search.paper_ratio, search.config.seed)
+    return {str(name): known[str(name)] for name in search.config.search.baselines}
+
+
 def _evaluate_as_it_is(search: Search, derived: PreTrainedModel, architecture: str) -> None:
-    config, folder = _fixed(search.config, architecture), search.directory / DERIVED
+    config, folder = _fixed(search, architecture), search.directory / DERIVED
     folder.mkdir(exist_ok=True)
     parts = language_parts(config, search.args, search.data, derived)
     with open_session(config, search.args, folder, parts) as session:
@@ -252,25 +253,25 @@ def _retrain(search: Search, name: str, architecture: str) -> None:
     if read_record(folder).get("status") == "finished":
         return
     _announce(search, f"retrain: {name} {architecture}")
-    config = _fixed(search.config, architecture)
-    args = training_arguments(config, "unused: the folder is known")
+    config = _fixed(search, architecture)
+    args = training_arguments(config)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = resumed_checkpoint(folder, args) if complete_checkpoints(folder / "checkpoints") else None
     model = fresh_model(config, search.data)
     if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
-        model = ParXLForCausalLM.from_pretrained(search.directory / DERIVED / MODEL)
+        model = search.family.head("language_model").from_pretrained(search.directory / DERIVED / MODEL)
     with open_session(config, args, folder, language_parts(config, args, search.data, model), checkpoint) as session:
         fit(session, checkpoint, owner=search.directory)
 
 
-def _fixed(config: ExperimentConfig, architecture: str) -> ExperimentConfig:
+def _fixed(search: Search, architecture: str) -> ExperimentConfig:
     """The settings of one network's own training, which could be run by themselves."""
-    assert isinstance(config.model, ParXLSettings), "validated"
+    config, fixed = search.config, {search.space.setting: architecture}
     steps = config.search.retrain_steps or config.trainer.max_steps
     return dataclasses.replace(
         config,
         task=Task.language_model,
-        model=dataclasses.replace(config.model, architecture=architecture),
+        model=dataclasses.replace(config.model, **fixed),
         trainer=dataclasses.replace(config.trainer, max_steps=steps),
         search=SearchConfig(),
         budget=BudgetConfig(),
@@ -305,7 +306,7 @@ def _compare(
     untrained = read_record(search.directory / DERIVED)["final_metrics"]
     quality_set = "held_out" if search.data.test is None else "test"
     shapes = [_describe_shape(shape) for shape in search.shapes]
-    timed = _timings(search, networks, shapes)
+    timed, macs = _timings(search, networks, shapes), load(search.space.macs)
 
     def row(name: str, kind: str, how: str, metrics: Mapping[str, float]) -> dict[str, Any]:
         network = networks[name]
@@ -318,7 +319,7 @@ def _compare(
             "quality": _quality(metrics, "eval/test/" if quality_set == "test" else "eval/"),
             "quality_set": quality_set,
             "macs": {
-                shape["name"]: architecture_macs(
+                shape["name"]: macs(
                     network.config, architectures[name], shape["length"], shape["memory"], shape["batch"]
                 )
                 for shape in shapes
@@ -349,8 +350,8 @@ def _quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | No
     return found if all(map(math.isfinite, found.values())) else None
 
 
-def _trained(search: Search, name: str) -> ParXLForCausalLM:
-    network: Any = ParXLForCausalLM.from_pretrained(search.directory / RETRAINED / name / MODEL)
+def _trained(search: Search, name: str) -> PreTrainedModel:
+    network: Any = search.family.head("language_model").from_pretrained(search.directory / RETRAINED / name / MODEL)
     return network.to(search.args.device)
 
 
@@ -360,13 +361,12 @@ def _describe_shape(shape: list[int]) -> dict[str, Any]:
 
 
 def _timings(
-    search: Search, networks: Mapping[str, ParXLForCausalLM], shapes: list[dict[str, Any]]
+    search: Search, networks: Mapping[str, PreTrainedModel], shapes: list[dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Latency of every network at every shape, in turns; see `model_latencies`."""
-    repeats = search.config.search.timing_repeats
+    """Latency of every network at every shape, in turns."""
+    repeats, time = search.config.search.timing_repeats, load(search.space.time)
     return {
-        shape["name"]: model_latencies(networks, shape["length"], shape["memory"], shape["batch"], repeats)
-        for shape in shapes
+        shape["name"]: time(networks, shape["length"], shape["memory"], shape["batch"], repeats) for shape in shapes
     }
 
 

@@ -64,7 +64,7 @@ def problem_of(dataset: DatasetConfig) -> str:
 
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
-    args = training_arguments(config, "unused until the run's folder is known")
+    args = training_arguments(config)
     data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model.name, config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
@@ -84,7 +84,7 @@ def train(config: ExperimentConfig) -> Trained:
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
-    args = training_arguments(config, "unused until the run's folder is known")
+    args = training_arguments(config)
     path = model_path(config)
     model_class = classifier_class(config.model, problem_of(config.dataset))
     model = load_model(path, model_class, config.model, overridden_model_settings())

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.config import ExperimentConfig, ModelConfig, SearchMethod, StreamConfig, TokenizerConfig
+from adadepth.config import ExperimentConfig, SearchMethod, StreamConfig, TokenizerConfig
 from adadepth.data.streams.load import LanguageData, load_language_data
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
@@ -14,14 +14,7 @@ from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family
 from adadepth.tasks.processes import main_first
-from adadepth.tasks.session import (
-    Parts,
-    Trained,
-    evaluate_parts,
-    model_path,
-    overridden_model_settings,
-    train_parts,
-)
+from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
 from adadepth.training.arguments import training_arguments
 from adadepth.training.gates import GateLearning, two_phase
 from adadepth.training.memory import RecurrentMemory
@@ -29,7 +22,7 @@ from adadepth.training.memory import RecurrentMemory
 
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write the report."""
-    args = training_arguments(config, "unused until the run's folder is known")
+    args = training_arguments(config)
     data = load_data(config, args, config.tokenizer)
     model = fresh_model(config, data)
     return train_parts(config, args, language_parts(config, args, data, model))
@@ -37,10 +30,9 @@ def train(config: ExperimentConfig) -> Trained:
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data, with any memory, and write a report; returns the metrics."""
-    args = training_arguments(config, "unused until the run's folder is known")
-    path = model_path(config)
-    model = load_language_model(path, config.model, overridden_model_settings())
-    tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
+    args = training_arguments(config)
+    path, overrides, tokenizer = evaluated_checkpoint(config)
+    model = load_language_model(path, config.model, overrides)
     data = load_data(config, args, tokenizer)
     return evaluate_parts(config, args, language_parts(config, args, data, model), path)
 
@@ -58,7 +50,7 @@ def load_data(
     """
     dataset, model = config.dataset, config.model
     assert isinstance(dataset, StreamConfig), "validated"
-    searches = _searches(model) if searches is None else searches
+    searches = family(model.name).searches(model) if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
 
     def load() -> LanguageData:
@@ -76,12 +68,6 @@ def load_data(
     return main_first(args, load)
 
 
-def _searches(model: ModelConfig) -> bool:
-    """Whether gates are to be learned, because the settings fix no architecture."""
-    searched = family(model.name).searched
-    return searched is not None and getattr(model, searched) is None
-
-
 def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
     """A new network as the settings describe it, with a word for every one of the tokenizer."""
     search, model = config.search, config.model
@@ -94,7 +80,7 @@ def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel
         "gate_path": str(search.path),
         "gate_seed": config.seed,
     }
-    return build_language_model(model, len(data.tokenizer), gates if _searches(model) else None)
+    return build_language_model(model, len(data.tokenizer), gates if family(model.name).searches(model) else None)
 
 
 def language_parts(config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any) -> Parts:

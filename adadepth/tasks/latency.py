@@ -7,43 +7,34 @@ from typing import Any
 
 from adadepth.config import BudgetConfig
 from adadepth.errors import ConfigError
-from adadepth.families.par_xl.architectures import OPERATIONS, most_probable_at_cost
-from adadepth.families.par_xl.configuration import ParXLConfig
-from adadepth.families.par_xl.modeling import ParXLSupernet
+from adadepth.families.contract import SearchesArchitecture
 from adadepth.training.budget import TOLERANCE
 
 
-def check_latency(budget: BudgetConfig, model: ParXLConfig) -> None:
-    """Whether any network of these blocks takes as long.
+def check_latency(budget: BudgetConfig, supernet: SearchesArchitecture) -> None:
+    """Whether any network of its blocks takes as long.
 
     Raises:
         ConfigError: If the target is beyond the dearest one.
     """
-    assert model.operation_costs is not None
-    blocks = model.num_hidden_layers
-    dearest = max(model.latency_of(operation * blocks) for operation in OPERATIONS)
+    dearest, full = supernet.config.dearest_latency, supernet.config.full_latency
     if budget.target is not None and budget.target > dearest:
         raise ConfigError(
-            f"budget.target={budget.target:g}: {blocks} blocks of the dearest operation take {dearest:.3g} ms here; "
-            f"attention and feed-forward in turn {model.full_latency:.3g} ms"
+            f"budget.target={budget.target:g}: all blocks of the dearest operation take {dearest:.3g} ms here; "
+            f"the full network takes {full:.3g} ms"
         )
 
 
-def within_budget(supernet: ParXLSupernet, budget: BudgetConfig) -> str | None:
+def within_budget(supernet: SearchesArchitecture, budget: BudgetConfig) -> str | None:
     """The most probable architecture that takes as long as the budget says; None without one.
 
     The controller brings the most probable operations near the target, and single blocks may still cross it when the
     search ends. Where those operations lie within 5 % of the target, they are what is found here.
     """
-    if budget.target is None:
-        return None
-    costs = supernet.config.operation_costs
-    assert costs is not None
-    probabilities = supernet.gate_probabilities().tolist()
-    return most_probable_at_cost(probabilities, [1e3 * cost for cost in costs], budget.target, TOLERANCE)
+    return None if budget.target is None else supernet.most_probable_within(budget.target, TOLERANCE)
 
 
-def describe_latency(supernet: ParXLSupernet, architecture: str, target: float) -> dict[str, Any]:
+def describe_latency(supernet: SearchesArchitecture, architecture: str, target: float) -> dict[str, Any]:
     """What run.json tells of a derived network's time, in milliseconds of all its blocks.
 
     Args:

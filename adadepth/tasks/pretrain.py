@@ -20,8 +20,7 @@ from adadepth.tasks.session import (
     check_depth,
     check_positions,
     evaluate_parts,
-    model_path,
-    overridden_model_settings,
+    evaluated_checkpoint,
     train_parts,
 )
 from adadepth.training.arguments import training_arguments
@@ -29,7 +28,7 @@ from adadepth.training.arguments import training_arguments
 
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write the report."""
-    args = training_arguments(config, "unused until the run's folder is known")
+    args = training_arguments(config)
     data = _load_data(config, args, config.tokenizer)
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
@@ -39,10 +38,9 @@ def train(config: ExperimentConfig) -> Trained:
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint on a run's data and write a report; returns the metrics."""
-    args = training_arguments(config, "unused until the run's folder is known")
-    path = model_path(config)
-    model = load_model(path, pretraining_class(config.model), config.model, overridden_model_settings())
-    tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
+    args = training_arguments(config)
+    path, overrides, tokenizer = evaluated_checkpoint(config)
+    model = load_model(path, pretraining_class(config.model), config.model, overrides)
     data = _load_data(config, args, tokenizer)
     check_positions(config, model)
     check_depth(config, model)

@@ -21,7 +21,7 @@ from transformers import (
 
 from adadepth.analysis.measure.grids import grid_picture
 from adadepth.budget.measure import MEASURES
-from adadepth.config import BudgetUnit, ExperimentConfig, Mode, positions_read
+from adadepth.config import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig, positions_read
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
@@ -269,6 +269,27 @@ def model_path(config: ExperimentConfig) -> str:
     value = str(config.checkpoint)
     is_run = value == "latest" or (Path(value) / RECORD).is_file()
     return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
+
+
+class Checkpoint(NamedTuple):
+    """What an evaluation reads.
+
+    Attributes:
+        path: A folder or hub id.
+        overrides: Settings of its model that are laid over its own.
+        tokenizer: Its own, unless the configuration names another.
+    """
+
+    path: str
+    overrides: list[str]
+    tokenizer: TokenizerConfig
+
+
+def evaluated_checkpoint(config: ExperimentConfig) -> Checkpoint:
+    """The checkpoint that the settings name."""
+    path = model_path(config)
+    tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
+    return Checkpoint(path, overridden_model_settings(), tokenizer)
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:

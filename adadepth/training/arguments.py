@@ -14,12 +14,12 @@ from adadepth.config import ExperimentConfig, Precision, TrainerConfig, borrowed
 from adadepth.errors import ConfigError
 
 
-def training_arguments(config: ExperimentConfig, checkpoints: Path | str) -> TrainingArguments:
+def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unused") -> TrainingArguments:
     """Translate the `trainer`, `runtime` and `seed` settings.
 
     Args:
         config: The validated experiment.
-        checkpoints: Where the trainer writes its checkpoints.
+        checkpoints: Where the trainer writes its checkpoints; left out where it is not known yet.
 
     Raises:
         ConfigError: If transformers refuses a combination of settings, in its own words.

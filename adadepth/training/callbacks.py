@@ -40,6 +40,7 @@ _UNPRINTED = (
     *_UNLOGGED, "epoch", "learning_rate", "grad_norm", "tokens_per_second", "eval_tokens_per_second",
     "peak_memory_gib", "eval_runtime", "step",
 )  # fmt: skip
+Logs = Mapping[str, float] | None  # what transformers tells a callback
 
 
 class EpochCallback(TrainerCallback):
@@ -159,12 +160,7 @@ class TrackingCallback(TrainerCallback):
         return self.evaluated_step != (state.best_global_step or state.global_step)
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, float] | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
     ) -> None:
         """Track scalars under `train/` and `eval/`."""
         metrics = rename_metrics(logs or {})
@@ -257,12 +253,7 @@ class ConsoleCallback(TrainerCallback):
     """One line a log: the losses, the learning rate, the speed."""
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, float] | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
     ) -> None:
         """Print the line, above the progress bar where there is one."""
         if not state.is_world_process_zero or not logs:

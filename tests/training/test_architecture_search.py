@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families import ParXLForCausalLM, ParXLSupernet
+from adadepth.families.par_xl import latency
 from adadepth.tasks import architecture_search
 from tests.configs.support import configured
 from tests.training.stream_support import stream_config, write_text
@@ -155,7 +156,7 @@ LATENCY = (
 
 @pytest.fixture
 def known_times(monkeypatch):
-    monkeypatch.setattr(architecture_search, "operation_latencies", lambda *args: MEASURED)
+    monkeypatch.setattr(latency, "operation_latencies", lambda *args: MEASURED)
 
 
 @pytest.mark.parametrize("method", ["joint", "two_phase"])
@@ -191,7 +192,7 @@ def test_a_latency_that_no_architecture_has_is_told(tmp_path, known_times, capsy
 
 
 def test_a_latency_beyond_every_architecture_is_refused(tmp_path, known_times):
-    with pytest.raises(ConfigError, match=r"budget\.target=7: 3 blocks of the dearest operation take 6 ms here"):
+    with pytest.raises(ConfigError, match=r"budget\.target=7: all blocks of the dearest operation take 6 ms here"):
         tasks.run(stream_config(tmp_path, *LATENCY, "budget.target=7"))
     assert not (tmp_path / "outputs").exists()
 
@@ -204,7 +205,7 @@ def test_a_budget_goes_on_with_the_costs_that_the_search_has_seen(tmp_path, know
     whole, stopped = only_run(tmp_path / "whole"), only_run(tmp_path / "stopped")
     for path in (stopped / "supernet", stopped / "derived", stopped / "checkpoints" / "checkpoint-8"):
         shutil.rmtree(path)
-    monkeypatch.setattr(architecture_search, "operation_latencies", lambda *args: pytest.fail("measured again"))
+    monkeypatch.setattr(latency, "operation_latencies", lambda *args: pytest.fail("measured again"))
     tasks.run(stream_config(tmp_path / "stopped", *given, f"resume={stopped}"))
     gates = [ParXLSupernet.from_pretrained(run / "supernet").gates for run in (whole, stopped)]
     assert torch.equal(*gates)

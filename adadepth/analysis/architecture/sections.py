@@ -60,12 +60,9 @@ def search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
 
 def architecture_overview(files: RunFiles) -> Section | None:
     """Tiles of the architecture."""
-    if run_unit(files) != "architecture":
-        return None
     described = files.halting.get("architecture")
     if described is None:
-        message = absent("The architecture is", files, "halting.json")
-        return None if files.architectures.get("rows") else Section("", "overview", message)
+        return _undescribed(files, "", "overview")
     kept = described["blocks"] - described["string"].count("-")
     evaluations = files.halting.get("evaluations", {})
     html = fill("architecture_tiles", found=described, fixed=is_fixed(described), kept=kept, evaluations=evaluations)
@@ -74,12 +71,9 @@ def architecture_overview(files: RunFiles) -> Section | None:
 
 def architecture(files: RunFiles) -> Section | None:
     """The operations of every block, and the quality of the evaluations."""
-    if run_unit(files) != "architecture":
-        return None
     described = files.halting.get("architecture")
     if described is None:
-        message = absent("The architecture", files, "halting.json")
-        return None if files.architectures.get("rows") else Section("Architecture", "architecture", message)
+        return _undescribed(files, "Architecture", "architecture")
     thirds, evaluations = third_table(described["thirds"]), files.halting.get("evaluations", {})
     quality = evaluation_table(evaluations) if evaluations else None
     gates = None if is_fixed(described) else gate_table(described)
@@ -90,6 +84,13 @@ def architecture(files: RunFiles) -> Section | None:
     )  # fmt: skip
     tables = [table for table in (thirds, gates, quality) if table is not None]
     return Section("Architecture", "architecture", html, tables=tables)
+
+
+def _undescribed(files: RunFiles, title: str, name: str) -> Section | None:
+    """What stands instead of an architecture; nothing in other runs, and where networks are compared."""
+    if run_unit(files) != "architecture" or files.architectures.get("rows"):
+        return None
+    return Section(title, name, absent("The architecture is", files, "halting.json"))
 
 
 def token_unit(files: RunFiles) -> str:

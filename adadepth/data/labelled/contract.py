@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from adadepth.config import TableConfig
 
 Examples = Dataset[dict[str, Any]]
 Picture = Literal["cells", "chains"]
@@ -59,6 +63,26 @@ def spread_rows(rows: int, limit: int | None) -> np.ndarray:
     """Return the numbers of at most ``limit`` of ``rows`` rows, evenly spread: files are often sorted by label."""
     count = rows if limit is None else min(rows, limit)
     return np.arange(count) * rows // max(count, 1)
+
+
+def describe_data(
+    dataset: TableConfig,
+    tokenizer: Mapping[str, Any],
+    describe: Callable[[Any], dict[str, Any]],
+    train: Any,
+    evaluation: Mapping[str, Any],
+    test: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the summary of a data set: `describe` says what there is of each split."""
+    return {
+        "name": dataset.name,
+        "source": str(dataset.source),
+        "sequence_length": dataset.sequence_length,
+        "train": describe(train),
+        "evaluation": {split: describe(found) for split, found in evaluation.items()},
+        "test": {split: describe(found) for split, found in test.items()},
+        "tokenizer": dict(tokenizer),
+    }
 
 
 def describe_labels(values: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:

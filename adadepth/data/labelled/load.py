@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import (
@@ -29,7 +28,8 @@ from adadepth.data.generated.hops import load_hops
 from adadepth.data.generated.maze import load_maze
 from adadepth.data.generated.parity import load_parity
 from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.labelled.contract import LabelledData, describe_labels
+from adadepth.data.labelled.contract import LabelledData, describe_data, describe_labels
+from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples, table_splits
 from adadepth.data.labelled.labels import class_names, class_reader, read_value
 from adadepth.data.labelled.multiple_choice import load_choices
@@ -90,17 +90,12 @@ def load_labelled_data(
     return _load_tables(dataset, tokenizer, cls_tokens, double_cls_pairs)
 
 
-class LabelledExamples(Dataset[dict[str, Any]]):
+class LabelledExamples(StoredExamples[LabelledStore]):
     """Some rows of a store as sequences; the same in every epoch."""
 
     def __init__(self, store: LabelledStore, rows: np.ndarray, layout: Layout, problem: str) -> None:
-        self.store = store
-        self.rows = rows
-        self.layout = layout
+        super().__init__(store, rows, layout)
         self.label_type = float if problem == "regression" else int
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each sequence, (examples,) int64."""
@@ -119,10 +114,9 @@ def _load_tables(
 ) -> LabelledData:
     check_submission_names(dataset.submission)
     root = cache_root(dataset.cache_dir)
-    tables = open_splits(dataset, optional=dataset.test_splits)
+    tables = open_splits(dataset, {"text_columns": dataset.text_columns}, optional=dataset.test_splits)
     labelled = table_splits(dataset)
     for split, table in tables.items():
-        require_columns(table, "text_columns", dataset.text_columns)
         if split in labelled:
             require_columns(table, "label_column", [dataset.label_column])
     train = tables[dataset.train_split]
@@ -146,13 +140,8 @@ def _load_tables(
         _classes if names else None,
         [name for name in dataset.test_splits if name in tables],
     )
-    summary = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
-        "train": _describe(training, names),
-        "evaluation": {split: _describe(found, names) for split, found in evaluation.items()},
-        "test": {split: _describe(found, names) for split, found in test.items()},
-        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
-    }  # fmt: skip
+    about = {"path": tokenizer.path, "vocab_size": len(words)}
+    summary = describe_data(dataset, about, partial(_describe, names=names), training, evaluation, test)
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     return LabelledData(
         training, dict(evaluation), dict(test), words, collate, summary,

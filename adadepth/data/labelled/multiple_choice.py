@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
-from adadepth.data.labelled.contract import LabelledData, describe_labels
+from adadepth.data.labelled.contract import LabelledData, describe_data, describe_labels
+from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.labels import class_reader
 from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.table import Rows, Table, require_columns
+from adadepth.data.labelled.table import Rows, Table
 from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, write_store
@@ -32,20 +32,12 @@ if TYPE_CHECKING:
 SPECIAL, CONTEXT, ENDING = 0, 1, 2  # values of token_text
 
 
-class ChoiceExamples(Dataset[dict[str, Any]]):
+class ChoiceExamples(StoredExamples[LabelledStore]):
     """Some rows of a store, each as a list of sequences, one a choice; the same in every epoch.
 
     An example has ``choices``, whose entries are like those of `Layout.build` with ``token_text`` (S,) uint8, the
     text that each token is of. Besides ``label``, and ``index``, its place in this set.
     """
-
-    def __init__(self, store: LabelledStore, rows: np.ndarray, layout: Layout) -> None:
-        self.store = store
-        self.rows = rows
-        self.layout = layout
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of the longest choice of each example, (examples,) int64."""
@@ -97,17 +89,14 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
         DataError: Something the data or the tokenizer lack, in one line.
     """
     root = cache_root(dataset.cache_dir)
-    tables = open_splits(dataset)
-    for table in tables.values():
-        for key in ("context_columns", "ending_columns"):
-            require_columns(table, key, getattr(dataset, key))
-        require_columns(table, "label_column", [dataset.label_column])
+    columns = {key: getattr(dataset, key) for key in ("context_columns", "ending_columns")}
+    tables = open_splits(dataset, columns | {"label_column": [dataset.label_column]})
     train = choice_table(tables[dataset.train_split], dataset)
     names = tuple(dataset.labels or map(str, range(len(dataset.ending_columns))))
-    columns = [*dataset.context_columns, *dataset.ending_columns]
+    texts = [*dataset.context_columns, *dataset.ending_columns]
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), columns),
+            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
             lambda: _texts(train, tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(
@@ -127,12 +116,8 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
         stores = {split: store(table) for split, table in tables.items()}
     make = partial(ChoiceExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens))
     training, evaluation, _ = split_examples(dataset, tables, stores, make, _labels)
-    summary = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
-        "train": _describe(training, names),
-        "evaluation": {split: _describe(found, names) for split, found in evaluation.items()}, "test": {},
-        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
-    }  # fmt: skip
+    about = {"path": tokenizer.path, "vocab_size": len(words)}
+    summary = describe_data(dataset, about, partial(_describe, names=names), training, evaluation)
     collate = ChoiceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     return LabelledData(
         training, dict(evaluation), {}, words, collate, summary, "multiple_choice", names, tuple(dataset.metrics)

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
-from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.labelled.contract import LabelledData, describe_data
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.table import Table, require_columns
+from adadepth.data.labelled.table import Table
 from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import epoch_and_index
@@ -140,10 +140,8 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
         DataError: Something the data or the tokenizer lack, in one line.
     """
     root = cache_root(dataset.cache_dir)
-    tables = open_splits(dataset)
-    for table in tables.values():
-        for key in ("question_column", "context_column", "answers_column", "id_column"):
-            require_columns(table, key, [name for name in [getattr(dataset, key)] if name is not None])
+    needed = ("question_column", "context_column", "answers_column", "id_column")
+    tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in needed if getattr(dataset, key) is not None})
     train = tables[dataset.train_split]
     texts = [dataset.question_column, dataset.context_column]
     columns = [*texts, dataset.answers_column, dataset.id_column]
@@ -165,11 +163,8 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
         QuestionExamples, layout=layout, stride=dataset.stride, max_question_length=dataset.max_question_length
     )
     training, evaluation, _ = split_examples(dataset, tables, stores, make)
-    summary = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
-        "train": _describe(training), "evaluation": {split: _describe(found) for split, found in evaluation.items()},
-        "test": {}, "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
-    }  # fmt: skip
+    about = {"path": tokenizer.path, "vocab_size": len(words)}
+    summary = describe_data(dataset, about, _describe, training, evaluation)
     collate = QuestionCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     return LabelledData(
         training, dict(evaluation), {}, words, collate, summary, "question_answering", (), tuple(dataset.metrics)

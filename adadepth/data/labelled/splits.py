@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadepth.data.labelled.held_out import table_splits
-from adadepth.data.labelled.table import Rows, Table, joined
+from adadepth.data.labelled.table import Rows, Table, joined, require_columns
 from adadepth.data.text.columns import COLUMN_TEXT, column_table
 from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_digest, find_files, text_lines
 from adadepth.data.text.hub import file_table, hub_tables
@@ -25,11 +25,18 @@ _SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *_DELIMITERS, *COLUMN_TEXT)
 _ROWS_AT_ONCE = 1000
 
 
-def open_splits(dataset: TableConfig, optional: Sequence[str] = ()) -> dict[str, Table]:
+def open_splits(
+    dataset: TableConfig, columns: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
+) -> dict[str, Table]:
     """Return those splits that the configuration names, and of the ``optional`` ones those that are there.
 
+    Args:
+        dataset: Where they are.
+        columns: What every split needs: key of the configuration -> the columns it names.
+        optional: Further splits.
+
     Raises:
-        DataError: A split is absent, or a file or the hub cannot be read.
+        DataError: A split or a column is absent, or a file or the hub cannot be read.
     """
     required = table_splits(dataset)
     wanted = list(dict.fromkeys([*required, *optional]))
@@ -42,7 +49,11 @@ def open_splits(dataset: TableConfig, optional: Sequence[str] = ()) -> dict[str,
         if split not in found:
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
             raise DataError(f"dataset.{key}={split}: {_what_there_is(dataset, split, list(found))}")
-    return {split: found[split] for split in wanted if split in found}
+    tables = {split: found[split] for split in wanted if split in found}
+    for table in tables.values():
+        for key, names in columns.items():
+            require_columns(table, key, names)
+    return tables
 
 
 def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:

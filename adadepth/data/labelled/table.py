@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -31,7 +31,7 @@ class Table:
     fingerprint: Callable[[], list[str]]
 
 
-def require_columns(table: Table, key: str, names: list[str]) -> None:
+def require_columns(table: Table, key: str, names: Sequence[str]) -> None:
     """Fail with the nearest name when a table lacks a column that ``key`` names."""
     for name in names:
         if name not in table.columns:

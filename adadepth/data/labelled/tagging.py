@@ -11,15 +11,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import Dataset
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
 from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.labelled.contract import LabelledData, describe_labels
+from adadepth.data.labelled.contract import LabelledData, describe_data, describe_labels
+from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.labels import class_names, class_reader
 from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.table import Table, require_columns
+from adadepth.data.labelled.table import Table
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.words import TaggedStore, open_tagged, write_tagged
@@ -30,19 +30,11 @@ if TYPE_CHECKING:
     from adadepth.config import TaggingConfig, TokenizerConfig
 
 
-class TaggingExamples(Dataset[dict[str, Any]]):
+class TaggingExamples(StoredExamples[TaggedStore]):
     """Some sentences of a store; the same in every epoch.
 
     An example has ``labels`` (S,) int64 and ``index``, its place in this set.
     """
-
-    def __init__(self, store: TaggedStore, rows: np.ndarray, layout: Layout) -> None:
-        self.store = store
-        self.rows = rows
-        self.layout = layout
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each sequence, (examples,) int64."""
@@ -73,10 +65,7 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
         DataError: Something the data or the tokenizer lack, in one line.
     """
     root = cache_root(dataset.cache_dir)
-    tables = open_splits(dataset)
-    for table in tables.values():
-        require_columns(table, "token_column", [dataset.token_column])
-        require_columns(table, "tag_column", [dataset.tag_column])
+    tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in ("token_column", "tag_column")})
     names = class_names(dataset.labels, "tag_column", dataset.tag_column, list(tables.values()), root)
     train = tables[dataset.train_split]
     with parallel_encoding():
@@ -97,12 +86,8 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
         stores = {split: store(table) for split, table in tables.items()}
     make = partial(TaggingExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens))
     training, evaluation, _ = split_examples(dataset, tables, stores, make)
-    summary = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
-        "train": _describe(training, names),
-        "evaluation": {split: _describe(found, names) for split, found in evaluation.items()}, "test": {},
-        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
-    }  # fmt: skip
+    about = {"path": tokenizer.path, "vocab_size": len(words)}
+    summary = describe_data(dataset, about, partial(_describe, names=names), training, evaluation)
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     return LabelledData(
         training, dict(evaluation), {}, words, collate, summary, "tagging", names, tuple(dataset.metrics)

@@ -14,10 +14,6 @@ FAMILY = Family(
         "classification": f"{_HEADS}:AdaLayersForSequenceClassification",
         "tagging": f"{_HEADS}:AdaLayersForTokenClassification",
     },
-    auto={
-        "AutoModelForSequenceClassification": f"{_HEADS}:AdaLayersForSequenceClassification",
-        "AutoModelForTokenClassification": f"{_HEADS}:AdaLayersForTokenClassification",
-    },
     loss_parts={"entropy_loss": None, "depth_loss": None},
     budget=Budgeting(
         trained=(BudgetUnit.deepest_layer, BudgetUnit.expected_layer, BudgetUnit.macs),

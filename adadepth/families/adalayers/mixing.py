@@ -1,4 +1,4 @@
-"""From states to features: projections, positions, and the mean over real tokens.
+"""From states to features: projections, and the mean over real tokens.
 
 Shape legend: B batch, T tokens, K width of the base's states, k width of the projected states.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
 
 
@@ -15,15 +14,6 @@ def project(projector: nn.Module, state: Tensor) -> Tensor:
     """Project a state, f = LN(W GELU(Z)), (B, T, K) to (B, T, k); the norm has no parameters (Dremov 2024)."""
     projected = projector(nn.functional.gelu(state))
     return nn.functional.layer_norm(projected, projected.shape[-1:])
-
-
-def sinusoidal_positions(length: int, like: Tensor) -> Tensor:
-    """Vaswani et al. 2017 (arXiv 1706.03762), section 3.5: sines and cosines in turn, (T, k), for any length."""
-    width = like.shape[-1]
-    positions = torch.arange(length, device=like.device, dtype=torch.float32).unsqueeze(1)
-    steps = torch.arange(0, width, 2, device=like.device, dtype=torch.float32)
-    angles = positions * 10000.0 ** (-steps / width)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width].to(like.dtype)
 
 
 def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:

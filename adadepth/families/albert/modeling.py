@@ -13,6 +13,8 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.families.contract import DepthUnit
+from adadepth.families.shared.albert.block import OneBlock
+from adadepth.families.shared.albert.convert import to_albert
 from adadepth.families.shared.albert.pretrained import FromAnyAlbert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
@@ -31,7 +33,7 @@ class SequenceOutput(ModelOutput):
     trace: DepthTrace | None = None
 
 
-class PlainAlbertForSequenceClassification(FromAnyAlbert, AlbertForSequenceClassification):
+class PlainAlbertForSequenceClassification(OneBlock, FromAnyAlbert, AlbertForSequenceClassification):
     """transformers' own model, whose checkpoints it reads and writes; every sequence gets `num_hidden_layers` updates.
 
     It initialises from ACT-ALBERT checkpoints too.
@@ -39,20 +41,8 @@ class PlainAlbertForSequenceClassification(FromAnyAlbert, AlbertForSequenceClass
 
     config: AlbertConfig
     config_class = AlbertConfig
-    encoder_layout = "albert"
-    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
-    accepts_loss_kwargs = False
+    encoder_names = staticmethod(to_albert)
     depth_unit: DepthUnit = "sequence"
-
-    @property
-    def max_updates(self) -> int:
-        """The most updates of a unit."""
-        return self.config.num_hidden_layers
-
-    @property
-    def longest_sequence(self) -> int | None:
-        """The most tokens it has positions for."""
-        return self.config.max_position_embeddings
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""

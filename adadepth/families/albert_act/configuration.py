@@ -57,11 +57,6 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
             )
         check_execution(self)
 
-    @property
-    def max_steps(self) -> int:
-        """The last step."""
-        return self.num_hidden_layers
-
 
 def check_execution(config: AlbertActConfig) -> None:
     """Refuse a ragged execution where it would give other results.

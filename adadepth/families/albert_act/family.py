@@ -18,15 +18,7 @@ FAMILY = Family(
         "question_answering": f"{_HEADS}:AlbertActForQuestionAnswering",
         "multiple_choice": f"{_HEADS}:AlbertActForMultipleChoice",
     },
-    auto={
-        "AutoModel": f"{_MODELING}:AlbertActModel",
-        "AutoModelForPreTraining": f"{_MODELING}:AlbertActForPreTraining",
-        "AutoModelForMaskedLM": f"{_MODELING}:AlbertActForMaskedLM",
-        "AutoModelForSequenceClassification": f"{_HEADS}:AlbertActForSequenceClassification",
-        "AutoModelForTokenClassification": f"{_HEADS}:AlbertActForTokenClassification",
-        "AutoModelForQuestionAnswering": f"{_HEADS}:AlbertActForQuestionAnswering",
-        "AutoModelForMultipleChoice": f"{_HEADS}:AlbertActForMultipleChoice",
-    },
+    auto={"AutoModel": f"{_MODELING}:AlbertActModel", "AutoModelForMaskedLM": f"{_MODELING}:AlbertActForMaskedLM"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     loss_parts={"ponder_loss": None, "readouts_loss": "readout_weight"},
     budget=Budgeting(

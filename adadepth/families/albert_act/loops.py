@@ -1,23 +1,34 @@
 """The recurrence of ACT-ALBERT until every token has halted: on all positions, or on the tokens that still run.
 
-Both loops have the same results; docs/ragged_execution.md has the argument. Shape legend: B batch, T tokens, P packed
-tokens, K wanted tokens, H width, N iterations that ran.
+`ragged_kernel` says which of the two a batch takes, `repacking_pays` when the second packs anew. Both have the same
+results; docs/ragged_execution.md has the argument. Shape legend: B batch, T tokens, P packed tokens, K wanted tokens, H
+width, N iterations that ran.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.albert_act.execution import repacking_pays
+from adadepth.errors import ConfigError
+from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig, check_execution
 from adadepth.families.albert_act.readouts import ReadoutStates
 from adadepth.families.albert_act.recurrence import Dense, Packed, Recurrence, Tokens
+from adadepth.families.shared.albert.packed_attention import Kernel, choose_kernel
 from adadepth.halting.act import ActState
 from adadepth.halting.active_set import scatter, split
 from adadepth.halting.trace import ComputedSteps
+
+# Multiply-accumulates that one iteration of the whole batch must have for `auto` to run ragged, by kind of device: what
+# has been measured (docs/ragged_execution.md). A device that has not been measured runs dense.
+_BATCH_NEEDS = {"cpu": 5e7}
+# Those that leaving tokens behind must save in the coming iteration, to be worth its gathers and launches. Without a
+# measurement: a tenth of a millisecond of a large accelerator.
+_REPACK_SAVES = {"cpu": 1e7}
+_UNMEASURED_REPACK_SAVES = 1e10
 
 
 class StateRecord(nn.Module):
@@ -148,3 +159,43 @@ def _by_step(probabilities: list[tuple[Tensor, Tensor]], shape: torch.Size) -> T
     places = torch.cat([step * size + slots for step, (slots, _) in enumerate(probabilities)])
     values = torch.cat([values for _, values in probabilities])
     return scatter(values.new_zeros(len(probabilities), size), places, values).T.unflatten(0, shape)
+
+
+def ragged_kernel(
+    config: AlbertActConfig, positions: int, device: torch.device, dtype: torch.dtype, *, training: bool
+) -> Kernel | None:
+    """The attention kernel of a ragged execution, or None where the dense one runs.
+
+    Args:
+        config: With `execution`.
+        positions: Of the batch, padding included.
+        device: Of the batch.
+        dtype: Of the weights.
+        training: Whether attention weights are dropped.
+
+    Raises:
+        ConfigError: If `execution="ragged"` cannot be had with this state rule or attention implementation.
+    """
+    if config.execution == "dense":
+        return None
+    kernel = choose_kernel(config, device, dtype, training=training)
+    if config.execution == "ragged":
+        check_execution(config)
+        if kernel is None and not torch.compiler.is_compiling():
+            raise ConfigError(
+                f"execution='ragged' needs attn_implementation eager, sdpa or flash_attention_*, "
+                f"not {config._attn_implementation!r}"
+            )
+        return kernel
+    pays = positions * update_work(config) >= _BATCH_NEEDS.get(device.type, math.inf)
+    return kernel if pays and config.state_rule in FREEZING_RULES else None
+
+
+def repacking_pays(config: AlbertActConfig, halted: int, device: torch.device) -> bool:
+    """Whether to leave behind the `halted` tokens among the packed ones."""
+    return halted * update_work(config) >= _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES)
+
+
+def update_work(config: AlbertActConfig) -> int:
+    """Multiply-accumulates of one token's update without its attention: 4 H^2 + 2 H F."""
+    return 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
@@ -17,64 +16,43 @@ from adadepth.budget.depth import smooth_depth
 from adadepth.budget.fit import DepthKnob
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
 from adadepth.families.albert_act.encoder import AlbertActTransformer
-from adadepth.families.albert_act.execution import ragged_kernel
-from adadepth.families.albert_act.loops import StateRecord
+from adadepth.families.albert_act.loops import StateRecord, ragged_kernel
 from adadepth.families.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
-from adadepth.families.albert_act.pricing import price_tokens
 from adadepth.families.albert_act.readouts import ran_steps, readout_term, slots_of
 from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.block import (
     AlbertAttention,
     AlbertEmbeddings,
-    HaltingProjection,
     PositionEmbedding,
+    SharedBlockModel,
     TypeEmbedding,
     activation,
     sinusoids,
     words_of,
 )
 from adadepth.families.shared.albert.packed_attention import Kernel
+from adadepth.families.shared.albert.pricing import price_tokens
 from adadepth.families.shared.losses import LossTerm, combine_terms, sum_cross_entropy
 from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
 
 
-class AlbertActPreTrainedModel(DepthKnob, PreTrainedModel):
+class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
     """Loading, initialisation and accounting shared by all ACT-ALBERT models."""
 
     config: AlbertActConfig
     config_class = AlbertActConfig
-    base_model_prefix = "albert"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
     _can_record_outputs = {
         "hidden_states": OutputRecorder(StateRecord),
         "attentions": OutputRecorder(AlbertAttention, index=1),
     }
     # Checkpoints of old transformers releases carry this buffer.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
-    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
-    accepts_loss_kwargs = False
     depth_unit: DepthUnit = "token"
-
-    @property
-    def max_updates(self) -> int:
-        """The most updates of a unit."""
-        return self.config.max_steps
-
-    @property
-    def longest_sequence(self) -> int | None:
-        """The most tokens it has positions for."""
-        return self.config.max_position_embeddings
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, HaltingProjection):
-            init.constant_(module.bias, self.config.halt_bias_init)
-        elif isinstance(module, AlbertActMLMHead):
+        if isinstance(module, AlbertActMLMHead):
             init.zeros_(module.bias)
         elif self.config.position_init == "sinusoidal" and isinstance(module, PositionEmbedding | TypeEmbedding):
             self._init_positions(module)

@@ -4,14 +4,11 @@ from adadepth.config import BudgetUnit
 from adadepth.families.multi_exit_albert.settings import MultiExitAlbertSettings
 from adadepth.families.registry import Budgeting, Family
 
-_HEAD = "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertForSequenceClassification"
-
 FAMILY = Family(
     name="multi_exit_albert",
     settings=MultiExitAlbertSettings,
     config="adadepth.families.multi_exit_albert.configuration:MultiExitAlbertConfig",
-    heads={"classification": _HEAD},
-    auto={"AutoModelForSequenceClassification": _HEAD},
+    heads={"classification": "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertForSequenceClassification"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
     depth="num_hidden_layers",

@@ -31,7 +31,7 @@ from adadepth.families.shared.losses import (
     label_count,
     step_losses,
 )
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
+from adadepth.families.shared.steps import StepwiseOutput, runs_all, step_through
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 
@@ -83,17 +83,14 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
             generator: For rules that draw.
             **kwargs: `return_dict`, and the attention's own.
         """
-        rule = rule_of(self, exit_rule)
         run_all = runs_all(run_all_steps, labels, training=self.training)
-
         stepper = self.albert.begin(
             self.config, self.read, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs
         )
-        steps = run_steps(stepper, rule, max_steps=self.config.max_steps, run_all=run_all, generator=generator)
-        output = stepwise_output(steps, rule, stepper.tokens)
-
+        output = step_through(self, stepper, exit_rule, run_all=run_all, generator=generator)
         if labels is not None:
-            losses, counted = step_losses(self.config, steps.logits, labels)
+            assert output.step_logits is not None
+            losses, counted = step_losses(self.config, output.step_logits, labels)
             output.loss, output.loss_parts = combine_terms({"task": self._task(losses, counted)}, num_targets)
         return output
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from adadepth.families.adalayers.mixing import sinusoidal_positions
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.shared.albert.block import eager_attention
+from adadepth.families.shared.positions import sinusoidal_positions
 
 
 class Context(NamedTuple):

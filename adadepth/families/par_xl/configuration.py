@@ -109,6 +109,11 @@ class ParXLConfig(FamilyConfig, settings=ParXLSettings):
         """Milliseconds of attention and feed-forward in turn in as many blocks."""
         return self.latency_of(alternating(self.num_hidden_layers))
 
+    @property
+    def dearest_latency(self) -> float:
+        """Milliseconds of as many blocks of the dearest operation."""
+        return max(self.latency_of(operation * self.num_hidden_layers) for operation in OPERATIONS)
+
     def latency_of(self, architecture: str) -> float:
         """Milliseconds of all blocks of an architecture, as the sum of what each takes by itself."""
         assert self.operation_costs is not None

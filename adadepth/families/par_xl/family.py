@@ -2,7 +2,7 @@
 
 from adadepth.config import BudgetUnit
 from adadepth.families.par_xl.settings import ParXLSettings
-from adadepth.families.registry import Budgeting, Family
+from adadepth.families.registry import Budgeting, Family, Searching
 
 _MODELING = "adadepth.families.par_xl.modeling"
 
@@ -11,13 +11,19 @@ FAMILY = Family(
     settings=ParXLSettings,
     config="adadepth.families.par_xl.configuration:ParXLConfig",
     heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},
-    # The supernet has the same configuration without an architecture; only its own class loads it.
-    auto={"AutoModelForCausalLM": f"{_MODELING}:ParXLForCausalLM"},
     public={"derive_par_xl": "adadepth.families.par_xl.derive:derive"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=("adadepth.families.par_xl.checks:check_budget",)),
     depth="num_hidden_layers",
-    searched="architecture",
+    search=Searching(
+        setting="architecture",
+        memory="memory_length",
+        costs="adadepth.families.par_xl.latency:operation_costs",
+        derive="adadepth.families.par_xl.derive:derive",
+        baselines="adadepth.families.par_xl.architectures:baseline_architectures",
+        macs="adadepth.families.par_xl.pricing:architecture_macs",
+        time="adadepth.families.par_xl.latency:model_latencies",
+    ),
     reads=frozenset({"search", "context"}),
     checks=("adadepth.families.par_xl.checks:check_settings",),
 )

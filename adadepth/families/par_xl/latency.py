@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from adadepth.families.par_xl.architectures import OPERATIONS
 from adadepth.families.par_xl.attention import Context, relative_positions
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.par_xl.modeling import ParXLForCausalLM
+from adadepth.families.par_xl.pricing import architecture_macs
 from adadepth.timing import time_interleaved
 
 WARMUP = 2
@@ -39,6 +40,29 @@ def operation_latencies(
         calls = {operation: _block_call(config, operation, state, remembered) for operation in "sf"}
     seconds = time_interleaved(calls, repeats, WARMUP, device)
     return {operation: seconds[operation]["median"] if operation in calls else 0.0 for operation in OPERATIONS}
+
+
+def operation_costs(
+    config: ParXLConfig, shape: Sequence[int], device: torch.device, repeats: int, *, by_macs: bool, in_seconds: bool
+) -> list[float]:
+    """Cost of attention, feed-forward and identity: seconds on this machine, or multiply-accumulates.
+
+    Args:
+        config: Widths and switches.
+        shape: Length, memory and batch.
+        device: Where to measure.
+        repeats: See `operation_latencies`.
+        by_macs: Count instead of measuring.
+        in_seconds: MACs, too, are told in seconds, at the speed of an attention and a feed-forward block together.
+    """
+    length, memory, batch = shape
+    macs = [architecture_macs(config, operation, length, memory, batch) for operation in OPERATIONS]
+    if by_macs and not in_seconds:
+        return macs
+    seconds = operation_latencies(config, length, memory, batch, device, torch.float32, repeats)
+    if by_macs:
+        return [cost * sum(seconds.values()) / sum(macs) for cost in macs]
+    return [seconds[operation] for operation in OPERATIONS]
 
 
 def _block_call(config: ParXLConfig, operation: str, state: Tensor, memory: Tensor) -> Callable[[], object]:

@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.contract import DepthUnit
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
-from adadepth.families.par_xl.architectures import OPERATIONS
+from adadepth.families.par_xl.architectures import OPERATIONS, most_probable_at_cost
 from adadepth.families.par_xl.attention import Context
 from adadepth.families.par_xl.blocks import Mix, run_alone
 from adadepth.families.par_xl.configuration import ParXLConfig
@@ -209,6 +209,12 @@ class ParXLSupernet(ParXLPreTrainedModel):
     def architecture(self) -> str:
         """The most probable operation of every block as a string; of equal ones the first."""
         return "".join(OPERATIONS[operation] for operation in self._most_probable())
+
+    def most_probable_within(self, target: float, tolerance: float) -> str:
+        """The most probable architecture whose `latency_of` is within a share of the target, or of the nearest one."""
+        assert self.config.operation_costs is not None
+        milliseconds = [1e3 * cost for cost in self.config.operation_costs]
+        return most_probable_at_cost(self.gate_probabilities().tolist(), milliseconds, target, tolerance)
 
     def _most_probable(self) -> list[int]:
         return self.gates.detach().argmax(dim=-1).tolist()

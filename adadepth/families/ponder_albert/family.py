@@ -4,14 +4,11 @@ from adadepth.config import BudgetUnit
 from adadepth.families.ponder_albert.settings import PonderAlbertSettings
 from adadepth.families.registry import Budgeting, Family
 
-_HEAD = "adadepth.families.ponder_albert.modeling:PonderAlbertForSequenceClassification"
-
 FAMILY = Family(
     name="ponder_albert",
     settings=PonderAlbertSettings,
     config="adadepth.families.ponder_albert.configuration:PonderAlbertConfig",
-    heads={"classification": _HEAD},
-    auto={"AutoModelForSequenceClassification": _HEAD},
+    heads={"classification": "adadepth.families.ponder_albert.modeling:PonderAlbertForSequenceClassification"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     public={
         "PonderAlbertClassifier": "adadepth.families.ponder_albert.modeling:PonderAlbertClassifier",

@@ -26,9 +26,9 @@ from adadepth.families.shared.albert.configuration import derive_config
 from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.albert.stepper import Reading, SteppedAlbert
-from adadepth.families.shared.losses import combine_terms, label_count, step_losses
-from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining, ponder_distributions
-from adadepth.families.shared.steps import Objective, StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
+from adadepth.families.shared.losses import label_count
+from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining
+from adadepth.families.shared.steps import Objective, StepwiseOutput, runs_all, step_through
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 
@@ -96,21 +96,12 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = encode_texts(self._tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
-        rule = rule_of(self, exit_rule)
         run_all = runs_all(run_all_steps, labels, training=self.training)
-
         stepper = self.albert.begin(
             self.config, self.read, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs
         )
-        steps = run_steps(stepper, rule, max_steps=self.config.max_steps, run_all=run_all, generator=generator)
-        output = stepwise_output(steps, rule, stepper.tokens)
-
-        if run_all:  # a distribution over the steps needs all of them
-            assert steps.halting_logits is not None
-            output.posterior, output.prior = ponder_distributions(self.config, steps.halting_logits)
-        if labels is not None:
-            losses, counted = step_losses(self.config, steps.logits, labels)
-            output.loss, output.loss_parts = combine_terms(self.objective.terms(output, losses, counted), num_targets)
+        output = step_through(self, stepper, exit_rule, run_all=run_all, generator=generator)
+        self.weigh(output, labels, num_targets, run_all=run_all)
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:

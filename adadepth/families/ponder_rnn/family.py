@@ -4,14 +4,11 @@ from adadepth.config import BudgetUnit
 from adadepth.families.ponder_rnn.settings import PonderRnnSettings
 from adadepth.families.registry import Budgeting, Family
 
-_HEAD = "adadepth.families.ponder_rnn.modeling:PonderRnnForClassification"
-
 FAMILY = Family(
     name="ponder_rnn",
     settings=PonderRnnSettings,
     config="adadepth.families.ponder_rnn.configuration:PonderRnnConfig",
-    heads={"classification": _HEAD},
-    auto={"AutoModelForSequenceClassification": _HEAD},
+    heads={"classification": "adadepth.families.ponder_rnn.modeling:PonderRnnForClassification"},
     loss_parts={"kl_loss": None},
     budget=Budgeting(
         trained=(BudgetUnit.updates, BudgetUnit.macs),

@@ -20,9 +20,9 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.families.ponder_rnn.configuration import PonderRnnConfig
 from adadepth.families.shared.albert.block import HaltingProjection
-from adadepth.families.shared.losses import combine_terms, label_count, step_losses
-from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining, ponder_distributions
-from adadepth.families.shared.steps import Objective, StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
+from adadepth.families.shared.losses import label_count
+from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining
+from adadepth.families.shared.steps import Objective, StepwiseOutput, runs_all, step_through
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 
@@ -98,19 +98,9 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         """
         if inputs.dim() != 2 or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
-        rule = rule_of(self, exit_rule)
         run_all = runs_all(run_all_steps, labels, training=self.training)
-
-        stepper = RnnStepper(self, inputs)
-        steps = run_steps(stepper, rule, max_steps=self.config.max_steps, run_all=run_all, generator=generator)
-        output = stepwise_output(steps, rule)
-
-        if run_all:  # a distribution over the steps needs all of them
-            assert steps.halting_logits is not None
-            output.posterior, output.prior = ponder_distributions(self.config, steps.halting_logits)
-        if labels is not None:
-            losses, counted = step_losses(self.config, steps.logits, labels)
-            output.loss, output.loss_parts = combine_terms(self.objective.terms(output, losses, counted), num_targets)
+        output = step_through(self, RnnStepper(self, inputs), exit_rule, run_all=run_all, generator=generator)
+        self.weigh(output, labels, num_targets, run_all=run_all)
         return output
 
     def step(self, driven: Tensor, state: Tensor) -> Tensor:
@@ -152,7 +142,7 @@ class RnnStepper:
     """A batch of vectors in the middle of its steps; see `adadepth.families.shared.steps.Stepper`."""
 
     width = 1
-    computed = None
+    computed = tokens = None
 
     def __init__(self, model: PonderRnnForClassification, inputs: Tensor) -> None:
         self._model = model

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from adadepth.budget.fit import DepthKnob
-from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, count_sequences, expected_loss
+from adadepth.families.shared.losses import (
+    LossTerm,
+    class_losses,
+    combine_terms,
+    count_sequences,
+    expected_loss,
+    step_losses,
+)
 from adadepth.families.shared.steps import Objective, StepwiseOutput
 from adadepth.halting.continuation import continuation_losses
 from adadepth.halting.distribution import (
@@ -130,9 +137,7 @@ class HaltingStage:
 
 
 class PonderTraining(DepthKnob, nn.Module):
-    """What is done with a trained or training model that ponders: count, set its depth, go on with its halting head.
-
-    Nothing of its forward pass is here.
+    """What models that ponder have in common: loss and counts, setting their depth, going on with the halting head.
 
     Attributes:
         config: With `prior`, `target_halt_probability`, `kl_direction`, `truncation` and `exit_rule`.
@@ -149,6 +154,30 @@ class PonderTraining(DepthKnob, nn.Module):
     def halting_head(self) -> nn.Module:
         """What gives the halting logits, and nothing else."""
         raise NotImplementedError
+
+    def weigh(
+        self,
+        output: StepwiseOutput,
+        labels: Tensor | None,
+        num_targets: Mapping[str, Tensor] | None,
+        *,
+        run_all: bool,
+    ) -> None:
+        """Set the distribution over the steps, which needs all of them, and with labels the loss.
+
+        Args:
+            output: Of `step_through`.
+            labels: See `step_losses`.
+            num_targets: See `combine_terms`.
+            run_all: Whether all rows ran all steps.
+        """
+        if run_all:
+            assert output.halting_logits is not None
+            output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
+        if labels is not None:
+            assert output.step_logits is not None
+            losses, counted = step_losses(self.config, output.step_logits, labels)
+            output.loss, output.loss_parts = combine_terms(self.objective.terms(output, losses, counted), num_targets)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""

@@ -106,6 +106,17 @@ class Stepper(Protocol):
         ...
 
 
+class RowStepper(Stepper, Protocol):
+    """One whose rows are the units that exit.
+
+    Attributes:
+        tokens: Real tokens of each row, (B,); None for inputs without tokens.
+    """
+
+    @property
+    def tokens(self) -> Tensor | None: ...  # noqa: D102
+
+
 class Steps(NamedTuple):
     """What the loop leaves: logits (B, N, C) and halting logits (B, N), exit steps (B,), rows and widths computed (N,).
 
@@ -235,14 +246,35 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
     return (training or labels is not None) if run_all_steps is None else run_all_steps
 
 
-def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None = None) -> StepwiseOutput:
+class StepsAndExits(Protocol):
+    """A model whose steps are run by `step_through`."""
+
+    config: Any
+    exit_signals: frozenset[str]
+
+
+def step_through(
+    model: StepsAndExits,
+    stepper: RowStepper,
+    exit_rule: str | ExitRule | None,
+    *,
+    run_all: bool,
+    generator: torch.Generator | None,
+) -> StepwiseOutput:
     """The output of a batch, without its losses.
 
     Args:
-        steps: From `run_steps`.
-        rule: The rule that let the rows out.
-        tokens: Real tokens of each row, (B,), for inputs that have tokens.
+        model: Says which rules it knows, and the most steps.
+        stepper: The batch before its first step.
+        exit_rule: Lets rows exit; None: the configuration's.
+        run_all: See `run_steps`.
+        generator: For rules that draw.
+
+    Raises:
+        ConfigError: If there is no such rule, or it needs more than the model's signals.
     """
+    rule = rule_of(model, exit_rule)
+    steps = run_steps(stepper, rule, max_steps=model.config.max_steps, run_all=run_all, generator=generator)
     probabilities = None if steps.halting_logits is None else steps.halting_logits.sigmoid()
     return StepwiseOutput(
         logits=predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps),
@@ -250,7 +282,7 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None = None) 
         halting_logits=steps.halting_logits,
         halting_probabilities=probabilities,
         exit_steps=steps.exit_steps,
-        trace=_trace(steps, probabilities, tokens),
+        trace=_trace(steps, probabilities, stepper.tokens),
     )
 
 

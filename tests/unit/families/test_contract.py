@@ -51,7 +51,7 @@ MODELS = {
     "network": (small_network, {"Remembers"}),
     "supernet": (
         small_supernet,
-        {"Remembers", "LearnsGates", "FollowsSchedule", "CountsDepth", "HasExpectedDepth"},
+        {"Remembers", "LearnsGates", "SearchesArchitecture", "FollowsSchedule", "CountsDepth", "HasExpectedDepth"},
     ),
 }  # fmt: skip
 CAPABILITIES = {

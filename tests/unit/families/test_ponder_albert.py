@@ -198,7 +198,7 @@ def test_checkpoints_that_cannot_be_used(tmp_path):
     for folder, message in (
         ("groups", "num_hidden_groups=2, inner_group_num=1; only one group of one layer"),
         ("inner", "num_hidden_groups=1, inner_group_num=2; only one group of one layer"),
-        ("bert", "holds a model of type bert, not albert or albert_act"),
+        ("bert", "holds a model of type bert, not albert, albert_act or ponder_albert"),
     ):
         with pytest.raises(CheckpointError, match=message) as caught:
             PonderAlbertForSequenceClassification.from_pretrained(tmp_path / folder)

@@ -84,7 +84,7 @@ def test_settings_that_a_descriptor_names_are_settings(name: str) -> None:
     each, settings = family(name), family(name).settings()
     named = [
         *each.budget.prices,
-        *filter(None, (each.depth, each.fixed_depth, each.searched, *each.loss_parts.values())),
+        *filter(None, (each.depth, each.fixed_depth, each.search and each.search.setting, *each.loss_parts.values())),
     ]
     assert all(hasattr(settings, setting) for setting in named)
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -205,3 +207,39 @@ def words_of(input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_m
             f"{tuple(words.shape[:2])} to know which tokens exist"
         )
     return words
+
+
+class OneBlock:
+    """How often a model applies its ALBERT block, to how many tokens, and who normalises its losses."""
+
+    config: Any
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+
+    @property
+    def max_updates(self) -> int:
+        """The most updates of a unit."""
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens it has positions for."""
+        return int(self.config.max_position_embeddings)
+
+
+class SharedBlockModel(OneBlock, PreTrainedModel):
+    """What all models have in common that apply one ALBERT block again and again."""
+
+    config: AlbertShape
+    base_model_prefix = "albert"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HaltingProjection):
+            init.constant_(module.bias, self.config.halt_bias_init)

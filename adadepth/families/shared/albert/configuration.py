@@ -54,6 +54,11 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
         if self.inner_group_num != 1:
             raise ConfigError(f"inner_group_num={self.inner_group_num} is not supported; only 1 exists")
 
+    @property
+    def max_steps(self) -> int:
+        """The last step."""
+        return self.num_hidden_layers
+
 
 @strict
 class StepwiseAlbertShape(AlbertShape):
@@ -72,11 +77,6 @@ class StepwiseAlbertShape(AlbertShape):
         if self.num_hidden_groups != 1:
             raise ConfigError(f"num_hidden_groups={self.num_hidden_groups} is not supported; only 1 exists")
         parse_rule(self.exit_rule)
-
-    @property
-    def max_steps(self) -> int:
-        """The last step."""
-        return self.num_hidden_layers
 
 
 def derive_config(target: type[Config], source: PreTrainedConfig, overrides: Mapping[str, Any]) -> Config:

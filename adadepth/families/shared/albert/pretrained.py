@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers import initialization as init
 from transformers.utils import logging
 
 from adadepth.errors import CheckpointError
-from adadepth.families.shared.albert.block import HaltingProjection
+from adadepth.families.registry import family, one_of
+from adadepth.families.shared.albert.block import SharedBlockModel
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
+from adadepth.families.shared.albert.convert import from_albert
 from adadepth.families.shared.albert.stepper import SteppedAlbert
-from adadepth.families.shared.convert import convert_reference_state_dict
 from adadepth.halting.trace import DepthUnit
-
-SOURCES = ("albert", "albert_act")
 
 # Arguments of `from_pretrained` that say where and how to look.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -30,11 +28,11 @@ class FromAnyAlbert(PreTrainedModel):
     """A model with an ALBERT encoder at `albert`.
 
     Attributes:
-        encoder_layout: The family whose parameter names the encoder has, in `convert_reference_state_dict`.
+        encoder_names: What gives the parameters of any ALBERT the names that they have in its encoder.
     """
 
     config_class: type[PreTrainedConfig]
-    encoder_layout = "albert_act"
+    encoder_names: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = staticmethod(from_albert)
 
     @classmethod
     def from_pretrained(
@@ -62,9 +60,10 @@ class FromAnyAlbert(PreTrainedModel):
         path = pretrained_model_name_or_path
         where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         source = None if path is None else AutoConfig.from_pretrained(path, **where)
-        if source is None or source.model_type == cls.config_class.model_type:
+        own = cls.config_class.model_type
+        if source is None or source.model_type == own:
             return super().from_pretrained(path, *model_args, config=config, **kwargs)
-        _check_source(str(path), source)
+        _check_source(str(path), source, sorted({own, *family(own).starts_from}))
         for name in where:
             del kwargs[name]
         building = {name: kwargs.pop(name) for name in ("dtype", "attn_implementation", "tokenizer") if name in kwargs}
@@ -73,42 +72,18 @@ class FromAnyAlbert(PreTrainedModel):
         config = copy.deepcopy(config)
         config.name_or_path = path
         model = cls._from_config(config, *model_args, **building, **kwargs)
-        weights = _encoder_weights(path, cls.encoder_layout, model.albert.pooler is not None, where)
+        weights = _encoder_weights(path, cls.encoder_names, model.albert.pooler is not None, where)
         report = model.albert.load_state_dict(weights, strict=False)
         assert not report.unexpected_keys, report.unexpected_keys
         return model.eval()
 
 
-class SteppedAlbertPreTrainedModel(FromAnyAlbert):
+class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
     """Loading, initialisation and accounting of the models that step; how they run a batch is theirs."""
 
     config: StepwiseAlbertShape
     albert: SteppedAlbert
-    base_model_prefix = "albert"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
-    accepts_loss_kwargs = False
     depth_unit: DepthUnit = "sequence"
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, HaltingProjection):
-            init.constant_(module.bias, self.config.halt_bias_init)
-
-    @property
-    def max_updates(self) -> int:
-        """The most updates of a unit."""
-        return self.config.max_steps
-
-    @property
-    def longest_sequence(self) -> int | None:
-        """The most tokens it has positions for."""
-        return self.config.max_position_embeddings
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings."""
@@ -119,9 +94,9 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert):
         self.albert.embeddings.word_embeddings = value
 
 
-def _check_source(path: str, source: PreTrainedConfig) -> None:
-    if source.model_type not in SOURCES:
-        raise CheckpointError(f"{path}: holds a model of type {source.model_type}, not {' or '.join(SOURCES)}")
+def _check_source(path: str, source: PreTrainedConfig, known: Collection[str]) -> None:
+    if source.model_type not in known:
+        raise CheckpointError(f"{path}: holds a model of type {source.model_type}, not {one_of(known)}")
     groups, inner = getattr(source, "num_hidden_groups", 1), source.inner_group_num
     if groups != 1 or inner != 1:
         raise CheckpointError(
@@ -129,7 +104,9 @@ def _check_source(path: str, source: PreTrainedConfig) -> None:
         )
 
 
-def _encoder_weights(path: str, layout: str, with_pooler: bool, where: dict[str, Any]) -> dict[str, Tensor]:
+def _encoder_weights(
+    path: str, rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]], with_pooler: bool, where: dict[str, Any]
+) -> dict[str, Tensor]:
     """Parameters of a checkpoint's encoder, renamed; without the pooler where the checkpoint has none."""
     with quiet():  # the heads are left behind on purpose
         encoder, report = AutoModel.from_pretrained(
@@ -139,7 +116,7 @@ def _encoder_weights(path: str, layout: str, with_pooler: bool, where: dict[str,
     if absent := sorted(name for name in missing if not name.startswith("pooler.")):
         raise CheckpointError(f"{path}: {absent[0]} and {len(absent) - 1} more weights of the encoder are missing")
     weights = {name: weight for name, weight in encoder.state_dict().items() if name not in missing}
-    return convert_reference_state_dict(layout, {name: w for name, w in weights.items() if ".act." not in name})
+    return rename({name: w for name, w in weights.items() if ".act." not in name})
 
 
 @contextmanager
