@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import PreTrainedConfig
 
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.losses import LossSums
@@ -35,7 +36,7 @@ def test_a_part_without_targets_is_absent():
 class Fixed:
     """Rows that get as many updates as their `depth` says; its loss is their mean."""
 
-    config, max_updates, longest_sequence = None, 4, None
+    config, max_updates, longest_sequence = PreTrainedConfig(), 4, None
 
     def __init__(self, unit="sequence"):
         self.depth_unit = unit
