@@ -47,6 +47,7 @@ def test_a_model_says_what_it_said(folder: Path) -> None:
     torch.testing.assert_close(found["trace"].updates, kept["updates"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_evaluated_as_it_was(name: str) -> None:
     given = (f"checkpoint={HERE / name / 'finished'}", "mode=evaluate", "output_dir=evaluated")
@@ -59,6 +60,7 @@ def test_a_run_is_evaluated_as_it_was(name: str) -> None:
     assert {key: found[key] for key in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_stopped_run_ends_with_the_weights_it_ended_with(name: str) -> None:
     """Bit for bit where the fixtures were made; another processor adds in another order, hence a tolerance."""
