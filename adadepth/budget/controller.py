@@ -131,18 +131,20 @@ class BudgetController:
 
     def price(self, progress: float) -> Tensor:
         """What an update that begins after this share of all updates pays for a unit of smooth depth; a scalar."""
-        multiplier, _, measured = self._state.unbind()
-        error = (measured - self.schedule.target_at(progress)) / self.schedule.full
-        return torch.where(self._begun, multiplier + self.gain * self.response.proportional * error, multiplier).float()
+        multiplier = self._state[0]
+        return torch.where(self._begun, multiplier + self._proportional(progress), multiplier).float()
 
     def reward(self, progress: float) -> Tensor:
         """The proportional part alone, where it is negative: what brings back depth that has fallen below the target.
 
         For where nothing can be too deep. The integral, built up on the way there, would go on pushing.
         """
-        measured = self._state[2]
-        error = (measured - self.schedule.target_at(progress)) / self.schedule.full
-        return (self._begun * self.gain * self.response.proportional * error.clamp(max=0.0)).float()
+        return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
+
+    def _proportional(self, progress: float) -> Tensor:
+        """k_p (m - t) / D, times the gain."""
+        error = (self._state[2] - self.schedule.target_at(progress)) / self.schedule.full
+        return self.gain * self.response.proportional * error
 
     def figures(self, progress: float) -> dict[str, float]:
         """What a log tells: target, measured depth and multiplier, by name."""

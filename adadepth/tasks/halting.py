@@ -21,6 +21,6 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
     found = read_config("model.pretrained", path).model_type
     if found != config.model.name:
         raise CheckpointError(f"model.pretrained={path}: holds {found}; halting.alone=true needs {config.model.name}")
-    if model.config.max_steps < 2:
+    if model.max_updates < 2:
         raise ConfigError(f"halting.alone=true: model.pretrained={path} has one step, so there is nothing to decide")
     model.train_halting_alone(HaltingStage(config.halting.slope, config.halting.threshold))

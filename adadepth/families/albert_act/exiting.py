@@ -26,33 +26,30 @@ from adadepth.families.albert_act.modeling import AlbertActModel, Start
 from adadepth.families.albert_act.outputs import TaskOutput
 from adadepth.families.albert_act.readouts import Read
 from adadepth.families.albert_act.recurrence import Dense, Packed, Places, Recurrence
-from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.steps import run_steps, unit_fields
+from adadepth.families.shared.steps import StepsAndExits, rule_of, run_steps, unit_fields
 from adadepth.halting.act import act_hazard
 from adadepth.halting.active_set import take
 from adadepth.halting.distribution import halting_logits
-from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile, check_rule, parse_rule
+from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile
 from adadepth.halting.trace import DepthTrace, Execution
 
 SIGNALS = frozenset({"logits", "halting"})
 
 
-def exit_rule_of(config: AlbertActConfig, rule: str | ExitRule | None) -> ExitRule:
+def exit_rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
     """The exit rule of a call; None is the model's own threshold, or its fixed depth.
 
     Raises:
         ConfigError: If there is no such rule, or the model cannot follow it.
     """
+    config: AlbertActConfig = model.config
     if config.state_rule not in FREEZING_RULES:
         raise ConfigError(
             f"state_rule={config.state_rule!r}: exit rules need {' or '.join(FREEZING_RULES)}, under which the state "
             "of a halted token stays as it is"
         )
-    if rule is None:
-        return Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
-    parsed = parse_rule(rule) if isinstance(rule, str) else rule
-    check_rule(parsed, SIGNALS, label_count(config), config.max_steps, config.model_type)
-    return parsed
+    own = Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
+    return rule_of(model, own if rule is None else rule)
 
 
 def predict_steps(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
 
 from adadepth.families.shared.losses import LossTerm, label_count
@@ -216,17 +215,29 @@ def _float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]
     return logits.float(), None if halting_logits is None else halting_logits.float()
 
 
-def rule_of(model: Any, given: str | ExitRule | None) -> ExitRule:
+class StepsAndExits(Protocol):
+    """A model that predicts after every step, as exit rules see it; see `adadepth.families.contract`."""
+
+    config: Any
+
+    @property
+    def exit_signals(self) -> frozenset[str]: ...  # noqa: D102
+
+    @property
+    def max_updates(self) -> int: ...  # noqa: D102
+
+
+def rule_of(model: StepsAndExits, given: str | ExitRule | None) -> ExitRule:
     """The exit rule of a call, or where it names none the configuration's `exit_rule`.
 
     Args:
-        model: A `DepthModel` that predicts after every step.
+        model: Says which rules it knows, and the most steps.
         given: A rule or its name.
 
     Raises:
         ConfigError: If there is no such rule, or it needs more than the signals of the model.
     """
-    config: PreTrainedConfig = model.config
+    config = model.config
     given = config.exit_rule if given is None else given
     rule = parse_rule(given) if isinstance(given, str) else given
     check_rule(rule, model.exit_signals, label_count(config), model.max_updates, config.model_type)
@@ -244,13 +255,6 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
     if labels is not None and run_all_steps is False:
         raise ValueError("run_all_steps=False with labels: the loss needs every step")
     return (training or labels is not None) if run_all_steps is None else run_all_steps
-
-
-class StepsAndExits(Protocol):
-    """A model whose steps are run by `step_through`."""
-
-    config: Any
-    exit_signals: frozenset[str]
 
 
 def step_through(
@@ -274,7 +278,7 @@ def step_through(
         ConfigError: If there is no such rule, or it needs more than the model's signals.
     """
     rule = rule_of(model, exit_rule)
-    steps = run_steps(stepper, rule, max_steps=model.config.max_steps, run_all=run_all, generator=generator)
+    steps = run_steps(stepper, rule, max_steps=model.max_updates, run_all=run_all, generator=generator)
     probabilities = None if steps.halting_logits is None else steps.halting_logits.sigmoid()
     return StepwiseOutput(
         logits=predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps),

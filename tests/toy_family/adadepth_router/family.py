@@ -4,15 +4,13 @@ from adadepth.config import BudgetUnit
 from adadepth.families.registry import Budgeting, Family
 from adadepth_router.settings import RouterSettings
 
-_TAGGER = "adadepth_router.modeling:RouterForTokenClassification"
 _UNITS = (BudgetUnit.updates, BudgetUnit.macs)
 
 FAMILY = Family(
     name="router",
     settings=RouterSettings,
     config="adadepth_router.configuration:RouterConfig",
-    heads={"tagging": _TAGGER},
-    auto={"AutoModelForTokenClassification": _TAGGER},
+    heads={"tagging": "adadepth_router.modeling:RouterForTokenClassification"},
     loss_parts={"router_loss": "update_price"},
     budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("update_price",), least=0),
     depth="num_hidden_layers",
