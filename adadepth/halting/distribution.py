@@ -126,26 +126,18 @@ def uniform_prior(steps: int, device: torch.device | str | None = None) -> Halti
     return HaltingDistribution(torch.full((steps,), -math.log(steps), device=device))
 
 
-def kl_divergence(p: HaltingDistribution, q: HaltingDistribution) -> Tensor:
-    """KL(p || q) = sum_n p_n (log p_n - log q_n) in nats, (...); the leading dimensions broadcast.
-
-    A step that p never takes contributes 0.
-    """
-    return _weighted(p.pmf, p.log_pmf - q.log_pmf)
-
-
 def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direction: KLDirection) -> Tensor:
-    """The divergence of the objective, in nats, (...).
+    """KL(p || q) = sum_n p_n (log p_n - log q_n) in nats, (...); a step that p never takes contributes 0.
 
     Args:
         posterior: What the model says.
-        prior: What it is drawn to.
+        prior: What it is drawn to; the leading dimensions broadcast.
         direction: `posterior_prior`: KL(posterior || prior), PonderNet's; `prior_posterior`: KL(prior || posterior),
             PALBERT's. They differ.
     """
     assert direction in KL_DIRECTIONS, direction
-    pair = (posterior, prior) if direction == "posterior_prior" else (prior, posterior)
-    return kl_divergence(*pair)
+    p, q = (posterior, prior) if direction == "posterior_prior" else (prior, posterior)
+    return _weighted(p.pmf, p.log_pmf - q.log_pmf)
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:

@@ -1,55 +1,126 @@
 """The exit rules: when does an example stop, given what the steps so far have said?
 
-See `adadepth.halting.exits` for what a rule is. Shape legend: A rows that still run, C classes (1 in regression).
+A rule decides online, step by step, for the rows that still run, and remembers a few numbers a row. So one definition
+serves a model whose finished rows leave the batch, and `apply_rule` on what all steps said.
+
+Shape legend: A rows that still run, M examples, N steps, C classes (1 in regression). Steps count from 1.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from adadepth.errors import ConfigError, nearest
-from adadepth.halting.exits import (
-    HALTING,
-    LOGITS,
-    ExitRule,
-    StepView,
-    all_rows,
-    apply_rule,
-    oracle_exits,
-    predictions_at,
-    random_exits,
-)
+from adadepth.halting.distribution import halting_distribution
 
-__all__ = [
-    "RULES",
-    "Confidence",
-    "Entropy",
-    "ExitRule",
-    "Expectation",
-    "Fixed",
-    "Margin",
-    "NormalisedEntropy",
-    "Patience",
-    "Quantile",
-    "Sample",
-    "StepView",
-    "apply_rule",
-    "check_rule",
-    "oracle_exits",
-    "parse_rule",
-    "predictions_at",
-    "random_exits",
-    "standard_rules",
-    "supported_rules",
-]
-
+LOGITS = "logits"
+HALTING = "halting"
 _SIGNAL_NAMES = {LOGITS: "logits of every step", HALTING: "halting probabilities"}
+
+
+class StepView(NamedTuple):
+    """What the running rows said at one step: logits (A, C) and halting logits (A,), float32, None if not given."""
+
+    step: int
+    max_steps: int
+    logits: Tensor | None
+    halting_logits: Tensor | None
+
+
+@dataclass(frozen=True)
+class ExitRule(ABC):
+    """A rule and its parameters. Whoever is still running at the last step exits there, whatever the rule says.
+
+    Attributes:
+        name: The name in configurations.
+        needs: What a model must offer, of `logits` and `halting`.
+        mixes: Whether the prediction is a mixture over all steps, not that of the exit step.
+        classes_only: Whether the rule means nothing in regression.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]]
+    mixes: ClassVar[bool] = False
+    classes_only: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """Name and parameters, such as `quantile:0.5`; `parse_rule` reads it back. Later defaults are left out."""
+        parameters = [(getattr(self, field.name), field.default) for field in fields(self)]
+        while len(parameters) > 1 and parameters[-1][0] == parameters[-1][1]:
+            parameters.pop()
+        return ":".join([self.name, *(_shortest(value) for value, _ in parameters)])
+
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        """Memory before the first step, float32, (rows, k). The caller keeps it row by row with the running rows."""
+        return torch.zeros(rows, 1, device=device)
+
+    @abstractmethod
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which rows exit now, bool (A,), and the memory for the next step, (A, k)."""
+
+    def _check(self, parameter: str, low: float, high: float = math.inf) -> None:
+        value = getattr(self, parameter)
+        if not low <= value <= high or math.isinf(value):
+            allowed = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
+            raise ConfigError(f"exit rule {self.name}: {parameter}={value} must be {allowed}")
+
+
+def apply_rule(
+    rule: ExitRule,
+    step_logits: Tensor | None,
+    halting_logits: Tensor | None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Exit steps, int64 (M,), by the same decisions as online, on what all steps said.
+
+    Args:
+        rule: The rule.
+        step_logits: (M, N, C), where the rule needs them.
+        halting_logits: (M, N), where the rule needs them.
+        generator: For a rule that draws, on the CPU.
+    """
+    given = step_logits if step_logits is not None else halting_logits
+    assert given is not None
+    rows, max_steps = given.shape[:2]
+    memory = rule.start(rows, given.device, generator)
+    exit_steps = torch.full((rows,), max_steps, device=given.device)
+    running = _all_rows(memory, True)
+    for step in range(1, max_steps):
+        logits = None if step_logits is None else step_logits[:, step - 1].float()
+        halting = None if halting_logits is None else halting_logits[:, step - 1].float()
+        exits, memory = rule.decide(StepView(step, max_steps, logits, halting), memory)
+        exit_steps = torch.where(running & exits, step, exit_steps)
+        running = running & ~exits
+    return exit_steps
+
+
+def predictions_at(rule: ExitRule, step_logits: Tensor, halting_logits: Tensor | None, exit_steps: Tensor) -> Tensor:
+    """Each example's prediction under a rule, (M, C) float32: its logits at its own exit step.
+
+    A rule that mixes gives the logarithm of the mixed probabilities, whose softmax is the mixture, or the mixed value
+    in regression; the weights are the halting distribution with the leftover on the last step.
+
+    Args:
+        rule: The rule.
+        step_logits: (M, N, C); steps after the exit may be NaN.
+        halting_logits: (M, N), where the rule mixes.
+        exit_steps: int64, (M,).
+    """
+    step_logits = step_logits.float()
+    if not rule.mixes:
+        return step_logits[torch.arange(len(exit_steps), device=exit_steps.device), exit_steps - 1]
+    assert halting_logits is not None
+    log_weights = halting_distribution(halting_logits, "leftover").log_pmf.unsqueeze(-1)
+    if step_logits.shape[-1] == 1:
+        return (log_weights.exp() * step_logits).sum(dim=1)
+    return (log_weights + step_logits.log_softmax(dim=-1)).logsumexp(dim=1)
 
 
 @dataclass(frozen=True)
@@ -112,7 +183,7 @@ class Expectation(ExitRule):
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Never."""
-        return all_rows(memory, False), memory
+        return _all_rows(memory, False), memory
 
 
 @dataclass(frozen=True)
@@ -128,7 +199,7 @@ class Fixed(ExitRule):
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
         """See the class."""
-        return all_rows(memory, view.step >= self.k), memory
+        return _all_rows(memory, view.step >= self.k), memory
 
 
 @dataclass(frozen=True)
@@ -298,22 +369,9 @@ def check_rule(rule: ExitRule, signals: frozenset[str], num_classes: int, max_st
     raise ConfigError(f"exit rule {rule.label!r}: {reason}; {model_type} supports {supported}")
 
 
-def standard_rules(signals: frozenset[str], num_classes: int, max_steps: int) -> list[str]:
-    """Labels of every supported rule on a small grid: what a study of all rules evaluates."""
-    fixed = torch.linspace(1, max_steps, min(max_steps, 12)).round().long().unique().tolist()
-    uncertainty = (0.05, 0.1, 0.2, 0.3, 0.5)
-    grids: dict[str, list[ExitRule]] = {
-        "quantile": [Quantile(q) for q in (0.1, 0.25, 0.5, 0.75, 0.9)],
-        "sample": [Sample()],
-        "expectation": [Expectation()],
-        "fixed": [Fixed(k) for k in fixed],
-        "entropy": [Entropy(share) for share in uncertainty],
-        "normalised_entropy": [NormalisedEntropy(share) for share in uncertainty],
-        "confidence": [Confidence(threshold) for threshold in (0.6, 0.75, 0.9, 0.95, 0.99)],
-        "margin": [Margin(threshold) for threshold in (0.2, 0.5, 0.8, 0.9, 0.98)],
-        "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_steps],
-    }
-    return [rule.label for name in supported_rules(signals, num_classes) for rule in grids[name]]
+def _all_rows(memory: Tensor, value: bool) -> Tensor:
+    """The same decision for every row, bool (A,)."""
+    return torch.full((len(memory),), value, device=memory.device)
 
 
 def _continues(view: StepView) -> Tensor:
@@ -331,3 +389,8 @@ def _entropy(logits: Tensor) -> Tensor:
     """Of the prediction, in nats; (A, C) to (A,)."""
     entropy: Tensor = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
     return entropy
+
+
+def _shortest(value: float) -> str:
+    """The shortest text that reads back as the number."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adadepth.analysis.exits.contenders import standard_rules
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.exits.steps import step_summary
 from adadepth.analysis.exits.study import add_online, add_timings, online_figures, study
@@ -19,7 +20,7 @@ from adadepth.data import LabelledData
 from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError
 from adadepth.families.contract import PredictsEveryStep
-from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule, standard_rules
+from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.tasks.session import Session, device_name
 from adadepth.tasks.unit_price import price_of
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adadepth.analysis.exits.contenders import oracle_exits
 from adadepth.halting.distribution import halting_distribution
 from adadepth.halting.exit_rules import (
     Confidence,
@@ -14,7 +15,6 @@ from adadepth.halting.exit_rules import (
     Patience,
     Quantile,
     apply_rule,
-    oracle_exits,
     parse_rule,
     predictions_at,
 )

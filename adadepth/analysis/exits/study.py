@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adadepth.analysis.exits.contenders import oracle_exits, random_exits
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.measure.quality import Problem, metric_key
 from adadepth.analysis.measure.scoring import quality_of
-from adadepth.halting.exit_rules import ExitRule, apply_rule, oracle_exits, predictions_at, random_exits
+from adadepth.halting.exit_rules import ExitRule, apply_rule, predictions_at
 
 DRAWS = 5
 ORACLE = "oracle"

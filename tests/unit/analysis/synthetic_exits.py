@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adadepth.analysis.exits.contenders import standard_rules
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.exits.steps import step_summary
 from adadepth.analysis.exits.study import add_timings, study
 from adadepth.analysis.files import write_exit_study, write_exits
 from adadepth.halting.distribution import geometric_prior
-from adadepth.halting.exit_rules import apply_rule, parse_rule, predictions_at, standard_rules
+from adadepth.halting.exit_rules import apply_rule, parse_rule, predictions_at
 
 LABELS = ("negative", "positive")
 BOTH = frozenset({"logits", "halting"})

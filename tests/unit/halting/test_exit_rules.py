@@ -8,10 +8,10 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from adadepth.analysis.exits.contenders import standard_rules
 from adadepth.errors import ConfigError
 from adadepth.halting.distribution import halting_distribution, halting_logits
 from adadepth.halting.exit_rules import (
-    RULES,
     Expectation,
     Fixed,
     Patience,
@@ -20,11 +20,8 @@ from adadepth.halting.exit_rules import (
     StepView,
     apply_rule,
     check_rule,
-    oracle_exits,
     parse_rule,
     predictions_at,
-    random_exits,
-    standard_rules,
 )
 
 BOTH = frozenset({"logits", "halting"})
@@ -234,37 +231,3 @@ def test_a_rule_that_a_model_cannot_support_is_refused_in_one_line(label, signal
     with pytest.raises(ConfigError, match=message) as caught:
         check_rule(parse_rule(label), signals, classes, 6, "some_model")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("signals", [BOTH, LOGITS])
-@pytest.mark.parametrize("classes", [1, 2, 5])
-@pytest.mark.parametrize("steps", [1, 3, 12, 43])
-def test_the_standard_rules_are_all_supported(signals, classes, steps):
-    labels = standard_rules(signals, classes, steps)
-    assert len(labels) == len(set(labels))
-    for label in labels:
-        check_rule(parse_rule(label), signals, classes, steps, "some_model")
-    fixed = [label for label in labels if label.startswith("fixed")]
-    assert len(fixed) == min(steps, 12)
-    assert {fixed[0], fixed[-1]} == {"fixed:1", f"fixed:{steps}"}
-
-
-def test_the_standard_rules_leave_out_no_name():
-    assert {label.split(":")[0] for label in standard_rules(BOTH, 2, 12)} == set(RULES)
-
-
-def test_random_exits_keep_the_histogram():
-    exits = torch.randint(1, 7, (500,))
-    shuffled = random_exits(exits, torch.Generator().manual_seed(0))
-    assert torch.equal(exits.sort().values, shuffled.sort().values)
-    assert not torch.equal(exits, shuffled)
-
-
-def test_the_oracle_takes_the_first_right_step():
-    step_logits = torch.nn.functional.one_hot(torch.tensor([[0, 1, 1], [1, 0, 1], [0, 0, 0]]), 2).float()
-    assert oracle_exits(step_logits, torch.tensor([1, 1, 1])).tolist() == [2, 1, 3]
-
-
-def test_the_oracle_of_a_regression_takes_the_first_closest_step():
-    values = torch.tensor([[0.0, 2.0, 1.0], [1.0, 1.0, 5.0]]).unsqueeze(-1)
-    assert oracle_exits(values, torch.tensor([1.2, 1.0])).tolist() == [3, 1]
