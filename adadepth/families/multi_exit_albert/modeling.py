@@ -20,9 +20,10 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.budget.fit import DepthKnob
 from adadepth.families.multi_exit_albert.configuration import MultiExitAlbertConfig
+from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepper import Reading, SteppedAlbert
+from adadepth.families.shared.albert.stepper import AlbertStepper, Reading, SteppedAlbert
 from adadepth.families.shared.losses import (
     LossTerm,
     combine_terms,
@@ -31,7 +32,7 @@ from adadepth.families.shared.losses import (
     label_count,
     step_losses,
 )
-from adadepth.families.shared.steps import StepwiseOutput, runs_all, step_through
+from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 
@@ -83,19 +84,21 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
             generator: For rules that draw.
             **kwargs: `return_dict`, and the attention's own.
         """
-        run_all = runs_all(run_all_steps, labels, training=self.training)
-        stepper = self.albert.begin(
-            self.config, self.read, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs
-        )
-        output = step_through(self, stepper, exit_rule, run_all=run_all, generator=generator)
+        words = words_of(input_ids, inputs_embeds, attention_mask)
+        rule, run_all = rule_of(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
+
+        embedded = self.albert.embeddings(words, token_type_ids, position_ids)
+        stepper = AlbertStepper(self.albert, self.read, embedded, attention_mask, kwargs)
+        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+
+        output = stepwise_output(steps, rule, stepper.tokens)
         if labels is not None:
-            assert output.step_logits is not None
-            losses, counted = step_losses(self.config, output.step_logits, labels)
+            losses, counted = step_losses(self.config, steps.logits, labels)
             output.loss, output.loss_parts = combine_terms({"task": self._task(losses, counted)}, num_targets)
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict with the step's own classifier; see `adadepth.families.shared.albert.stepper.Reader`."""
+        """Predict with the step's own classifier; see `adadepth.families.shared.albert.stepper.Read`."""
         return Reading(self.classifiers[step - 1](self.dropout(self.albert.pooled(state))))
 
     def _task(self, losses: Tensor, counted: Tensor) -> LossTerm:

@@ -12,7 +12,7 @@ FAMILY = Family(
     tokenizer="transformers.models.albert:AlbertTokenizer",
     public={
         "PonderAlbertClassifier": "adadepth.families.ponder_albert.modeling:PonderAlbertClassifier",
-        "PonderClassificationLoss": "adadepth.families.shared.ponder_objective:PonderClassificationLoss",
+        "PonderClassificationLoss": "adadepth.families.ponder_albert.criterion:PonderClassificationLoss",
     },
     loss_parts={"kl_loss": None},
     budget=Budgeting(

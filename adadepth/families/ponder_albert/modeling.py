@@ -1,11 +1,15 @@
 """PonderALBERT for sequence classification and regression.
 
-A batch is embedded, the shared ALBERT block updates it step by step, and after every step n two heads read it: a
-classifier, and a halting head whose logit z_n says whether to halt now. An exit rule lets sequences go on what was
-read; the halting distribution p_n = sigmoid(z_n) prod_{j<n} (1 - sigmoid(z_j)) weighs the steps' losses in training.
+    h_n       = block(h_{n-1})                          n = 1..N, one ALBERT block for all steps; h_0: the embeddings
+    yhat_n    = classifier(h_n),  z_n = ponder(h_n)     two heads read every step; see `read`
+    lambda_n  = sigmoid(z_n)                            stop now, given not stopped before?
+    p_n       = lambda_n prod_{j<n} (1 - lambda_j)      the halting distribution: adadepth.halting.distribution
+    L         = mean of sum_n p_n loss(yhat_n, y) + beta KL(p || prior):    adadepth.families.shared.ponder_objective
 
-Banino et al. 2021 (arXiv 2107.05407) on ALBERT; with `readout=pooler` PALBERT (Balagansky & Gavrilov 2022). Shape
-legend: B batch, A sequences that still run, T tokens, E embedding width, H width, N steps, C classes.
+The loss weighs all steps by p. Without labels an exit rule lets each sequence out as soon as what was read allows, and
+the prediction is that of its exit step. Banino et al. 2021 (arXiv 2107.05407) on ALBERT; with `readout=pooler` PALBERT
+(Balagansky & Gavrilov 2022). Shape legend: B batch, A sequences that still run, T tokens, E embedding width, H width,
+N steps, C classes.
 """
 
 from __future__ import annotations
@@ -21,14 +25,14 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError
 from adadepth.families.ponder_albert.configuration import PonderAlbertConfig
 from adadepth.families.ponder_albert.texts import encode_texts
-from adadepth.families.shared.albert.block import HaltingProjection
+from adadepth.families.shared.albert.block import HaltingProjection, words_of
 from adadepth.families.shared.albert.configuration import derive_config
 from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepper import Reading, SteppedAlbert
+from adadepth.families.shared.albert.stepper import AlbertStepper, Reading, SteppedAlbert
 from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining
-from adadepth.families.shared.steps import Objective, StepwiseOutput, runs_all, step_through
+from adadepth.families.shared.ponder_objective import PonderTraining
+from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 
@@ -59,7 +63,6 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         self.dropout = nn.Dropout(own.classifier_dropout_prob)
         self.classifier = _classifier(own)
         self.ponder = _halting_head(own)
-        self.objective: Objective = PonderObjective(own)
         self.tokenizer = tokenizer
         self.post_init()
 
@@ -96,16 +99,20 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = encode_texts(self._tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
-        run_all = runs_all(run_all_steps, labels, training=self.training)
-        stepper = self.albert.begin(
-            self.config, self.read, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs
-        )
-        output = step_through(self, stepper, exit_rule, run_all=run_all, generator=generator)
-        self.weigh(output, labels, num_targets, run_all=run_all)
+        words = words_of(input_ids, inputs_embeds, attention_mask)
+        rule, run_all = rule_of(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
+
+        embedded = self.albert.embeddings(words, token_type_ids, position_ids)
+        stepper = AlbertStepper(self.albert, self.read, embedded, attention_mask, kwargs)
+        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+
+        output = stepwise_output(steps, rule, stepper.tokens)
+        if run_all:  # the halting distribution and the loss need every step
+            self.weigh(output, labels, num_targets)
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict and ponder; see `adadepth.families.shared.albert.stepper.Reader`.
+        """Predict and ponder; see `adadepth.families.shared.albert.stepper.Read`.
 
         The memory is the previous step's features, (A, H): PALBERT's halting heads look at how they changed.
         """

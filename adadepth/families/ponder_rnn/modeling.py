@@ -21,8 +21,8 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.families.ponder_rnn.configuration import PonderRnnConfig
 from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.ponder_objective import PonderObjective, PonderTraining
-from adadepth.families.shared.steps import Objective, StepwiseOutput, runs_all, step_through
+from adadepth.families.shared.ponder_objective import PonderTraining
+from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 
@@ -49,7 +49,6 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         self.recurrent = nn.Linear(config.hidden_size, gates * config.hidden_size, bias=gates > 1)
         self.classifier = nn.Linear(config.hidden_size, label_count(config))
         self.halting = HaltingProjection(config.hidden_size, 1)
-        self.objective: Objective = PonderObjective(config)
         self.post_init()
 
     @torch.no_grad()
@@ -98,9 +97,14 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         """
         if inputs.dim() != 2 or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
-        run_all = runs_all(run_all_steps, labels, training=self.training)
-        output = step_through(self, RnnStepper(self, inputs), exit_rule, run_all=run_all, generator=generator)
-        self.weigh(output, labels, num_targets, run_all=run_all)
+        rule, run_all = rule_of(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
+
+        stepper = RnnStepper(self, inputs)
+        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+
+        output = stepwise_output(steps, rule, tokens=None)
+        if run_all:  # the halting distribution and the loss need every step
+            self.weigh(output, labels, num_targets)
         return output
 
     def step(self, driven: Tensor, state: Tensor) -> Tensor:
@@ -141,8 +145,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 class RnnStepper:
     """A batch of vectors in the middle of its steps; see `adadepth.families.shared.steps.Stepper`."""
 
-    width = 1
-    computed = tokens = None
+    width, computed = 1, None
 
     def __init__(self, model: PonderRnnForClassification, inputs: Tensor) -> None:
         self._model = model

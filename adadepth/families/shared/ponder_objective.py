@@ -8,24 +8,16 @@ B batch, N steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
 
 from adadepth.budget.fit import DepthKnob
-from adadepth.families.shared.losses import (
-    LossTerm,
-    class_losses,
-    combine_terms,
-    count_sequences,
-    expected_loss,
-    step_losses,
-)
-from adadepth.families.shared.steps import Objective, StepwiseOutput
+from adadepth.families.shared.losses import LossTerm, combine_terms, count_sequences, expected_loss, step_losses
+from adadepth.families.shared.steps import StepwiseOutput
 from adadepth.halting.continuation import continuation_losses
 from adadepth.halting.distribution import (
     HaltingDistribution,
@@ -37,102 +29,55 @@ from adadepth.halting.distribution import (
 
 
 def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
-    """Posterior (B, N) and prior (N,) of a batch."""
-    prior = _prior(config, halting_logits.shape[-1], halting_logits.device)
+    """Posterior p, (B, N), and what it is drawn to, the prior, (N,).
+
+    Args:
+        config: With `prior`, `target_halt_probability` and `truncation`.
+        halting_logits: z_n, (B, N).
+    """
+    steps, device = halting_logits.shape[-1], halting_logits.device
+    if config.prior == "uniform":
+        prior = uniform_prior(steps, device)
+    else:
+        # Like the posterior, but where that drops what is left the prior's last step gets it, as in PALBERT.
+        truncation = "leftover" if config.truncation == "none" else config.truncation
+        prior = geometric_prior(config.target_halt_probability, steps, truncation, device)
     return halting_distribution(halting_logits, config.truncation), prior
 
 
-def _prior(config: Any, steps: int, device: torch.device) -> HaltingDistribution:
-    """The uniform prior, or the geometric one.
-
-    That is truncated like the posterior, but for `truncation: none`, which leaves the posterior as it is and gives the
-    prior's last step what is left, as PALBERT does.
-    """
-    if config.prior == "uniform":
-        return uniform_prior(steps, device)
-    truncation = "leftover" if config.truncation == "none" else config.truncation
-    return geometric_prior(config.target_halt_probability, steps, truncation, device)
-
-
 def ponder_terms(
-    losses: Tensor,
-    counted: Tensor,
-    posterior: HaltingDistribution,
-    prior: HaltingDistribution,
-    *,
-    kl_penalty_factor: float,
-    ce_normalisation: str = "sum",
-    kl_direction: str = "posterior_prior",
+    config: Any, losses: Tensor, counted: Tensor, posterior: HaltingDistribution, prior: HaltingDistribution
 ) -> dict[str, LossTerm]:
     """The loss parts `task` and `kl`, summed over the sequences that have a target and counted in them.
 
     Args:
+        config: With `kl_penalty_factor`, beta, `kl_direction`, and maybe `ce_normalisation`; see `PonderAlbertConfig`.
         losses: Task loss after every step, (B, N).
         counted: Sequences with a target, bool, (B,).
         posterior: p, (B, N).
         prior: What p is drawn to, (N,).
-        kl_penalty_factor: Weight beta.
-        ce_normalisation: `sum`: sum_n p_n loss_n; `mean_over_steps`: divided by N besides, as the reference code of
-            PonderALBERT does, which makes beta count N times as much.
-        kl_direction: `posterior_prior`: KL(p || p_G) (PonderNet); `prior_posterior`: KL(p_G || p) (PALBERT).
     """
     task = expected_loss(losses, posterior.pmf)
-    if ce_normalisation == "mean_over_steps":
-        task = task / losses.shape[-1]
-    divergence = halting_kl(posterior, prior, kl_direction)
+    if getattr(config, "ce_normalisation", "sum") == "mean_over_steps":
+        task = task / losses.shape[-1]  # as the reference code of PonderALBERT, which makes beta count N times as much
+    divergence = halting_kl(posterior, prior, config.kl_direction)
     count = counted.sum()
     return {
         "task": LossTerm((task * counted).sum(), count),
-        "kl": LossTerm((divergence * counted).sum(), count, kl_penalty_factor),
+        "kl": LossTerm((divergence * counted).sum(), count, config.kl_penalty_factor),
     }
-
-
-class PonderObjective:
-    """Expected task loss and divergence from the prior, see `ponder_terms`.
-
-    Args:
-        config: With `kl_penalty_factor`, `kl_direction`, and maybe `ce_normalisation`.
-    """
-
-    names = ("task", "kl")
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        self._config = config
-
-    def terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """The loss parts; see `adadepth.families.shared.steps.Objective`."""
-        assert output.posterior is not None
-        assert output.prior is not None
-        return ponder_terms(
-            losses,
-            counted,
-            output.posterior,
-            output.prior,
-            kl_penalty_factor=self._config.kl_penalty_factor,
-            ce_normalisation=getattr(self._config, "ce_normalisation", "sum"),
-            kl_direction=self._config.kl_direction,
-        )
 
 
 @dataclass(frozen=True)
 class HaltingStage:
-    """The second stage of training, see `adadepth.halting.continuation`: slope k and threshold gamma of its targets.
-
-    As an objective it is the halting head's loss alone.
-    """
+    """The second stage of training, see `adadepth.halting.continuation`: slope k and threshold gamma of its targets."""
 
     slope: float
     threshold: float
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The one loss part."""
-        return ("halting",)
-
-    def terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """`halting`: see `continuation_losses`; summed over the sequences that have a target and counted in them."""
-        assert output.halting_logits is not None
-        per_sequence = continuation_losses(output.halting_logits, losses, self.slope, self.threshold)
+    def terms(self, halting_logits: Tensor, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """The one loss part `halting`: see `continuation_losses`; summed and counted as in `ponder_terms`."""
+        per_sequence = continuation_losses(halting_logits, losses, self.slope, self.threshold)
         return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
@@ -140,48 +85,45 @@ class PonderTraining(DepthKnob, nn.Module):
     """What models that ponder have in common: loss and counts, setting their depth, going on with the halting head.
 
     Attributes:
-        config: With `prior`, `target_halt_probability`, `kl_direction`, `truncation` and `exit_rule`.
-        objective: A `PonderObjective`, in the second stage of training a `HaltingStage`.
-        halting_head: What gives the halting logits, and nothing else.
+        config: With what the functions above ask for, and `exit_rule`.
+        halting_stage: The second stage of training, where the model is in it.
     """
 
     exit_signals = frozenset({"logits", "halting"})
     depth_knob = "exit_rule quantile:q"
     config: Any
-    objective: Objective
+    halting_stage: HaltingStage | None = None
 
     @property
     def halting_head(self) -> nn.Module:
         """What gives the halting logits, and nothing else."""
         raise NotImplementedError
 
-    def weigh(
-        self,
-        output: StepwiseOutput,
-        labels: Tensor | None,
-        num_targets: Mapping[str, Tensor] | None,
-        *,
-        run_all: bool,
-    ) -> None:
-        """Set the distribution over the steps, which needs all of them, and with labels the loss.
+    def weigh(self, output: StepwiseOutput, labels: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> None:
+        """Set the distribution over the steps, and with labels the loss.
 
         Args:
-            output: Of `step_through`.
+            output: With all steps.
             labels: See `step_losses`.
             num_targets: See `combine_terms`.
-            run_all: Whether all rows ran all steps.
         """
-        if run_all:
-            assert output.halting_logits is not None
-            output.posterior, output.prior = ponder_distributions(self.config, output.halting_logits)
-        if labels is not None:
-            assert output.step_logits is not None
-            losses, counted = step_losses(self.config, output.step_logits, labels)
-            output.loss, output.loss_parts = combine_terms(self.objective.terms(output, losses, counted), num_targets)
+        assert output.step_logits is not None
+        assert output.halting_logits is not None
+        posterior, prior = ponder_distributions(self.config, output.halting_logits)
+        output.posterior, output.prior = posterior, prior
+        if labels is None:
+            return
+        losses, counted = step_losses(self.config, output.step_logits, labels)
+        if self.halting_stage is None:
+            terms = ponder_terms(self.config, losses, counted, posterior, prior)
+        else:
+            terms = self.halting_stage.terms(output.halting_logits, losses, counted)
+        output.loss, output.loss_parts = combine_terms(terms, num_targets)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
-        return dict.fromkeys(self.objective.names, count_sequences(self.config, batch["labels"]))
+        names = ("task", "kl") if self.halting_stage is None else ("halting",)
+        return dict.fromkeys(names, count_sequences(self.config, batch["labels"]))
 
     def prior_facts(self, outputs: StepwiseOutput) -> dict[str, Any]:
         """What is told of the prior where all steps ran: its probabilities on the CPU, (N,), and how it is used."""
@@ -212,7 +154,7 @@ class PonderTraining(DepthKnob, nn.Module):
 
         It lasts as long as this object; neither the configuration nor the saved weights know of it.
         """
-        self.objective = stage
+        self.halting_stage = stage
         self.requires_grad_(False)
         self.halting_head.requires_grad_(True)
         self.train(self.training)
@@ -220,50 +162,7 @@ class PonderTraining(DepthKnob, nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Set the mode; in the second stage what is frozen stays in evaluation mode, without dropout."""
         super().train(mode)
-        if isinstance(self.objective, HaltingStage):
+        if self.halting_stage is not None:
             for child in self.children():
                 child.train(mode and child is self.halting_head)
         return self
-
-
-class PonderClassificationLoss:
-    """The objective as a criterion of its own, for training loops that do not give the model its labels.
-
-    Args:
-        kl_penalty_factor: Weight beta of the divergence.
-        ce_normalisation: As in `ponder_terms`.
-        kl_direction: As in `ponder_terms`.
-    """
-
-    def __init__(
-        self,
-        kl_penalty_factor: float = 1e-2,
-        ce_normalisation: str = "sum",
-        kl_direction: str = "posterior_prior",
-    ) -> None:
-        self.kl_penalty_factor = kl_penalty_factor
-        self.ce_normalisation = ce_normalisation
-        self.kl_direction = kl_direction
-
-    def __call__(self, prediction: StepwiseOutput, labels: Sequence[int] | Tensor) -> dict[str, Tensor]:
-        """Compute the loss.
-
-        Args:
-            prediction: A model's output with all its steps.
-            labels: Classes (B,), as a list or a tensor; negative ones are not targets.
-
-        Returns:
-            `task` and `kl`, weighted, means over the examples, and their sum `total_loss`.
-
-        Raises:
-            ValueError: If the prediction has steps that did not run.
-            DataError: If a label is not one of the model's classes.
-        """
-        if prediction.posterior is None or prediction.prior is None:
-            raise ValueError("the loss needs every step: call the model in training mode or with run_all_steps=True")
-        assert prediction.step_logits is not None
-        targets = torch.as_tensor(labels, device=prediction.step_logits.device)
-        losses, counted = class_losses(prediction.step_logits, targets)
-        terms = ponder_terms(losses, counted, prediction.posterior, prediction.prior, **vars(self))
-        total, parts = combine_terms(terms)
-        return {"total_loss": total, **parts}

@@ -1,8 +1,9 @@
-"""Models that predict after every step: what they return, and the loop in which finished examples leave the batch.
+"""Models that predict after every step: the loop in which finished rows leave the batch, and what comes back.
 
-A model gives the loop a `Stepper`, an exit rule decides row by row (`adadepth.halting.exit_rules`), and results are
-written back by original row number. Rows are whatever exits: sequences, vectors, or tokens. Shape legend: B batch, A
-rows that still run, N steps, C classes.
+A forward pass asks three things here: `rule_of` and `runs_all` say who exits when and whether that saves steps,
+`run_steps` takes the steps, and `stepwise_output` (sequences) or `unit_fields` (tokens) lays out what they gave. The
+model's side is a `Stepper`. Rows are whatever exits: sequences, vectors, or tokens. Shape legend: B batch, A rows that
+still run, N steps, C classes.
 """
 
 from __future__ import annotations
@@ -14,65 +15,52 @@ import torch
 from torch import Tensor
 from transformers.utils import ModelOutput
 
-from adadepth.families.shared.losses import LossTerm, label_count
+from adadepth.families.shared.losses import label_count
 from adadepth.halting.distribution import HaltingDistribution
 from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, predictions_at
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
 
 
-@dataclass
-class StepwiseOutput(ModelOutput):
-    """Predictions after every step. Everything is float32; NaN stands at steps that an example did not run.
+class StepsAndExits(Protocol):
+    """A model that predicts after every step, as exit rules see it; see `adadepth.families.contract`."""
 
-    Attributes:
-        loss: Sum of `loss_parts`, when labels are given.
-        loss_parts: Weighted and normalised parts by name.
-        logits: (B, C), at each example's own exit step; the logarithm of the mixture (the mixed value in regression)
-            under a rule that mixes the steps.
-        step_logits: (B, N, C).
-        halting_logits: z_n, (B, N); None where the model has no halting head.
-        halting_probabilities: lambda_n = sigmoid(z_n), (B, N): the probability of halting at step n, given that it was
-            reached.
-        exit_steps: First step is 1, int64, (B,).
-        posterior: The halting distribution p of every example; only when all steps ran.
-        prior: The distribution that the loss draws p towards; with `posterior`.
-        trace: The depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
-        hidden_states: Always None, as is `attentions`: rows have different depths.
-    """
-
-    loss: Tensor | None = None
-    loss_parts: dict[str, Tensor] | None = None
-    logits: Tensor | None = None
-    step_logits: Tensor | None = None
-    halting_logits: Tensor | None = None
-    halting_probabilities: Tensor | None = None
-    exit_steps: Tensor | None = None
-    posterior: HaltingDistribution | None = None
-    prior: HaltingDistribution | None = None
-    trace: DepthTrace | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-
-
-class Objective(Protocol):
-    """What a model that predicts after every step is trained for.
-
-    Attributes:
-        names: Of the loss parts.
-    """
+    config: Any
 
     @property
-    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+    def exit_signals(self) -> frozenset[str]: ...  # noqa: D102
 
-    def terms(self, output: StepwiseOutput, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """The loss parts by name.
+    @property
+    def max_updates(self) -> int: ...  # noqa: D102
 
-        Args:
-            output: With all steps.
-            losses: Task loss after every step, (B, N).
-            counted: Rows with a target, (B,).
-        """
-        ...
+
+def rule_of(model: StepsAndExits, given: str | ExitRule | None) -> ExitRule:
+    """The exit rule of a call, or where it names none the configuration's `exit_rule`.
+
+    Args:
+        model: Says which rules it knows, and the most steps.
+        given: A rule or its name.
+
+    Raises:
+        ConfigError: If there is no such rule, or it needs more than the signals of the model.
+    """
+    config = model.config
+    given = config.exit_rule if given is None else given
+    rule = parse_rule(given) if isinstance(given, str) else given
+    check_rule(rule, model.exit_signals, label_count(config), model.max_updates, config.model_type)
+    return rule
+
+
+def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool) -> bool:
+    """Whether rows go on after their exit, which changes neither exit steps nor predictions.
+
+    The loss needs every step, so where a call does not say: in training and with labels.
+
+    Raises:
+        ValueError: If a call gives labels and forbids it.
+    """
+    if labels is not None and run_all_steps is False:
+        raise ValueError("run_all_steps=False with labels: the loss needs every step")
+    return (training or labels is not None) if run_all_steps is None else run_all_steps
 
 
 class Stepper(Protocol):
@@ -103,17 +91,6 @@ class Stepper(Protocol):
     def keep(self, rows: Tensor) -> None:
         """Go on with these of the running rows only: int64 positions (A',)."""
         ...
-
-
-class RowStepper(Stepper, Protocol):
-    """One whose rows are the units that exit.
-
-    Attributes:
-        tokens: Real tokens of each row, (B,); None for inputs without tokens.
-    """
-
-    @property
-    def tokens(self) -> Tensor | None: ...  # noqa: D102
 
 
 class Steps(NamedTuple):
@@ -215,78 +192,68 @@ def _float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]
     return logits.float(), None if halting_logits is None else halting_logits.float()
 
 
-class StepsAndExits(Protocol):
-    """A model that predicts after every step, as exit rules see it; see `adadepth.families.contract`."""
+@dataclass
+class StepwiseOutput(ModelOutput):
+    """Predictions after every step. Everything is float32; NaN stands at steps that an example did not run.
 
-    config: Any
+    Attributes:
+        loss: Sum of `loss_parts`, when labels are given.
+        loss_parts: Weighted and normalised parts by name.
+        logits: (B, C), at each example's own exit step; the logarithm of the mixture (the mixed value in regression)
+            under a rule that mixes the steps.
+        step_logits: (B, N, C).
+        halting_logits: z_n, (B, N); None where the model has no halting head.
+        halting_probabilities: lambda_n = sigmoid(z_n), (B, N): the probability of halting at step n, given that it was
+            reached.
+        exit_steps: First step is 1, int64, (B,).
+        posterior: The halting distribution p of every example; only when all steps ran.
+        prior: The distribution that the loss draws p towards; with `posterior`.
+        trace: The depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
+        hidden_states: Always None, as is `attentions`: rows have different depths.
+    """
 
-    @property
-    def exit_signals(self) -> frozenset[str]: ...  # noqa: D102
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    halting_probabilities: Tensor | None = None
+    exit_steps: Tensor | None = None
+    posterior: HaltingDistribution | None = None
+    prior: HaltingDistribution | None = None
+    trace: DepthTrace | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
-    @property
-    def max_updates(self) -> int: ...  # noqa: D102
 
-
-def rule_of(model: StepsAndExits, given: str | ExitRule | None) -> ExitRule:
-    """The exit rule of a call, or where it names none the configuration's `exit_rule`.
+def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> StepwiseOutput:
+    """What a batch of whole sequences or vectors gave, without distribution and loss.
 
     Args:
-        model: Says which rules it knows, and the most steps.
-        given: A rule or its name.
-
-    Raises:
-        ConfigError: If there is no such rule, or it needs more than the signals of the model.
+        steps: From `run_steps`, a row an example.
+        rule: The rule that let them out.
+        tokens: Real tokens of each, (B,); None for inputs without tokens.
     """
-    config = model.config
-    given = config.exit_rule if given is None else given
-    rule = parse_rule(given) if isinstance(given, str) else given
-    check_rule(rule, model.exit_signals, label_count(config), model.max_updates, config.model_type)
-    return rule
-
-
-def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool) -> bool:
-    """Whether rows go on after their exit, which changes neither exit steps nor predictions.
-
-    The loss needs every step, so where a call does not say: in training and with labels.
-
-    Raises:
-        ValueError: If a call gives labels and forbids it.
-    """
-    if labels is not None and run_all_steps is False:
-        raise ValueError("run_all_steps=False with labels: the loss needs every step")
-    return (training or labels is not None) if run_all_steps is None else run_all_steps
-
-
-def step_through(
-    model: StepsAndExits,
-    stepper: RowStepper,
-    exit_rule: str | ExitRule | None,
-    *,
-    run_all: bool,
-    generator: torch.Generator | None,
-) -> StepwiseOutput:
-    """The output of a batch, without its losses.
-
-    Args:
-        model: Says which rules it knows, and the most steps.
-        stepper: The batch before its first step.
-        exit_rule: Lets rows exit; None: the configuration's.
-        run_all: See `run_steps`.
-        generator: For rules that draw.
-
-    Raises:
-        ConfigError: If there is no such rule, or it needs more than the model's signals.
-    """
-    rule = rule_of(model, exit_rule)
-    steps = run_steps(stepper, rule, max_steps=model.max_updates, run_all=run_all, generator=generator)
-    probabilities = None if steps.halting_logits is None else steps.halting_logits.sigmoid()
+    executed, probabilities, halting = len(steps.rows), None, None
+    if steps.halting_logits is not None:
+        probabilities = steps.halting_logits.sigmoid()
+        ran = torch.arange(1, executed + 1, device=probabilities.device) <= steps.exit_steps.unsqueeze(1)
+        halting = Halting(torch.where(ran, probabilities.detach()[:, :executed], 0.0))
+    trace = DepthTrace(
+        unit="sequence",
+        updates=steps.exit_steps.float(),
+        valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
+        max_depth=steps.logits.shape[1],
+        execution=Execution(executed, tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed),
+        halting=halting,
+    )
     return StepwiseOutput(
         logits=predictions_at(rule, steps.logits, steps.halting_logits, steps.exit_steps),
         step_logits=steps.logits,
         halting_logits=steps.halting_logits,
         halting_probabilities=probabilities,
         exit_steps=steps.exit_steps,
-        trace=_trace(steps, probabilities, stepper.tokens),
+        trace=trace,
     )
 
 
@@ -316,19 +283,3 @@ def unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, i
         "halting_logits": steps.halting_logits,
         "exit_steps": steps.exit_steps,
     }
-
-
-def _trace(steps: Steps, probabilities: Tensor | None, tokens: Tensor | None) -> DepthTrace:
-    max_steps, executed = steps.logits.shape[1], len(steps.rows)
-    if probabilities is not None:
-        order = torch.arange(1, executed + 1, device=probabilities.device)
-        ran = order <= steps.exit_steps.unsqueeze(1)
-        probabilities = torch.where(ran, probabilities.detach()[:, :executed], 0.0)
-    return DepthTrace(
-        unit="sequence",
-        updates=steps.exit_steps.float(),
-        valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
-        max_depth=max_steps,
-        execution=Execution(executed, tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed),
-        halting=None if probabilities is None else Halting(probabilities),
-    )

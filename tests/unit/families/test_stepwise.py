@@ -210,17 +210,18 @@ def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
     batch, labels = padded_batch(LENGTHS), torch.tensor([0, 1, 1, 0, -100, 1, 0, 1])
     for model, rule in ((small_ponder(), "quantile:0.5"), (small_multi_exit(), "entropy:0.3")):
         embedded = model.train().albert.embeddings(batch["input_ids"], batch["token_type_ids"])
+        # Made beforehand, because packing and the mask may wait; what is tested are the steps.
         training, evaluation = (
-            AlbertStepper(model.config, model.albert, model.read, embedded, batch["attention_mask"], {})
-            for _ in range(2)
+            AlbertStepper(model.albert, model.read, embedded, batch["attention_mask"], {}) for _ in range(2)
         )
-        model.albert.begin = lambda *args, stepper=training: stepper
+        used = f"{type(model).__module__}.AlbertStepper"
+        monkeypatch.setattr(used, lambda *args, stepper=training: stepper)
         with NoWaiting():
-            outputs = model(labels=labels, exit_rule=rule)
+            outputs = model(**batch, labels=labels, exit_rule=rule)
             outputs.loss.backward()
-        model.albert.begin = lambda *args, stepper=evaluation: stepper
+        monkeypatch.setattr(used, lambda *args, stepper=evaluation: stepper)
         with NoWaiting(), pytest.raises(AssertionError, match="nonzero"):
-            model.eval()(exit_rule="fixed:1")
+            model.eval()(**batch, exit_rule="fixed:1")
 
 
 class CountingStepper:

@@ -1,21 +1,24 @@
 """ALBERT taken one step at a time, so that finished sequences can leave the batch.
 
-Shape legend: B batch, A rows that still run, T tokens, H hidden width, C classes.
+`AlbertStepper` is told whole: the layer, the heads, who goes on. How the running sequences lie in memory is apart from
+that: `PaddedRows` holds them as they came, `PackedRows` their real tokens alone, which gives the same states for less
+work. Shape legend: B batch, A rows that still run, T tokens, P real tokens of the running rows, H hidden width, C
+classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
-from adadepth.families.shared.albert.block import AlbertEmbeddings, AlbertLayer, words_of
+from adadepth.families.shared.albert.block import AlbertEmbeddings, AlbertLayer
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Refresh, count_pairs
-from adadepth.halting.active_set import ActiveSet, pack, take
+from adadepth.halting.active_set import pack, take
 
 # Collators pad to this multiple, which accelerators compute fastest with; narrowing a batch keeps it.
 _WIDTH_MULTIPLE = 8
@@ -35,6 +38,7 @@ class SteppedAlbert(nn.Module):
 
     def __init__(self, config: AlbertShape, add_pooling_layer: bool) -> None:
         super().__init__()
+        self.config = config
         self.embeddings = AlbertEmbeddings(config)
         self.encoder = SharedLayer(config)
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if add_pooling_layer else None
@@ -43,33 +47,6 @@ class SteppedAlbert(nn.Module):
         """tanh(W h_0) of the first token: (A, T, H) to (A, H)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(state[:, 0]))
-
-    def begin(
-        self,
-        config: AlbertShape,
-        read: Reader,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        options: Mapping[str, Any],
-    ) -> AlbertStepper:
-        """A batch before its first step.
-
-        Args:
-            config: Of the model, for the attention implementation.
-            read: The heads.
-            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E).
-            attention_mask: 1 at real tokens, 0 at padding, (B, T).
-            token_type_ids: Segment of each token, (B, T).
-            position_ids: (B, T) or (1, T).
-            inputs_embeds: Word embeddings instead of ids.
-            options: For the attention implementation.
-        """
-        words = words_of(input_ids, inputs_embeds, attention_mask)
-        embedded = self.embeddings(words, token_type_ids, position_ids)
-        return AlbertStepper(config, self, read, embedded, attention_mask, options)
 
 
 class Reading(NamedTuple):
@@ -80,132 +57,174 @@ class Reading(NamedTuple):
     memory: Tensor | None = None
 
 
-class Reader(Protocol):
-    """The heads of a model."""
-
-    def __call__(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Read the states of each row's first two tokens or more, (A, 2..T, H), after a step, counted from 1.
-
-        The memory is the previous step's.
-        """
-        ...
+# The heads of a model: from the states of each row's first two tokens or more, (A, 2..T, H), the memory of the previous
+# step's reading, and the step, counted from 1.
+Read = Callable[[Tensor, Tensor | None, int], Reading]
 
 
 class AlbertStepper:
     """A batch of sequences in the middle of their steps; see `adadepth.families.shared.steps.Stepper`.
 
-    Only real tokens are computed, packed one after the other; not with attention that has a mask of its own kind, and
-    not where to count them would hold up an accelerator's training (decision 0003).
-
     Args:
-        config: Of the model, for the attention implementation.
         albert: The parameters.
         read: The heads.
         embedded: (B, T, E).
         attention_mask: 1 at real tokens, (B, T); None when all are.
-        attention_arguments: For the attention implementation.
+        options: For the attention implementation.
 
     Attributes:
         rows: B.
         device: Where they are.
-        width: Tokens of every row, padding included.
         tokens: Real tokens of every row at the start, int64, (B,).
     """
 
     def __init__(
         self,
-        config: AlbertShape,
         albert: SteppedAlbert,
-        read: Reader,
+        read: Read,
         embedded: Tensor,
         attention_mask: Tensor | None,
-        attention_arguments: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
-        self._config = config
-        self._layer = albert.encoder.albert_layer
-        self._read = read
-        self._arguments = attention_arguments
+        self._layer, self._read = albert.encoder.albert_layer, read
         self._step = 0
         self._memory: Tensor | None = None
-        self._state = albert.encoder.embedding_hidden_mapping_in(embedded)
-        self._valid = attention_mask
-        self._active: ActiveSet | None = None
-        (self.rows, self.width), self.device = embedded.shape[:2], embedded.device
+        (self.rows, width), self.device = embedded.shape[:2], embedded.device
         if attention_mask is None:
-            self.tokens = torch.full((self.rows,), self.width, device=self.device)
+            self.tokens = torch.full((self.rows,), width, device=self.device)
         else:
             self.tokens = attention_mask.ne(0).sum(dim=1)
-        if _packs(config, embedded.device, training=albert.training):
-            valid = embedded.new_ones(embedded.shape[:2]) if attention_mask is None else attention_mask
-            found = pack(valid.bool())
-            self._state = take(self._state.flatten(0, 1), found.slots)
-            self._align(found.counts, found.widest)
-        self._attention_mask = self._make_mask()
+        state = albert.encoder.embedding_hidden_mapping_in(embedded)
+        kind = PackedRows if _packs(albert.config, self.device, training=albert.training) else PaddedRows
+        self._running: PaddedRows | PackedRows = kind(albert.config, state, attention_mask, options)
+
+    @property
+    def width(self) -> int:
+        """Tokens of every row, padding included."""
+        return self._running.width
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int]:
         """Queries, keys and pairs of them that the next step computes."""
-        if self._active is None:
-            rows, width = self._state.shape[:2]
-            return rows * width, rows * width, rows * width**2
-        return len(self._state), len(self._state), count_pairs("padded", self._active, self._active)
+        return self._running.computed
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Apply the layer once and read."""
         self._step += 1
-        if self._active is None:
-            leading = self._state = self._layer(self._state, self._attention_mask, **self._arguments).state
-        else:
-            refresh = Refresh("padded", self._active, self._active, self._state, self._active)
-            self._state, _ = self._layer(self._state, self._attention_mask, refresh, **self._arguments)
-            leading = self._leading(self._active)
-        logits, halting_logits, self._memory = self._read(leading, self._memory, self._step)
+        state = self._running.update(self._layer)
+        logits, halting_logits, self._memory = self._read(state, self._memory, self._step)
         return logits, halting_logits
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows, and the columns that hold nothing but padding then."""
+        """Drop all other rows."""
         self._memory = None if self._memory is None else self._memory[rows]
-        if self._active is None:
-            self._keep_padded(rows)
-        else:
-            stays = torch.zeros_like(self._active.counts, dtype=torch.bool).index_fill(0, rows, True)
-            self._state = take(self._state, stays[self._active.rows].nonzero().squeeze(1))
-            counts = self._active.counts[rows]
-            self.width = int(counts.max())
-            self._align(counts, self.width)
-        self._attention_mask = self._make_mask()
+        self._running.keep(rows)
 
-    def _align(self, counts: Tensor, widest: int) -> None:
-        """Take the packed tokens for those of rows that begin at the left."""
-        self._valid = torch.arange(widest, device=counts.device) < counts.unsqueeze(1)
-        self._active = pack(self._valid)
 
-    def _keep_padded(self, rows: Tensor) -> None:
+class PaddedRows:
+    """States of the running sequences, (A, T, H), and their mask.
+
+    Args:
+        config: Of the model, for the attention implementation.
+        state: (B, T, H).
+        attention_mask: 1 at real tokens, (B, T); None when all are.
+        options: For the attention implementation.
+    """
+
+    def __init__(
+        self, config: AlbertShape, state: Tensor, attention_mask: Tensor | None, options: Mapping[str, Any]
+    ) -> None:
+        self._config, self._options = config, options
+        self._state, self._valid = state, attention_mask
+        self._mask = _mask(config, state, attention_mask)
+
+    @property
+    def width(self) -> int:
+        """T."""
+        return self._state.shape[1]
+
+    @property
+    def computed(self) -> tuple[int, int, int]:
+        """Padding attends and is attended to like any token."""
+        rows, width = self._state.shape[:2]
+        return rows * width, rows * width, rows * width**2
+
+    def update(self, layer: AlbertLayer) -> Tensor:
+        """The states after one application of the layer, (A, T, H)."""
+        self._state = layer(self._state, self._mask, **self._options).state
+        return self._state
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows, and the columns that hold nothing but padding then; waits for the device."""
+        width = self.width
         if self._valid is not None:
-            self._valid = self._valid[rows]
-            self.width = min(self.width, _width_of(self._valid))
-            self._valid = self._valid[:, : self.width]
-        self._state = self._state[rows, : self.width]
+            valid = self._valid[rows]
+            columns = torch.arange(1, width + 1, device=valid.device)
+            used = max(1, int((columns * valid.ne(0)).amax()))
+            width = min(width, -(-used // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE)
+            self._valid = valid[:, :width]
+        self._state = self._state[rows, :width]
+        self._mask = _mask(self._config, self._state, self._valid)
 
-    def _leading(self, active: ActiveSet) -> Tensor:
-        """The first two tokens of every row, (A, 2, H); the first twice where there is no second."""
+
+class PackedRows:
+    """The real tokens of the running sequences, one after the other, (P, H): padding is not computed.
+
+    All tokens of a row run or none does, so keys and values are those of the tokens that run, and nothing is remembered
+    from step to step. The arguments are those of `PaddedRows`.
+    """
+
+    def __init__(
+        self, config: AlbertShape, state: Tensor, attention_mask: Tensor | None, options: Mapping[str, Any]
+    ) -> None:
+        self._config, self._options = config, options
+        valid = state.new_ones(state.shape[:2]) if attention_mask is None else attention_mask
+        found = pack(valid.bool())
+        self.width = state.shape[1]
+        self._state = take(state.flatten(0, 1), found.slots)
+        self._align(found.counts, found.widest)
+
+    @property
+    def computed(self) -> tuple[int, int, Tensor | int]:
+        """The attention alone pads the rows, to the longest."""
+        return len(self._state), len(self._state), count_pairs("padded", self._active, self._active)
+
+    def update(self, layer: AlbertLayer) -> Tensor:
+        """The states of the first two tokens of every row after one application of the layer, (A, 2, H).
+
+        The first stands twice where there is no second.
+        """
+        active = self._active
+        refresh = Refresh("padded", active, active, self._state, active)
+        self._state, _ = layer(self._state, self._mask, refresh, **self._options)
         first = active.starts[:-1].clamp(max=len(self._state) - 1)  # a last row without tokens reads another's
         second = first + (active.counts > 1).to(first.dtype)
         return self._state[torch.stack([first, second], dim=1)]
 
-    def _make_mask(self) -> Any:
-        """The mask in the form that the attention implementation wants."""
-        shaped = self._state if self._active is None else self._state.new_empty(*self._valid.shape, 1)
-        return create_bidirectional_mask(config=self._config, inputs_embeds=shaped, attention_mask=self._valid)
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows; waits for the device."""
+        stays = torch.zeros_like(self._active.counts, dtype=torch.bool).index_fill(0, rows, True)
+        self._state = take(self._state, stays[self._active.rows].nonzero().squeeze(1))
+        counts = self._active.counts[rows]
+        self.width = int(counts.max())
+        self._align(counts, self.width)
+
+    def _align(self, counts: Tensor, widest: int) -> None:
+        """Take the packed tokens for those of rows that begin at the left."""
+        valid = torch.arange(widest, device=counts.device) < counts.unsqueeze(1)
+        self._active = pack(valid)
+        self._mask = _mask(self._config, self._state.new_empty(*valid.shape, 1), valid)
 
 
 def _packs(config: AlbertShape, device: torch.device, *, training: bool) -> bool:
+    """Not with attention that has a mask of its own kind, nor where counting would hold up an accelerator's training.
+
+    See decision 0003.
+    """
     waits = torch.compiler.is_compiling() or (training and device.type != "cpu")
     return not waits and config._attn_implementation in ("eager", "sdpa")
 
 
-def _width_of(valid: Tensor) -> int:
-    """Columns up to the last real token, rounded up; waits for the device."""
-    columns = torch.arange(1, valid.shape[1] + 1, device=valid.device)
-    used = max(1, int((columns * valid.ne(0)).amax()))
-    return -(-used // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
+def _mask(config: AlbertShape, shaped: Tensor, valid: Tensor | None) -> Any:
+    """The mask in the form that the attention implementation wants, for states of the shape (A, T, *)."""
+    return create_bidirectional_mask(config=config, inputs_embeds=shaped, attention_mask=valid)
