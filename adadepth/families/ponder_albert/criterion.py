@@ -15,7 +15,10 @@ from adadepth.families.shared.steps import StepwiseOutput
 class PonderClassificationLoss:
     """The objective as a criterion of its own, for training loops that do not give the model its labels.
 
-    The arguments are the configuration's fields of the same names; see `PonderAlbertConfig`.
+    Args:
+        kl_penalty_factor: Weight beta of the divergence.
+        ce_normalisation: As in `PonderAlbertConfig`.
+        kl_direction: As in `PonderAlbertConfig`.
     """
 
     def __init__(
