@@ -44,9 +44,10 @@ Problem = StrEnum("Problem", ["classification", "regression"])
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
 LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])
+LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
 TokenizerKind = StrEnum("TokenizerKind", ["unigram", "word", "byte"])
-Optimizer = StrEnum("Optimizer", ["adamw", "lamb"])
+Optimizer = StrEnum("Optimizer", ["adamw", "adam", "lamb"])
 Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine", "plateau"])
 Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
 StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
@@ -186,6 +187,9 @@ class TaggingConfig(TableConfig):
 
     token_column: str = setting("tokens", "lists of words")
     tag_column: str = setting("ner_tags", "lists of tags: class numbers or names")
+    labelled_pieces: LabelledPieces = setting(
+        LabelledPieces.first, "of a word that is cut in pieces; all: those after B-X are I-X"
+    )
     metrics: list[str] = setting(["entity_f1"], "token_accuracy where tags mark no entities")
 
 
@@ -302,7 +306,7 @@ class TrainerConfig:
     per_device_eval_batch_size: int = setting(32, "sequences a device", at_least(1), neutral=True, debug=4)
     gradient_accumulation_steps: int = setting(1, "micro-batches an update", at_least(1), debug=1)
     learning_rate: float = setting(1e-3, "peak", POSITIVE)
-    weight_decay: float = setting(0.01, "not on biases and layer norms", at_least(0))
+    weight_decay: float = setting(0.01, "of matrices; see decay_vectors", at_least(0))
     adam_beta1: float = setting(0.9, "decay of the first moment, of either optimizer", BELOW_ONE)
     adam_beta2: float = setting(0.999, "decay of the second moment", BELOW_ONE)
     adam_epsilon: float = setting(1e-6, "added to the root of the second moment", POSITIVE)
@@ -350,7 +354,10 @@ class TrainerConfig:
     use_cpu: bool = setting(False, "ignore GPUs")
     disable_tqdm: bool | None = setting(None, "None: a bar where there is a terminal", neutral=True)
     # adadepth's own
-    optimizer: Optimizer = setting(Optimizer.adamw, "lamb: the published recipe's")
+    optimizer: Optimizer = setting(
+        Optimizer.adamw, "adam: weight decay is a part of the gradient; lamb: ALBERT's published recipe"
+    )
+    decay_vectors: bool = setting(False, "weight_decay on biases and layer norms, too")
     schedule: Schedule = setting(
         Schedule.linear, "reference_linear decays from step 0; plateau when the metric stops improving"
     )
@@ -535,7 +542,7 @@ def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
 
 # Trainer settings that transformers does not have; adadepth.training translates them.
 OWN_TRAINER_FIELDS = frozenset({
-    "optimizer", "schedule", "plateau_patience", "plateau_min_lr", "precision", "time_budget_minutes",
+    "optimizer", "decay_vectors", "schedule", "plateau_patience", "plateau_min_lr", "precision", "time_budget_minutes",
     "early_stopping_patience", "early_stopping_threshold", "halting_statistics",
 })  # fmt: skip
 

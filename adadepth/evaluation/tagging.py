@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from adadepth.analysis.measure.quality import tagging_quality
 from adadepth.analysis.measure.scoring import token_losses
 from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.data import LabelledData
+from adadepth.data.labelled.contract import TaggedExamples
 from adadepth.evaluation.processes import of_all_processes
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import SequenceScorer
@@ -27,21 +28,21 @@ class TaggingScorer(SequenceScorer):
         model: What is evaluated.
         data: The task.
         groups: The classes of the set.
-        gold: From an example's `index` to the tags of all its words, as class numbers.
+        examples: The set.
     """
 
     def __init__(
-        self, model: DepthModel, data: LabelledData, groups: SequenceClasses, gold: Callable[[int], Sequence[int]]
+        self, model: DepthModel, data: LabelledData, groups: SequenceClasses, examples: TaggedExamples
     ) -> None:
         super().__init__(model, data, groups)
-        self.gold = gold
+        self.examples = examples
         self._tags: dict[int, list[int]] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Keep the tags predicted at the first piece of each word."""
-        labels, predicted = batch["labels"].cpu(), outputs.logits.argmax(dim=-1).cpu()
-        for number, row, tags in zip(batch["index"].tolist(), labels, predicted, strict=True):
-            self._tags[number] = tags[row >= 0].tolist()
+        predicted = outputs.logits.argmax(dim=-1).cpu().numpy()
+        for number, tags in zip(batch["index"].tolist(), predicted, strict=True):
+            self._tags[number] = tags[self.examples.first_pieces(number)].tolist()
 
     def merge(self) -> None:
         """Bring together the tags of all processes."""
@@ -52,7 +53,7 @@ class TaggingScorer(SequenceScorer):
         names = self.data.labels
         predictions, labels = [], []
         for number in sorted(self._tags):
-            gold = self.gold(number)
+            gold = self.examples.gold(number)
             tags = [names[tag] for tag in self._tags[number]]
             labels.append([names[tag] for tag in gold])
             predictions.append(tags + [_OUTSIDE] * (len(gold) - len(tags)))

@@ -123,6 +123,14 @@ class SpeedsUpParameters(Protocol):
 
 
 @runtime_checkable
+class SparesParameters(Protocol):
+    """A model of which some parameters never decay."""
+
+    def no_weight_decay(self) -> set[str]:
+        """Their names."""
+
+
+@runtime_checkable
 class ReadsCachedStates(Protocol):
     """A head on a base whose states may be computed before; its forward takes them as `states`.
 

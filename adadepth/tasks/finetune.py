@@ -123,7 +123,7 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
         if data.problem == "multiple_choice":
             return ChoiceScorer(data)
         if data.problem == "tagging":
-            return TaggingScorer(model, data, classes[name], examples.gold)
+            return TaggingScorer(model, data, classes[name], examples)
         return SequenceScorer(model, data, classes[name])
 
     def start(name: str) -> Evaluation:

@@ -69,9 +69,17 @@ def _precision_flags(trainer: TrainerConfig) -> dict[str, bool]:
 
 
 def choose_precision(trainer: TrainerConfig) -> str:
-    """`bf16` where the GPU supports it, else `fp16` on a GPU, else `fp32`; or what the user asked for."""
-    if trainer.precision != Precision.auto:
+    """`bf16` where the GPU supports it, else `fp16` on a GPU, else `fp32`; or what the user asked for.
+
+    Raises:
+        ConfigError: fp16 is asked for without a GPU.
+    """
+    on_gpu = torch.cuda.is_available() and not trainer.use_cpu
+    if trainer.precision is Precision.fp16 and not on_gpu:
+        # transformers would write fp16 and compute fp32
+        raise ConfigError("trainer.precision=fp16: needs a GPU, and there is none here; use auto, fp32 or bf16")
+    if trainer.precision is not Precision.auto:
         return str(trainer.precision)
-    if trainer.use_cpu or not torch.cuda.is_available():
+    if not on_gpu:
         return "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"

@@ -12,22 +12,24 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from adadepth.config import Optimizer, Schedule, TrainerConfig
-from adadepth.families.contract import SpeedsUpParameters
+from adadepth.families.contract import SparesParameters, SpeedsUpParameters
 
 
 def parameter_groups(
     model: nn.Module, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """Matrices, which decay, and vectors (biases, norms, bare parameters), which do not; by learning rate.
+    """Matrices, which decay, and vectors (biases, norms), which do so only with `decay_vectors`; by learning rate.
 
-    Parameters of the groups in `own` are left to these, which come last.
+    What the model spares never decays. Parameters of the groups in `own` are left to these, which come last.
     """
     taken = {id(parameter) for group in own for parameter in group["params"]}
+    spared = model.no_weight_decay() if isinstance(model, SparesParameters) else set()
     multipliers = model.learning_rate_multipliers() if isinstance(model, SpeedsUpParameters) else {}
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in taken:
-            groups.setdefault((parameter.ndim >= 2, multipliers.get(name, 1.0)), []).append(parameter)
+            decays = name not in spared and (parameter.ndim >= 2 or trainer.decay_vectors)
+            groups.setdefault((decays, multipliers.get(name, 1.0)), []).append(parameter)
     found = [
         {
             "params": groups[decays, multiplier],
@@ -43,7 +45,9 @@ def parameter_groups(
 def build_optimizer(
     model: nn.Module, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()
 ) -> torch.optim.Optimizer:
-    """AdamW, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
+    """AdamW, Adam, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
+
+    Adam (Kingma & Ba 2015) adds the decay to the gradient, so that its moments see it, as recipes older than AdamW did.
 
     The published recipe, which `lamb` follows: decay enters the update before the trust ratio; vectors get neither
     decay nor layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp.
@@ -54,9 +58,10 @@ def build_optimizer(
         "betas": (trainer.adam_beta1, trainer.adam_beta2),
         "eps": trainer.adam_epsilon,
     }
-    if trainer.optimizer == Optimizer.adamw:
+    if trainer.optimizer != Optimizer.lamb:
         fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
-        return torch.optim.AdamW(groups, **common, fused=fused)
+        kind = torch.optim.Adam if trainer.optimizer == Optimizer.adam else torch.optim.AdamW
+        return kind(groups, **common, fused=fused)
 
     from pytorch_optimizer import Lamb
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig, result_hash, result_settings
-from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
+from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, configured, home
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
@@ -47,42 +47,9 @@ def test_glue_tasks_have_their_official_metrics(task: str, metrics: list[str]) -
     assert sorted(configured(f"ponder_{task}").dataset.metrics) == sorted(metrics)
 
 
-def test_the_grid_is_the_published_one() -> None:
-    params = composed("act_cola", "sweep=glue").hydra.sweeper.params
-    assert params == {"trainer.learning_rate": "5e-5,3e-5,2e-5", "trainer.per_device_train_batch_size": "16,32"}
-    trainer = configured("act_cola").trainer
-    assert (trainer.optimizer, trainer.num_train_epochs, trainer.warmup_steps) == ("lamb", 4, 200)
-
-
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids="=".join)
 def test_every_option_says_what_it_is(group: str, option: str) -> None:
     assert any(line.startswith("# ") for line in (CONFIGS / group / f"{option}.yaml").read_text().splitlines())
-
-
-@pytest.mark.parametrize(("root", "iterations", "penalty"), [
-    ("act_tiny", 6, 1e-3), ("act_small", 12, 5e-4), ("act_base", 24, 2.5e-4),
-])  # fmt: skip
-def test_the_three_models_have_the_papers_geometry(root: str, iterations: int, penalty: float) -> None:
-    model = configured(root).model
-    geometry = (model.hidden_size, model.embedding_size, model.intermediate_size, model.num_attention_heads)
-    assert geometry == (768, 128, 3072, 12)
-    assert (model.num_hidden_layers, model.act_penalty) == (iterations, penalty)
-    assert (model.penalty_reduction, model.cap_remainder, model.state_rule) == ("sum_tokens", "reference", "single")
-
-
-@pytest.mark.parametrize(("phase", "length", "updates", "rate", "warmup", "batch", "accumulation"), [
-    (1, 128, 112_500, 1.76e-3, 3125, 64, 64), (2, 512, 12_500, 2.75e-4, 312, 128, 32),
-])  # fmt: skip
-def test_the_two_phases_are_the_published_recipe(
-    phase: int, length: int, updates: int, rate: float, warmup: int, batch: int, accumulation: int
-) -> None:
-    config = configured("act_base", f"trainer=albert_phase{phase}", "dataset=wikipedia_bookcorpus", "tokenizer=albert")
-    trainer = config.trainer
-    assert (config.dataset.sequence_length, config.dataset.masking.max_predictions) == (length, 20)
-    assert (trainer.max_steps, trainer.learning_rate, trainer.warmup_steps) == (updates, rate, warmup)
-    assert (trainer.per_device_train_batch_size, trainer.gradient_accumulation_steps) == (batch, accumulation)
-    assert (trainer.optimizer, trainer.schedule) == ("lamb", "reference_linear")
-    assert (trainer.weight_decay, trainer.adam_epsilon, trainer.max_grad_norm) == (0.01, 1e-6, 1.0)
 
 
 def test_the_command_line_wins_over_a_preset_of_another_group() -> None:

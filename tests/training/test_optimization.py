@@ -24,17 +24,21 @@ def test_groups_hold_every_parameter_once_and_decay_only_matrices():
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.01, 0.0)
 
 
-def test_the_distribution_over_layers_has_its_own_rate_and_no_decay():
+@pytest.mark.parametrize("decay_vectors", [False, True])
+def test_the_distribution_over_layers_has_its_own_rate_and_no_decay(decay_vectors):
     base = BertConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8
     )  # fmt: skip
     model = AdaLayersForSequenceClassification(
         AdaLayersConfig(base_config=base, project_dim=8, attention_heads_num=2, distribution_lr_multiplier=5.0)
     )
-    groups = parameter_groups(model, TrainerConfig(learning_rate=1e-3, weight_decay=0.01))
+    settings = TrainerConfig(learning_rate=1e-3, weight_decay=0.01, decay_vectors=decay_vectors)
+    groups = parameter_groups(model, settings)
     (own,) = [group for group in groups if group["lr"] != 1e-3]
     assert (own["lr"], own["weight_decay"]) == (5e-3, 0.0)
     assert [id(parameter) for parameter in own["params"]] == [id(model.distribution)]
+    spared = {id(p) for group in groups if not group["weight_decay"] for p in group["params"]}
+    assert (id(model.logits.bias) in spared) is not decay_vectors
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert sorted(id(p) for group in groups for p in group["params"]) == sorted(map(id, trained))
     assert not {id(p) for p in model.model.parameters()} & {id(p) for p in trained}
@@ -67,6 +71,37 @@ def test_lamb_is_the_published_recipe():
     bias = plain_lamb(start[1], [step[1] for step in gradients], 0.01, adapts=False, decay=0.0)
     torch.testing.assert_close(model.weight.detach(), weight, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(model.bias.detach(), bias, atol=1e-5, rtol=1e-5)
+
+
+def plain_adam(weight, gradients, lr, decay, betas=(0.9, 0.999), eps=1e-8):
+    """Kingma & Ba 2015, algorithm 1, of the gradient of the loss and of decay / 2 |w|^2."""
+    m, v = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step, gradient in enumerate(gradients, 1):
+        gradient = gradient + decay * weight
+        m = betas[0] * m + (1 - betas[0]) * gradient
+        v = betas[1] * v + (1 - betas[1]) * gradient**2
+        weight = weight - lr * m / (1 - betas[0] ** step) / ((v / (1 - betas[1] ** step)).sqrt() + eps)
+    return weight
+
+
+@pytest.mark.parametrize("decay_vectors", [False, True])
+def test_adam_adds_decay_to_the_gradient(decay_vectors):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    start = [p.detach().clone() for p in model.parameters()]
+    settings = TrainerConfig(
+        optimizer=Optimizer.adam, learning_rate=0.01, weight_decay=0.1, adam_epsilon=1e-8, decay_vectors=decay_vectors
+    )
+    optimizer = build_optimizer(model, settings)
+    gradients = [[torch.randn_like(p) for p in model.parameters()] for _ in range(5)]
+    for step in gradients:
+        for parameter, gradient in zip(model.parameters(), step, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+    weight = plain_adam(start[0], [step[0] for step in gradients], 0.01, 0.1)
+    bias = plain_adam(start[1], [step[1] for step in gradients], 0.01, 0.1 if decay_vectors else 0.0)
+    torch.testing.assert_close(model.weight.detach(), weight, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(model.bias.detach(), bias, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,10 @@ class RowNumbers(Dataset[dict[str, Any]]):
         """Return what the examples of a tagging task say."""
         return self.examples.gold(index)  # type: ignore[attr-defined, no-any-return]
 
+    def first_pieces(self, index: int) -> np.ndarray:
+        """Return what the examples of a tagging task say."""
+        return self.examples.first_pieces(index)  # type: ignore[attr-defined, no-any-return]
+
 
 @dataclass(frozen=True)
 class FeatureReader:

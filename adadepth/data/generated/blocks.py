@@ -73,6 +73,10 @@ class DrawnTags(DrawnExamples):
         tags: list[int] = labels[labels >= 0].tolist()
         return tags
 
+    def first_pieces(self, index: int) -> np.ndarray:
+        """Return where an example's labelled tokens stand, (labelled,)."""
+        return np.flatnonzero(self[index]["labels"] >= 0)
+
 
 def symbol_ids(numbers: np.ndarray) -> np.ndarray:
     """Return the token ids, int64, of symbols of a `symbol_tokenizer` given by their numbers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 Examples = Dataset[dict[str, Any]]
 Picture = Literal["cells", "chains"]
 Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice"]
+
+
+class TaggedExamples(Protocol):
+    """A set of sequences with a tag a word, or a labelled token."""
+
+    def gold(self, index: int) -> list[int]:
+        """Return the tags of all words of an example, also of those that its sequence has no room for."""
+
+    def first_pieces(self, index: int) -> np.ndarray:
+        """Return where in an example's sequence its words begin, those that it has no room for left out, (words,)."""
 
 
 @dataclass(frozen=True)

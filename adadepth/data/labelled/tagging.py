@@ -1,11 +1,12 @@
 """Tagging: a label for every word of a sentence, e.g. named entities or parts of speech.
 
-A word may be several tokens. Its first one carries the label, the others and the special tokens none.
+A word may be several tokens. Its first one carries the label; the others carry none, or with `labelled_pieces=all` the
+same, where that begins an entity the one that continues it. Special tokens carry none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.words import TaggedStore, open_tagged, write_tagged
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
+from adadepth.errors import DataError
 
 if TYPE_CHECKING:
     from adadepth.config import TaggingConfig, TokenizerConfig
@@ -34,7 +36,17 @@ class TaggingExamples(StoredExamples[TaggedStore]):
     """Some sentences of a store; the same in every epoch.
 
     An example has ``labels`` (S,) int64 and ``index``, its place in this set.
+
+    Args:
+        store: See `StoredExamples`.
+        rows: See there.
+        layout: See there.
+        later: The label of a word's later pieces for every label of its first one, (labels,) int64.
     """
+
+    def __init__(self, store: TaggedStore, rows: np.ndarray, layout: Layout, later: np.ndarray) -> None:
+        super().__init__(store, rows, layout)
+        self.later = later
 
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each sequence, (examples,) int64."""
@@ -44,18 +56,31 @@ class TaggingExamples(StoredExamples[TaggedStore]):
         index = epoch_and_index(item)[1]
         row = int(self.rows[index])
         tokens, starts = self.store.pieces(row)
-        pieces = np.full(len(tokens), IGNORE)
-        pieces[starts] = self.store.tags_of(row)
+        tags = self.store.tags_of(row)
+        pieces = np.repeat(self.later[tags], np.diff(starts, append=len(tokens)))
+        pieces[starts] = tags
         example = self.layout.build([tokens])
-        ordinary = example["special_tokens_mask"] == 0
-        labels = np.full(len(ordinary), IGNORE, dtype=np.int64)
-        labels[ordinary] = pieces[: ordinary.sum()]
+        ordinary = _ordinary(example)
+        labels = np.full(len(example["input_ids"]), IGNORE, dtype=np.int64)
+        labels[ordinary] = pieces[: len(ordinary)]
         return {**example, "labels": labels, "index": index}
+
+    def first_pieces(self, index: int) -> np.ndarray:
+        """Return where in an example's sequence its words begin, those that it has no room for left out, (words,)."""
+        tokens, starts = self.store.pieces(int(self.rows[index]))
+        ordinary = _ordinary(self.layout.build([tokens]))
+        places: np.ndarray = ordinary[starts[starts < len(ordinary)]]
+        return places
 
     def gold(self, index: int) -> list[int]:
         """Return the tags of all words of an example, also of those that its sequence has no room for."""
         tags: list[int] = self.store.tags_of(int(self.rows[index])).tolist()
         return tags
+
+
+def _ordinary(example: dict[str, Any]) -> np.ndarray:
+    """Return where in a sequence its tokens are that are not special."""
+    return np.flatnonzero(example["special_tokens_mask"] == 0)
 
 
 def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
@@ -84,7 +109,8 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
             return open_tagged(cached_folder(root, f"tagged-{key}", read))
 
         stores = {split: store(table) for split, table in tables.items()}
-    make = partial(TaggingExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens))
+    later = later_labels(names) if dataset.labelled_pieces == "all" else np.full(len(names), IGNORE)
+    make = partial(TaggingExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens), later=later)
     training, evaluation, _ = split_examples(dataset, tables, stores, make)
     about = {"path": tokenizer.path, "vocab_size": len(words)}
     summary = describe_data(dataset, about, partial(_describe, names=names), training, evaluation)
@@ -92,6 +118,19 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
     return LabelledData(
         training, dict(evaluation), {}, words, collate, summary, "tagging", names, tuple(dataset.metrics)
     )
+
+
+def later_labels(names: Sequence[str]) -> np.ndarray:
+    """Return the label of a word's later pieces for every label of its first one: I-X after B-X, else the same.
+
+    Raises:
+        DataError: There is a B-X without its I-X.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    continued = [f"I-{name[2:]}" if name.startswith("B-") else name for name in names]
+    if missing := [name for name in continued if name not in numbers]:
+        raise DataError(f"dataset.labelled_pieces=all: there is a tag B-{missing[0][2:]} and no {missing[0]}")
+    return np.array([numbers[name] for name in continued])
 
 
 def _sentences(table: Table, column: str, limit: int | None) -> Iterator[str]:

@@ -133,6 +133,10 @@ class AdaLayersModel(OnBaseModel):
         """The distribution may learn faster than the rest."""
         return {"distribution": self.config.distribution_lr_multiplier}
 
+    def no_weight_decay(self) -> set[str]:
+        """Decay would draw the distribution to a uniform one."""
+        return {"distribution"}
+
     def set_step(self, step: int, total: int | None = None) -> None:
         """Tell the model how many optimiser steps it has had, for `cutoff_warmup_steps`; a loaded one is past them.
 

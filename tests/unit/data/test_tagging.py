@@ -106,6 +106,40 @@ def test_every_awkward_word_has_one_label(tmp_path: Path, kind: str) -> None:
     assert labels[labels >= 0].tolist() == data.train.gold(0) == list(range(len(AWKWARD)))
 
 
+def tags_by_piece(words: list[str], tags: list[int], tokenizer_: PreTrainedTokenizerFast) -> list[int]:
+    """The plain loop where every piece of a word has a label: B-X (odd) is followed by I-X, the next number."""
+    labels, seen = [], None
+    for word in tokenizer_(words, is_split_into_words=True).word_ids():
+        tag = -100 if word is None else tags[word]
+        labels.append(tag + 1 if word == seen and tag % 2 == 1 else tag)
+        seen = word
+    return labels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("room", [32, 6])
+def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: int) -> None:
+    sentences, tags = [["unhappily", "they", "said", "naïve"], ["stop"]], [["B-PER", "I-PER", "O", "B-PER"], ["O"]]
+    path = write(tmp_path / "in", train=rows(sentences, tags), validation=rows(sentences, tags))
+    data = load(tmp_path, path, kind, labelled_pieces="all", sequence_length=room, labels=NAMES)
+    firsts = load(tmp_path, path, kind, sequence_length=room, labels=NAMES)
+    library = tokenizer(kind, add_prefix_space=True)
+    for index in range(2):
+        numbers = data.train.gold(index)
+        whole, found = tags_by_piece(sentences[index], numbers, library), data.train[index]["labels"].tolist()
+        assert found == (whole if len(whole) <= room else [*whole[: room - 1], whole[-1]])
+        expected = np.flatnonzero(firsts.train[index]["labels"] >= 0)
+        assert data.train.first_pieces(index).tolist() == expected.tolist()
+    assert (data.train[0]["labels"] >= 0).sum() > (firsts.train[0]["labels"] >= 0).sum()
+
+
+def test_a_beginning_needs_its_continuation(tmp_path: Path) -> None:
+    content = rows([["a", "cat"]], [["O", "B-PER"]])
+    path = write(tmp_path / "in", train=content, validation=content)
+    with pytest.raises(DataError, match=r"dataset.labelled_pieces=all: there is a tag B-PER and no I-PER"):
+        load(tmp_path, path, labelled_pieces="all", labels=["O", "B-PER"])
+
+
 def test_words_beyond_the_sequence_are_cut_but_not_forgotten(tmp_path: Path) -> None:
     content = rows([["cat"] * 30, ["cat"] * 6], [[0, 1] * 15, [1] * 6])
     path = write(tmp_path / "in", train=content, validation=content)

@@ -1,0 +1,189 @@
+"""What the four originals published of their settings, beside what the shipped configurations say.
+
+The figures are read from papers and repositories, by hand; the docs pages of the families give the reasons
+where a configuration differs on purpose, and those keys are not listed here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from tests.configs.support import composed, configured
+
+ROBERTA, BART = "FacebookAI/roberta-large", "facebook/bart-large-cnn"
+
+# --- ACT-ALBERT: Simoulin & Crabbé 2021, table of models, pretraining and fine-tuning notebooks
+
+_ACT_GEOMETRY = {
+    "model.embedding_size": 128, "model.hidden_size": 768, "model.num_attention_heads": 12,
+    "model.intermediate_size": 3072, "model.max_position_embeddings": 512, "model.hidden_act": "gelu_new",
+    "model.act_epsilon": 0.01, "model.penalty_reduction": "sum_tokens", "model.cap_remainder": "reference",
+    "model.state_rule": "single", "model.halting_input": "block_output", "model.halt_bias_init": 0.0,
+    "model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+_ACT_OPTIMISER = {
+    "trainer.optimizer": "lamb", "trainer.schedule": "reference_linear", "trainer.adam_beta1": 0.9,
+    "trainer.adam_beta2": 0.999, "trainer.adam_epsilon": 1e-6, "trainer.weight_decay": 0.01,
+    "trainer.max_grad_norm": 1.0, "dataset.masking.max_predictions": 20, "dataset.short_sequence_probability": 0.1,
+    "dataset.masking.probability": 0.15,
+}  # fmt: skip
+_WIKIPEDIA = ("dataset=wikipedia_bookcorpus", "tokenizer=albert")
+_ACT = {
+    ("act_tiny",): _ACT_GEOMETRY | {"model.num_hidden_layers": 6, "model.act_penalty": 1e-3},
+    ("act_small",): _ACT_GEOMETRY | {"model.num_hidden_layers": 12, "model.act_penalty": 5e-4},
+    ("act_base",): _ACT_GEOMETRY | {"model.num_hidden_layers": 24, "model.act_penalty": 2.5e-4},
+    ("act_base", "trainer=albert_phase1", *_WIKIPEDIA): _ACT_OPTIMISER | {
+        "dataset.sequence_length": 128, "trainer.max_steps": 112_500, "trainer.learning_rate": 1.76e-3,
+        "trainer.warmup_steps": 3125, "trainer.per_device_train_batch_size": 64,
+        "trainer.gradient_accumulation_steps": 64,
+    },
+    ("act_base", "trainer=albert_phase2", *_WIKIPEDIA): _ACT_OPTIMISER | {
+        "dataset.sequence_length": 512, "trainer.max_steps": 12_500, "trainer.learning_rate": 2.75e-4,
+        "trainer.warmup_steps": 312, "trainer.per_device_train_batch_size": 128,
+        "trainer.gradient_accumulation_steps": 32,
+    },
+    ("act_cola",): {
+        "trainer.optimizer": "lamb", "trainer.num_train_epochs": 4, "trainer.warmup_steps": 200,
+        "dataset.sequence_length": 128, "model.classifier_dropout_prob": 0.1,
+    },
+}  # fmt: skip
+
+# --- PonderALBERT: Banino et al. 2021; PALBERT, PABEE and PonderNet over ALBERT: Balagansky & Gavrilov 2022, README
+
+_PALBERT = {
+    "trainer.optimizer": "adam", "trainer.schedule": "constant", "trainer.warmup_steps": 0,
+    "trainer.learning_rate": 1e-5, "trainer.weight_decay": 0, "trainer.adam_beta1": 0.9, "trainer.adam_beta2": 0.999,
+    "trainer.adam_epsilon": 1e-8, "trainer.max_grad_norm": 0, "trainer.num_train_epochs": 25,
+    "trainer.per_device_train_batch_size": 32, "trainer.early_stopping_patience": 5,
+    "trainer.metric_for_best_model": "eval_score", "dataset.sequence_length": 128,
+    "model.pretrained": "albert/albert-base-v2", "model.hidden_dropout_prob": 0.0,
+    "model.attention_probs_dropout_prob": 0.0, "model.classifier_dropout_prob": 0.1,
+}  # fmt: skip
+_PONDER = {
+    ("ponder_rte", "model=palbert_pretrained", "trainer=palbert"): _PALBERT | {
+        "model.readout": "pooler", "model.halting_head": "linear_cat", "model.halting_head_layers": 3,
+        "model.kl_penalty_factor": 0.5, "model.kl_direction": "prior_posterior", "model.prior": "geometric",
+        "model.exit_rule": "quantile:0.5",
+    },
+    ("ponder_rte", "model=pondernet_pretrained", "trainer=palbert"): _PALBERT | {
+        "model.readout": "pooler", "model.halting_head": "linear", "model.halting_head_layers": 1,
+        "model.kl_penalty_factor": 0.5, "model.kl_direction": "prior_posterior", "model.exit_rule": "sample",
+    },
+    ("ponder_rte", "model=pabee_pretrained", "trainer=palbert"): _PALBERT | {
+        "model.exit_rule": "patience:6", "model.exit_weights": "linear",
+    },
+    ("ponder_rte",): {
+        "model.readout": "tokens", "model.halting_head": "mlp", "model.head_size": 128, "model.prior": "geometric",
+        "model.kl_penalty_factor": 0.01, "model.kl_direction": "posterior_prior",
+    },
+    ("ponder_parity",): {
+        "dataset.size": 96, "dataset.train_ones": [1, 48],
+        "dataset.extrapolation_ones": [49, 96],
+    },
+}  # fmt: skip
+
+# --- Adalayers: Dremov 2024, configs/ of the repository. Its entropy is divided by the layers that it mixes.
+
+_ADALAYERS = {
+    "model.base_model": ROBERTA, "model.project_dim": 64, "model.attention_heads_num": 16,
+    "model.attention_dropout_prob": 0.3, "model.lambda_distribution_entropy": 0.0, "model.alpha_distribution": 64,
+    "model.distribution_cutoff": 0.0, "model.add_pos_embeddings": False, "model.classes_weights": None,
+    "model.freeze_base_model": True, "dataset.sequence_length": 512, "trainer.optimizer": "adam",
+    "trainer.learning_rate": 1e-4, "trainer.weight_decay": 0, "trainer.decay_vectors": True,
+    "trainer.adam_beta1": 0.9, "trainer.adam_beta2": 0.999, "trainer.adam_epsilon": 1e-8, "trainer.max_grad_norm": 0,
+    "trainer.schedule": "plateau", "trainer.warmup_steps": 0, "trainer.plateau_patience": 5,
+    "trainer.plateau_min_lr": 1e-6, "trainer.early_stopping_patience": 10, "trainer.early_stopping_threshold": 0,
+    "trainer.num_train_epochs": 32,
+}  # fmt: skip
+_BART = {"model.base_model": BART, "dataset.sequence_length": 1024}
+_HELD_OUT = {"dataset.held_out": 0.1, "dataset.evaluation_splits": ["held_out", "validation"]}
+_IMDB = _ADALAYERS | {
+    "model.alpha_distribution": 70, "model.distribution_cutoff": 0.005, "trainer.weight_decay": 1e-3,
+    "trainer.per_device_train_batch_size": 400, "trainer.num_train_epochs": 128,
+    "trainer.metric_for_best_model": "eval_f1_macro", "dataset.held_out": 0.1,
+    "dataset.evaluation_splits": ["held_out", "test"],
+}  # fmt: skip
+_COLA = _ADALAYERS | _HELD_OUT | {
+    "model.attention_heads_num": 8, "model.distribution_cutoff": 0.01, "model.add_pos_embeddings": True,
+    "trainer.per_device_train_batch_size": 600, "trainer.num_train_epochs": 256, "trainer.plateau_patience": 25,
+    "trainer.early_stopping_patience": 30, "trainer.metric_for_best_model": "eval_f1_macro",
+}  # fmt: skip
+_CONLL = _ADALAYERS | {
+    "model.project_dim": 128, "model.attention_heads_num": 8, "model.attention_dropout_prob": 0.2,
+    "model.attention_layers_num": 1, "model.dim_feedforward": 2048, "model.alpha_distribution": 128,
+    "model.lambda_distribution_entropy": 1e-3 / 24, "model.distribution_cutoff": 0.01,
+    "model.add_pos_embeddings": True, "model.focal_loss_enabled": False,
+    "model.classes_weights":
+        [0.0292, 0.12183, 0.11771, 0.12196, 0.11923, 0.1215697, 0.121895, 0.123348, 0.1232325],
+    "dataset.labelled_pieces": "all", "dataset.evaluation_splits": ["validation", "test"],
+    "trainer.weight_decay": 1e-3, "trainer.per_device_train_batch_size": 356, "trainer.num_train_epochs": 256,
+    "trainer.plateau_patience": 16, "trainer.early_stopping_patience": 40, "trainer.early_stopping_threshold": 1e-3,
+}  # fmt: skip
+_ADALAYERS_ROOTS = {
+    ("adalayers_imdb",): _IMDB,
+    ("adalayers_imdb_bart",): _IMDB | _BART | {
+        "model.attention_dropout_prob": 0.005, "trainer.per_device_train_batch_size": 196,
+    },
+    ("adalayers_imdb_single_pick",): _IMDB | {"model.pick_one_layer_only": -1},
+    ("adalayers_cola",): _COLA,
+    ("adalayers_cola_bart",): _COLA | _BART | {
+        "model.attention_dropout_prob": 0.1, "trainer.per_device_train_batch_size": 900,
+        "trainer.plateau_patience": 16, "trainer.early_stopping_patience": 32,
+    },
+    ("adalayers_cola_single_pick",): _COLA | {
+        "model.pick_one_layer_only": -1, "model.project_dim": 128, "model.attention_dropout_prob": 0.1,
+        "trainer.plateau_patience": 32, "trainer.early_stopping_patience": 64,
+    },
+    ("adalayers_conll",): _CONLL,
+    ("adalayers_conll_bart",): _CONLL | _BART | {
+        "model.lambda_distribution_entropy": 1e-3 / 13, "model.classes_weights": None,
+    },
+    ("adalayers_conll_single_pick",): _CONLL | {"model.pick_one_layer_only": -1},
+    ("adalayers_rte",): _ADALAYERS | _HELD_OUT | {
+        "model.attention_heads_num": 8, "model.alpha_distribution": 256,
+        "model.lambda_distribution_entropy": 1e-3 / 24, "trainer.per_device_train_batch_size": 256,
+        "trainer.num_train_epochs": 128, "trainer.plateau_patience": 10,
+        "trainer.metric_for_best_model": "eval_score",
+    },
+    ("adalayers_cola", "model=adalayers_bert_base"): {
+        "model.base_model": "google-bert/bert-base-cased", "model.project_dim": 128,
+        "model.lambda_distribution_entropy": 0.1 / 13,
+    },
+}  # fmt: skip
+
+# --- PAR-XL: base_model.sh and train.py of the original implementation, at its own choices
+
+_PAR = {
+    ("par_wikitext2", "preset=seed"): {
+        "model.hidden_size": 128, "model.num_hidden_layers": 6, "model.num_attention_heads": 4,
+        "model.intermediate_size": 512, "model.memory_length": 16, "model.cutoffs": [250, 2500],
+        "model.proj_factor": 4, "model.hidden_dropout_prob": 0.1, "model.attention_scale": "linear",
+        "model.attention_out_act": "relu", "model.share_position_bias": False, "model.projection_bias": True,
+        "model.softmax_bias": True, "model.layer_norm_eps": 1e-3, "search.method": "joint", "search.path": "soft",
+        "search.straight_through": False, "search.tau_start": 1.0, "search.tau_end": 0.1,
+        "dataset.sequence_length": 32, "dataset.append_eos": False, "tokenizer.kind": "unigram",
+        "tokenizer.vocab_size": 12_000, "tokenizer.lowercase": True, "tokenizer.symbols": ["@-@"],
+        "trainer.learning_rate": 1e-4, "trainer.warmup_steps": 4000, "trainer.schedule": "cosine",
+        "trainer.adam_epsilon": 1e-7, "trainer.weight_decay": 0, "trainer.max_grad_norm": 0,
+        "trainer.per_device_train_batch_size": 32, "trainer.max_steps": 56_500,
+    },
+}  # fmt: skip
+
+PUBLISHED: dict[tuple[str, ...], dict[str, Any]] = _ACT | _PONDER | _ADALAYERS_ROOTS | _PAR
+
+
+@pytest.mark.parametrize("experiment", PUBLISHED, ids=" ".join)
+def test_a_shipped_configuration_says_what_its_original_did(experiment: tuple[str, ...]) -> None:
+    config = OmegaConf.structured(configured(*experiment))
+    found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in PUBLISHED[experiment]}
+    for key, published in PUBLISHED[experiment].items():
+        expected = pytest.approx(published, rel=0.05) if key.endswith("entropy") else published
+        assert found[key] == expected, key
+
+
+def test_the_grid_is_the_published_one() -> None:
+    params = composed("act_cola", "sweep=glue").hydra.sweeper.params
+    assert params == {"trainer.learning_rate": "5e-5,3e-5,2e-5", "trainer.per_device_train_batch_size": "16,32"}
