@@ -15,6 +15,7 @@ Shape legend: B batch, T tokens, K units, A units that still run, H width, N ste
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,9 +24,9 @@ from torch import Tensor
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
 from adadepth.families.albert_act.modeling import AlbertActModel, Start
-from adadepth.families.albert_act.outputs import TaskOutput
+from adadepth.families.albert_act.ragged import Packed
 from adadepth.families.albert_act.readouts import Read
-from adadepth.families.albert_act.recurrence import Dense, Packed, Places, Recurrence
+from adadepth.families.albert_act.recurrence import AlbertActTransformer, Places
 from adadepth.families.shared.steps import StepsAndExits, rule_of, run_steps, unit_fields
 from adadepth.halting.act import act_hazard
 from adadepth.halting.active_set import take
@@ -54,31 +55,31 @@ def exit_rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
 
 def predict_steps(
     model: AlbertActModel,
-    inputs: tuple[Tensor | None, ...],
-    chosen: Tensor | None,
+    inputs: Sequence[Tensor | None],
     read: Read,
-    *,
     rule: ExitRule,
-    run_all: bool,
+    *,
+    chosen: Tensor | None = None,
     by_sequence: bool = False,
-    generator: torch.Generator | None = None,
+    run_all: bool,
+    generator: torch.Generator | None,
     options: dict[str, Any],
-) -> TaskOutput:
+) -> dict[str, Any]:
     """Step until every unit has exited; predictions of the units, without a loss.
 
     Args:
         model: The encoder.
         inputs: The first five arguments of its forward pass.
-        chosen: Which tokens are units, boolean, (B, T); None for all real ones, and for whole sequences.
         read: The task's head, (K, H) to (K, C).
         rule: Lets units exit.
-        run_all: Whether all tokens run all steps, and the rule decides afterwards on what was read.
+        chosen: Which tokens are units, boolean, (B, T); None for all real ones, and for whole sequences.
         by_sequence: Whether units are whole sequences, read at their first token.
+        run_all: Whether all tokens run all steps, and the rule decides afterwards on what was read.
         generator: For rules that draw.
         options: For the attention implementation.
 
     Returns:
-        What `unit_fields` says, and the trace of all tokens.
+        Fields of the output: what `unit_fields` says, and the trace of all tokens.
     """
     start = model.start(*inputs)
     rows, length = start.valid.shape
@@ -95,7 +96,7 @@ def predict_steps(
         max_depth=model.config.max_steps,
         execution=Execution(len(steps.rows), computed=steps.computed),
     )
-    return TaskOutput(trace=trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length)))
+    return {"trace": trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
 
 
 def _stepper(
@@ -105,13 +106,9 @@ def _stepper(
     # A mean over a sequence's tokens needs all of them.
     needs_all = model.config.halting_scope == "sequence" and not by_sequence
     kernel = None if needs_all else model.ragged_kernel(start.valid)
-    places: Places
-    if kernel is None:
-        places = Dense(start.valid, start.mask, options)
-    else:
-        places = Packed(start.valid, start.mask, options, kernel)
-    state = model.encoder.embedding_hidden_mapping_in(start.embedded)
-    return ActStepper(model.encoder.recurrence, places, state, slots, read, by_sequence=by_sequence)
+    where = (start.valid, start.mask, options)
+    places = Places(*where) if kernel is None else Packed(*where, kernel)
+    return ActStepper(model.encoder, places, start.state, slots, read, by_sequence=by_sequence)
 
 
 class ActStepper:
@@ -120,7 +117,7 @@ class ActStepper:
     A unit is a token, or a whole sequence, which is read at its first token and whose tokens exit together.
 
     Args:
-        recurrence: What a step does.
+        encoder: What a step does.
         places: Of the batch's tokens: all positions, or packed ones, which leave as their units exit.
         state: x_0, (B, T, H).
         slots: b T + t of the token at which each unit is read, ascending, (A,).
@@ -135,10 +132,17 @@ class ActStepper:
     """
 
     def __init__(
-        self, recurrence: Recurrence, places: Places, state: Tensor, slots: Tensor, read: Read, *, by_sequence: bool
+        self,
+        encoder: AlbertActTransformer,
+        places: Places,
+        state: Tensor,
+        slots: Tensor,
+        read: Read,
+        *,
+        by_sequence: bool,
     ) -> None:
-        self._recurrence, self._places = recurrence, places
-        self._stream = recurrence.stream(places.pick(state))
+        self._encoder, self._places = encoder, places
+        self._stream = encoder.stream(places.pick(state))
         self._running = self._valid = places.valid
         self._slots, self._read, self._by_sequence = slots, read, by_sequence
         self._accumulated = torch.zeros(slots.shape, device=slots.device)
@@ -154,8 +158,8 @@ class ActStepper:
     def advance(self) -> tuple[Tensor, Tensor]:
         """Apply the block once and read: logits (A, C), and halting logits (A,) of which the halting sum is the cdf."""
         running = self._places.pick(self._running)
-        output, probability = self._recurrence.propose(self._stream, self._places)
-        self._stream = self._recurrence.advance(self._stream, output, probability * running, running)
+        output, probability = self._encoder.propose(self._stream, self._places)
+        self._stream = self._encoder.advance(self._stream, output, probability * running, running)
         self.updates += self._running
         positions = self._places.find(self._slots)
         logits = self._read(take(self._stream.state.flatten(0, -2), positions))
