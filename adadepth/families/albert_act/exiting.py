@@ -16,7 +16,7 @@ Shape legend: B batch, T tokens, K units, A units that still run, H width, N ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -37,12 +37,70 @@ from adadepth.halting.trace import DepthTrace, Execution
 SIGNALS = frozenset({"logits", "halting"})
 
 
-def exit_rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
-    """The exit rule of a call; None is the model's own threshold, or its fixed depth.
+class ReadHead(StepsAndExits, Protocol):
+    """A head that can be read after every step.
+
+    Attributes:
+        albert: The base model.
+    """
+
+    albert: AlbertActModel
+
+    def read(self, state: Tensor) -> Tensor:
+        """Logits from the states at which units are read, (K, H) to (K, C)."""
+        ...
+
+
+def predict_steps(
+    model: ReadHead,
+    inputs: Sequence[Tensor | None],
+    rule: str | ExitRule | None,
+    run_all: bool,
+    generator: torch.Generator | None,
+    options: dict[str, Any],
+    *,
+    chosen: Tensor | None = None,
+    by_sequence: bool = False,
+) -> dict[str, Any]:
+    """Step until every unit has exited; predictions of the units, without a loss.
+
+    Args:
+        model: What is read.
+        inputs: The first five arguments of its forward pass.
+        rule: Lets units exit; None is the model's own threshold, or its fixed depth.
+        run_all: Whether all tokens run all steps, and the rule decides afterwards on what was read.
+        generator: For rules that draw.
+        options: For the attention implementation.
+        chosen: Which tokens are units, boolean, (B, T); None for all real ones, and for whole sequences.
+        by_sequence: Whether units are whole sequences, read at their first token.
+
+    Returns:
+        Fields of the output: what `unit_fields` says, and the trace of all tokens.
 
     Raises:
         ConfigError: If there is no such rule, or the model cannot follow it.
     """
+    rule, albert = _rule_of(model, rule), model.albert
+    start = albert.start(*inputs)
+    rows, length = start.valid.shape
+    if by_sequence:
+        slots = torch.arange(rows, device=start.valid.device) * length
+    else:
+        slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
+    places = _places(albert, start, by_sequence, options)
+    stepper = ActStepper(albert.encoder, places, start.state, slots, model.read, by_sequence=by_sequence)
+    steps = run_steps(stepper, rule, max_steps=model.max_updates, run_all=run_all, generator=generator)
+    trace = DepthTrace(
+        unit="token",
+        updates=stepper.updates,
+        valid=start.valid,
+        max_depth=model.max_updates,
+        execution=Execution(len(steps.rows), computed=steps.computed),
+    )
+    return {"trace": trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
+
+
+def _rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
     config: AlbertActConfig = model.config
     if config.state_rule not in FREEZING_RULES:
         raise ConfigError(
@@ -53,62 +111,13 @@ def exit_rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
     return rule_of(model, own if rule is None else rule)
 
 
-def predict_steps(
-    model: AlbertActModel,
-    inputs: Sequence[Tensor | None],
-    read: Read,
-    rule: ExitRule,
-    *,
-    chosen: Tensor | None = None,
-    by_sequence: bool = False,
-    run_all: bool,
-    generator: torch.Generator | None,
-    options: dict[str, Any],
-) -> dict[str, Any]:
-    """Step until every unit has exited; predictions of the units, without a loss.
-
-    Args:
-        model: The encoder.
-        inputs: The first five arguments of its forward pass.
-        read: The task's head, (K, H) to (K, C).
-        rule: Lets units exit.
-        chosen: Which tokens are units, boolean, (B, T); None for all real ones, and for whole sequences.
-        by_sequence: Whether units are whole sequences, read at their first token.
-        run_all: Whether all tokens run all steps, and the rule decides afterwards on what was read.
-        generator: For rules that draw.
-        options: For the attention implementation.
-
-    Returns:
-        Fields of the output: what `unit_fields` says, and the trace of all tokens.
-    """
-    start = model.start(*inputs)
-    rows, length = start.valid.shape
-    if by_sequence:
-        slots = torch.arange(rows, device=start.valid.device) * length
-    else:
-        slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
-    stepper = _stepper(model, start, slots, read, by_sequence, options)
-    steps = run_steps(stepper, rule, max_steps=model.config.max_steps, run_all=run_all, generator=generator)
-    trace = DepthTrace(
-        unit="token",
-        updates=stepper.updates,
-        valid=start.valid,
-        max_depth=model.config.max_steps,
-        execution=Execution(len(steps.rows), computed=steps.computed),
-    )
-    return {"trace": trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
-
-
-def _stepper(
-    model: AlbertActModel, start: Start, slots: Tensor, read: Read, by_sequence: bool, options: dict[str, Any]
-) -> ActStepper:
+def _places(albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]) -> Places:
     """Packed where the model would run ragged."""
     # A mean over a sequence's tokens needs all of them.
-    needs_all = model.config.halting_scope == "sequence" and not by_sequence
-    kernel = None if needs_all else model.ragged_kernel(start.valid)
+    needs_all = albert.config.halting_scope == "sequence" and not by_sequence
+    kernel = None if needs_all else albert.ragged_kernel(start.valid)
     where = (start.valid, start.mask, options)
-    places = Places(*where) if kernel is None else Packed(*where, kernel)
-    return ActStepper(model.encoder, places, start.state, slots, read, by_sequence=by_sequence)
+    return Places(*where) if kernel is None else Packed(*where, kernel)
 
 
 class ActStepper:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.albert_act.exiting import SIGNALS, exit_rule_of, predict_steps
+from adadepth.families.albert_act.exiting import SIGNALS, predict_steps
 from adadepth.families.albert_act.modeling import (
     AlbertActModel,
     AlbertActOutput,
@@ -153,16 +153,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
-            steps = predict_steps(
-                self.albert,
-                inputs,
-                self.read,
-                exit_rule_of(self, exit_rule),
-                run_all=run_all_steps,
-                by_sequence=True,
-                generator=generator,
-                options=kwargs,
-            )
+            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, by_sequence=True)
             return TaskOutput(**steps)
         units = self.units_of(labels, shape_of(inputs))
         outputs = self.encode(inputs, kwargs, units)
@@ -226,16 +217,8 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
-            steps = predict_steps(
-                self.albert,
-                inputs,
-                self.read,
-                exit_rule_of(self, exit_rule),
-                run_all=run_all_steps,
-                chosen=None if labels is None or not run_all_steps else labels >= 0,
-                generator=generator,
-                options=kwargs,
-            )
+            chosen = None if labels is None or not run_all_steps else labels >= 0
+            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, chosen=chosen)
             return TaskOutput(**steps)
         units = self.units_of(labels, shape_of(inputs))
         outputs = self.encode(inputs, kwargs, units)

@@ -185,7 +185,7 @@ class AlbertActTransformer(nn.Module):
 
     def update(self, tokens: Tokens, places: Places, step: int) -> tuple[Tokens, Tensor]:
         """Iteration `step`, counted from 1: the tokens after it, and the probabilities of those that ran, (...)."""
-        running = tokens.halting.running
+        rule, running = self.rule, tokens.halting.running
         output, probability = self.propose(tokens.stream, places)
         halting, weight = act_step(
             tokens.halting,
@@ -195,8 +195,7 @@ class AlbertActTransformer(nn.Module):
             cap_remainder=self.config.cap_remainder if self.fixed_depth is None else "forced",
         )
         stream = self.advance(tokens.stream, output, weight, running)
-        single = self.rule == "single"
-        result = stream.state if single else update_result(self.rule, tokens.result, output, weight)
+        result = stream.state if rule == "single" else update_result(rule, tokens.result, output, weight)
         return Tokens(stream, result, halting), probability * running
 
     def propose(self, stream: Stream, places: Places) -> tuple[Tensor, Tensor]:
