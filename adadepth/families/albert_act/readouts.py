@@ -66,7 +66,8 @@ class Units(NamedTuple):
         slots: b T + t of the tokens that are read, (K,), or (K sequences,) where a unit is several sequences.
         labels: Of the units, (K,), or (K, C) where classes do not exclude each other; none is ignored.
         kind: Of the task, as `adadepth.families.shared.losses.problem_of` names it.
-        sequences: Of how many sequences a unit consists; it runs until the last of them has halted. None: a token.
+        sequences: Of how many sequences a unit consists; it runs until the last of them has halted. None: it is read at
+            one token.
     """
 
     slots: Tensor

@@ -94,10 +94,9 @@ def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
     if kind == CLASSES:
         check_classes(labels, logits.shape[-1])
         return nn.functional.cross_entropy(logits, labels, reduction="none")
-    targets = labels.float().view_as(logits)
     if kind == "regression":
-        return (logits - targets).square().mean(dim=-1)
-    return nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=-1)
+        return (logits - labels.float().view_as(logits)).square().mean(dim=-1)
+    return nn.functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(dim=-1)
 
 
 def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
