@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActForPreTraining
-from adadepth.families.albert_act.modeling import AlbertActMLMHead, AlbertActSOPHead
+from adadepth.families.albert_act.pretraining import AlbertActMLMHead, AlbertActSOPHead
 
 
 class AlbertWithSparseHead(nn.Module):

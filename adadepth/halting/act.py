@@ -23,9 +23,6 @@ from adadepth import choices
 CapRemainder = choices.CapRemainder | str
 StateRule = choices.StateRule | str
 
-CAP_REMAINDERS = tuple(map(str, choices.CapRemainder))
-STATE_RULES = tuple(map(str, choices.StateRule))
-
 
 class ActState(NamedTuple):
     """Halting sums of every unit, float32: the accumulated probability `h`, the remainders `R`, the updates `N`."""
@@ -101,11 +98,6 @@ def update_stream(rule: StateRule, state: Tensor, output: Tensor, weight: Tensor
     if rule == "graves":
         return torch.where(running.unsqueeze(-1), output, state)
     return output
-
-
-def recalled(state: Tensor, first: Tensor | None) -> Tensor:
-    """What the block reads: the state, with `recall` also the embedded input x_0 (Bansal et al. 2022, section 3.1)."""
-    return state if first is None else state + first
 
 
 def update_result(rule: StateRule, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:

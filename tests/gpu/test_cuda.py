@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, ParXLConfig, ParXLSupernet, tasks
-from adadepth.families.albert_act import loops
+from adadepth.families.albert_act.ragged import _REPACK_SAVES
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
 from tests.property.test_ragged import prescribe
@@ -79,7 +79,7 @@ def test_ragged_equals_dense(precision):
             pytest.MonkeyPatch.context() as patch,
             torch.autocast("cuda", precision, enabled=precision != torch.float32),
         ):
-            patch.setitem(loops._REPACK_SAVES, "cuda", 0)
+            patch.setitem(_REPACK_SAVES, "cuda", 0)
             outputs = model(**on_gpu(batch))
         (outputs.last_hidden_state.float() * torch.linspace(-1, 1, 64, device="cuda")).sum().backward()
         found.append((outputs, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))

@@ -17,7 +17,7 @@ from adadepth import (
     AlbertActModel,
 )
 from adadepth.errors import ConfigError
-from adadepth.families.albert_act import loops
+from adadepth.families.albert_act.ragged import _REPACK_SAVES
 from tests.models_support import padded_batch, small_config, spread_depths
 from tests.parity.plain_act import linear, norm, plain_forward
 from tests.property.test_ragged import prescribe, prescribed_probabilities
@@ -37,7 +37,7 @@ WITH_READOUTS = (
 def every_repack():
     """Models this small would never be packed anew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(loops._REPACK_SAVES, "cpu", 0)
+        patch.setitem(_REPACK_SAVES, "cpu", 0)
         yield
 
 

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.halting.act import CAP_REMAINDERS, STATE_RULES, act_step, init_act, update_result, update_stream
+from adadepth.choices import CapRemainder, StateRule
+from adadepth.halting.act import act_step, init_act, update_result, update_stream
 
 PROBABILITIES = st.lists(st.lists(st.floats(0.0, 1.0, width=32), min_size=5, max_size=5), min_size=1, max_size=7).map(
     lambda rows: torch.tensor(rows, dtype=torch.float32)
@@ -41,7 +42,7 @@ def brute_force(row, epsilon, cap):
     return len(row), (1.0 - total if cap == "penalty" else 0.0), weights
 
 
-@pytest.mark.parametrize("cap", CAP_REMAINDERS)
+@pytest.mark.parametrize("cap", CapRemainder)
 @given(probabilities=PROBABILITIES)
 def test_equals_the_definition(probabilities, cap):
     # In float64 the sums of the brute force cross the threshold where float32 sums do, except within rounding of it.
@@ -122,7 +123,7 @@ def test_single_stream_unrolls_to_a_sum(probabilities, seed):
     torch.testing.assert_close(state[0].double(), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("rule", STATE_RULES)
+@pytest.mark.parametrize("rule", StateRule)
 @given(probabilities=PROBABILITIES)
 def test_which_rules_freeze_a_halted_state(rule, probabilities):
     state, halted = torch.randn(1, 1, 4), torch.zeros(1, 1)

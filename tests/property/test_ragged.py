@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth import AlbertActModel
-from adadepth.families.albert_act import loops
+from adadepth.families.albert_act.ragged import _REPACK_SAVES
 from adadepth.halting.active_set import pack, scatter, split, take
 from tests.models_support import small_config
 from tests.parity.plain_act import plain_forward
@@ -20,7 +20,7 @@ NO_GRADIENT = "attention.key.bias"
 def every_repack():
     """Models this small would never be packed anew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(loops._REPACK_SAVES, "cpu", 0)
+        patch.setitem(_REPACK_SAVES, "cpu", 0)
         yield
 
 
@@ -99,7 +99,7 @@ def test_ragged_equals_dense(case, rule, cap, reads, attention, saves):
     model = make_model(depths, state_rule=rule, cap_remainder=cap, halting_input=reads)
     model.set_attn_implementation(attention)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(loops._REPACK_SAVES, "cpu", saves)
+        patch.setitem(_REPACK_SAVES, "cpu", saves)
         (dense, expected), (ragged, found) = (run(model, batch, name) for name in ("dense", "ragged"))
     assert ragged.updates.equal(dense.updates)
     assert ragged.updates.equal(depths * batch["attention_mask"].float())

@@ -15,7 +15,8 @@ Shape legend: B batch, T tokens, K units, A units that still run, H width, N ste
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,9 +24,9 @@ from torch import Tensor
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
 from adadepth.families.albert_act.modeling import AlbertActModel, Start
-from adadepth.families.albert_act.outputs import TaskOutput
+from adadepth.families.albert_act.ragged import Packed
 from adadepth.families.albert_act.readouts import Read
-from adadepth.families.albert_act.recurrence import Dense, Packed, Places, Recurrence
+from adadepth.families.albert_act.recurrence import AlbertActTransformer, Places
 from adadepth.families.shared.steps import StepsAndExits, rule_of, run_steps, unit_fields
 from adadepth.halting.act import act_hazard
 from adadepth.halting.active_set import take
@@ -36,12 +37,70 @@ from adadepth.halting.trace import DepthTrace, Execution
 SIGNALS = frozenset({"logits", "halting"})
 
 
-def exit_rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
-    """The exit rule of a call; None is the model's own threshold, or its fixed depth.
+class ReadHead(StepsAndExits, Protocol):
+    """A head that can be read after every step.
+
+    Attributes:
+        albert: The base model.
+    """
+
+    albert: AlbertActModel
+
+    def read(self, state: Tensor) -> Tensor:
+        """Logits from the states at which units are read, (K, H) to (K, C)."""
+        ...
+
+
+def predict_steps(
+    model: ReadHead,
+    inputs: Sequence[Tensor | None],
+    rule: str | ExitRule | None,
+    run_all: bool,
+    generator: torch.Generator | None,
+    options: dict[str, Any],
+    *,
+    chosen: Tensor | None = None,
+    by_sequence: bool = False,
+) -> dict[str, Any]:
+    """Step until every unit has exited; predictions of the units, without a loss.
+
+    Args:
+        model: What is read.
+        inputs: The first five arguments of its forward pass.
+        rule: Lets units exit; None is the model's own threshold, or its fixed depth.
+        run_all: Whether all tokens run all steps, and the rule decides afterwards on what was read.
+        generator: For rules that draw.
+        options: For the attention implementation.
+        chosen: Which tokens are units, boolean, (B, T); None for all real ones, and for whole sequences.
+        by_sequence: Whether units are whole sequences, read at their first token.
+
+    Returns:
+        Fields of the output: what `unit_fields` says, and the trace of all tokens.
 
     Raises:
         ConfigError: If there is no such rule, or the model cannot follow it.
     """
+    rule, albert = _rule_of(model, rule), model.albert
+    start = albert.start(*inputs)
+    rows, length = start.valid.shape
+    if by_sequence:
+        slots = torch.arange(rows, device=start.valid.device) * length
+    else:
+        slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
+    places = _places(albert, start, by_sequence, options)
+    stepper = ActStepper(albert.encoder, places, start.state, slots, model.read, by_sequence=by_sequence)
+    steps = run_steps(stepper, rule, max_steps=model.max_updates, run_all=run_all, generator=generator)
+    trace = DepthTrace(
+        unit="token",
+        updates=stepper.updates,
+        valid=start.valid,
+        max_depth=model.max_updates,
+        execution=Execution(len(steps.rows), computed=steps.computed),
+    )
+    return {"trace": trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
+
+
+def _rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
     config: AlbertActConfig = model.config
     if config.state_rule not in FREEZING_RULES:
         raise ConfigError(
@@ -52,66 +111,13 @@ def exit_rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
     return rule_of(model, own if rule is None else rule)
 
 
-def predict_steps(
-    model: AlbertActModel,
-    inputs: tuple[Tensor | None, ...],
-    chosen: Tensor | None,
-    read: Read,
-    *,
-    rule: ExitRule,
-    run_all: bool,
-    by_sequence: bool = False,
-    generator: torch.Generator | None = None,
-    options: dict[str, Any],
-) -> TaskOutput:
-    """Step until every unit has exited; predictions of the units, without a loss.
-
-    Args:
-        model: The encoder.
-        inputs: The first five arguments of its forward pass.
-        chosen: Which tokens are units, boolean, (B, T); None for all real ones, and for whole sequences.
-        read: The task's head, (K, H) to (K, C).
-        rule: Lets units exit.
-        run_all: Whether all tokens run all steps, and the rule decides afterwards on what was read.
-        by_sequence: Whether units are whole sequences, read at their first token.
-        generator: For rules that draw.
-        options: For the attention implementation.
-
-    Returns:
-        What `unit_fields` says, and the trace of all tokens.
-    """
-    start = model.start(*inputs)
-    rows, length = start.valid.shape
-    if by_sequence:
-        slots = torch.arange(rows, device=start.valid.device) * length
-    else:
-        slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
-    stepper = _stepper(model, start, slots, read, by_sequence, options)
-    steps = run_steps(stepper, rule, max_steps=model.config.max_steps, run_all=run_all, generator=generator)
-    trace = DepthTrace(
-        unit="token",
-        updates=stepper.updates,
-        valid=start.valid,
-        max_depth=model.config.max_steps,
-        execution=Execution(len(steps.rows), computed=steps.computed),
-    )
-    return TaskOutput(trace=trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length)))
-
-
-def _stepper(
-    model: AlbertActModel, start: Start, slots: Tensor, read: Read, by_sequence: bool, options: dict[str, Any]
-) -> ActStepper:
+def _places(albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]) -> Places:
     """Packed where the model would run ragged."""
     # A mean over a sequence's tokens needs all of them.
-    needs_all = model.config.halting_scope == "sequence" and not by_sequence
-    kernel = None if needs_all else model.ragged_kernel(start.valid)
-    places: Places
-    if kernel is None:
-        places = Dense(start.valid, start.mask, options)
-    else:
-        places = Packed(start.valid, start.mask, options, kernel)
-    state = model.encoder.embedding_hidden_mapping_in(start.embedded)
-    return ActStepper(model.encoder.recurrence, places, state, slots, read, by_sequence=by_sequence)
+    needs_all = albert.config.halting_scope == "sequence" and not by_sequence
+    kernel = None if needs_all else albert.ragged_kernel(start.valid)
+    where = (start.valid, start.mask, options)
+    return Places(*where) if kernel is None else Packed(*where, kernel)
 
 
 class ActStepper:
@@ -120,7 +126,7 @@ class ActStepper:
     A unit is a token, or a whole sequence, which is read at its first token and whose tokens exit together.
 
     Args:
-        recurrence: What a step does.
+        encoder: What a step does.
         places: Of the batch's tokens: all positions, or packed ones, which leave as their units exit.
         state: x_0, (B, T, H).
         slots: b T + t of the token at which each unit is read, ascending, (A,).
@@ -135,10 +141,17 @@ class ActStepper:
     """
 
     def __init__(
-        self, recurrence: Recurrence, places: Places, state: Tensor, slots: Tensor, read: Read, *, by_sequence: bool
+        self,
+        encoder: AlbertActTransformer,
+        places: Places,
+        state: Tensor,
+        slots: Tensor,
+        read: Read,
+        *,
+        by_sequence: bool,
     ) -> None:
-        self._recurrence, self._places = recurrence, places
-        self._stream = recurrence.stream(places.pick(state))
+        self._encoder, self._places = encoder, places
+        self._stream = encoder.stream(places.pick(state))
         self._running = self._valid = places.valid
         self._slots, self._read, self._by_sequence = slots, read, by_sequence
         self._accumulated = torch.zeros(slots.shape, device=slots.device)
@@ -154,8 +167,8 @@ class ActStepper:
     def advance(self) -> tuple[Tensor, Tensor]:
         """Apply the block once and read: logits (A, C), and halting logits (A,) of which the halting sum is the cdf."""
         running = self._places.pick(self._running)
-        output, probability = self._recurrence.propose(self._stream, self._places)
-        self._stream = self._recurrence.advance(self._stream, output, probability * running, running)
+        output, probability = self._encoder.propose(self._stream, self._places)
+        self._stream = self._encoder.advance(self._stream, output, probability * running, running)
         self.updates += self._running
         positions = self._places.find(self._slots)
         logits = self._read(take(self._stream.state.flatten(0, -2), positions))

@@ -5,6 +5,7 @@ from adadepth.families.albert_act.settings import AlbertActSettings
 from adadepth.families.registry import Budgeting, Family
 
 _MODELING = "adadepth.families.albert_act.modeling"
+_PRETRAINING = "adadepth.families.albert_act.pretraining"
 _HEADS = "adadepth.families.albert_act.heads"
 
 FAMILY = Family(
@@ -12,13 +13,13 @@ FAMILY = Family(
     settings=AlbertActSettings,
     config="adadepth.families.albert_act.configuration:AlbertActConfig",
     heads={
-        "pretraining": f"{_MODELING}:AlbertActForPreTraining",
+        "pretraining": f"{_PRETRAINING}:AlbertActForPreTraining",
         "classification": f"{_HEADS}:AlbertActForSequenceClassification",
         "tagging": f"{_HEADS}:AlbertActForTokenClassification",
         "question_answering": f"{_HEADS}:AlbertActForQuestionAnswering",
         "multiple_choice": f"{_HEADS}:AlbertActForMultipleChoice",
     },
-    auto={"AutoModel": f"{_MODELING}:AlbertActModel", "AutoModelForMaskedLM": f"{_MODELING}:AlbertActForMaskedLM"},
+    auto={"AutoModel": f"{_MODELING}:AlbertActModel", "AutoModelForMaskedLM": f"{_PRETRAINING}:AlbertActForMaskedLM"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     loss_parts={"ponder_loss": None, "readouts_loss": "readout_weight"},
     budget=Budgeting(

@@ -1,23 +1,31 @@
 """ACT-ALBERT with task heads: sequences, tokens, answer spans, multiple choice.
 
-Every head trains with loss = task + tau (N + R); `act_penalty=0` in the configuration turns the second part off.
+Every head trains with loss = task + tau (N + R); `act_penalty=0` in the configuration turns the second part off, a
+`readout_weight` adds `readouts` (see `readouts.py`). Sequences and tokens can also be predicted after every step (see
+`exiting.py`). Shape legend: B batch, T tokens, K units, N steps, H hidden width, C classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.albert_act.exiting import SIGNALS, exit_rule_of, predict_steps
-from adadepth.families.albert_act.modeling import AlbertActModel, AlbertActPreTrainedModel
-from adadepth.families.albert_act.outputs import AlbertActOutput, HaltingOutput, SpanOutput, TaskOutput
-from adadepth.families.albert_act.readouts import CLASSES, Read, ran_steps, readout_term, refuse_readouts, slots_of
+from adadepth.families.albert_act.exiting import SIGNALS, predict_steps
+from adadepth.families.albert_act.modeling import (
+    AlbertActModel,
+    AlbertActOutput,
+    AlbertActPreTrainedModel,
+    HaltingOutput,
+)
+from adadepth.families.albert_act.readouts import Units, labelled_tokens, readout_term, refuse_readouts
 from adadepth.families.shared.losses import (
+    CLASSES,
     IGNORED_LABEL,
     LossTerm,
     combine_terms,
@@ -28,6 +36,36 @@ from adadepth.families.shared.losses import (
     sum_cross_entropy,
 )
 from adadepth.halting.exit_rules import ExitRule
+
+Output = TypeVar("Output", bound=HaltingOutput)
+
+
+@dataclass
+class TaskOutput(HaltingOutput):
+    """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices.
+
+    Where an exit rule decides, or all steps run, there are also those of the K units, tokens or sequences, float32:
+
+    Attributes:
+        unit_slots: b T + t of the token at which each unit is read, int64, (K,).
+        step_logits: After every step, (K, N, C), NaN where a unit did not run it.
+        halting_logits: z_n, (K, N): 1 - prod (1 - sigmoid(z_j)) over j <= n is the halting sum after step n.
+        exit_steps: First step is 1, int64, (K,).
+    """
+
+    logits: Tensor | None = None
+    unit_slots: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    exit_steps: Tensor | None = None
+
+
+@dataclass
+class SpanOutput(HaltingOutput):
+    """Predictions of the question-answering head: start and end logits, each (B, T)."""
+
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
 
 
 class AlbertActTaskModel(AlbertActPreTrainedModel):
@@ -40,65 +78,48 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         self.albert = AlbertActModel(config, add_pooling_layer=self.needs_pooler)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
 
+    def encode(self, inputs: Sequence[Tensor | None], options: Mapping[str, Any], units: Units | None = None) -> Any:
+        """The base model's `AlbertActOutput`; of units that are read after every iteration, their states, too."""
+        wanted = {} if units is None else {"readout_slots": units.slots}
+        return self.albert(*inputs, **{**options, **wanted, "return_dict": True})
+
+    def units_of(self, labels: Tensor | None, shape: torch.Size) -> Units | None:
+        """What is read after every iteration, of inputs (B, T) or (B, choices, T); None where nothing is."""
+        return None if labels is None or not self.config.readout_weight else self.labelled_units(labels, shape)
+
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
+        """Units with a target; of heads that have readouts."""
+        raise NotImplementedError
+
+    def read(self, state: Tensor) -> Tensor:
+        """Logits from the states at which units are read, (K, H) to (K, C); of heads that have readouts."""
+        raise NotImplementedError
+
+    def with_loss(
+        self,
+        result: Output,
+        outputs: AlbertActOutput,
+        task: LossTerm | None,
+        num_targets: Mapping[str, Tensor] | None,
+        units: Units | None = None,
+    ) -> Output:
+        """The result with `loss` and `loss_parts`, where the task has a loss."""
+        if task is not None:
+            terms = {"task": task, "ponder": self.ponder_term(outputs)}
+            if units is not None:
+                terms["readouts"] = readout_term(outputs, units, self.read, self.config.readout_weight)
+            result.loss, result.loss_parts = combine_terms(terms, num_targets)
+        return result
+
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
         mask = batch["attention_mask"].flatten(0, -2)
-        by_token = self.config.penalty_reduction == "mean_tokens"
-        counts = {"ponder": mask.sum() if by_token else mask.any(dim=1).sum(), "task": self.count_labels(batch)}
+        counts = {"ponder": self.count_payers(mask), "task": self.count_labels(batch)}
         return counts | ({"readouts": counts["task"]} if self.config.readout_weight else {})
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Targets of the task itself: those that are not ignored."""
         return (batch["labels"] >= 0).sum()
-
-    def readout_part(
-        self,
-        outputs: AlbertActOutput,
-        slots: Tensor,
-        labels: Tensor,
-        read: Read,
-        kind: str = CLASSES,
-        sequences: int | None = None,
-    ) -> LossTerm:
-        """The loss part `readouts` of a batch.
-
-        Args:
-            outputs: Of the encoder, with `readout_states`.
-            slots: Of the tokens that are read, (K,), or (K sequences,).
-            labels: Of the K units.
-            read: See `readout_term`.
-            kind: See there.
-            sequences: Of how many sequences a unit consists; it runs until the last of them has halted.
-        """
-        assert outputs.readout_states is not None
-        assert outputs.trace is not None
-        states = outputs.readout_states
-        ran = ran_steps(outputs.trace, slots, states.shape[1])
-        if sequences is not None:
-            states = states.unflatten(0, (-1, sequences)).transpose(1, 2)
-            ran = ran.unflatten(0, (-1, sequences)).any(dim=1)
-        return readout_term(states, ran, labels, read, weight=self.config.readout_weight, kind=kind)
-
-    @staticmethod
-    def length_of(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int:
-        """T of a batch (B, T) or (B, T, E)."""
-        words = input_ids if input_ids is not None else inputs_embeds
-        assert words is not None
-        return words.shape[1]
-
-    def add_loss(
-        self,
-        result: HaltingOutput,
-        outputs: AlbertActOutput,
-        task: LossTerm | None,
-        num_targets: Mapping[str, Tensor] | None,
-        readouts: LossTerm | None = None,
-    ) -> None:
-        """Set `loss` and `loss_parts` when the task has a loss."""
-        if task is not None:
-            terms = {"task": task, "ponder": self.ponder_term(outputs)}
-            terms |= {} if readouts is None else {"readouts": readouts}
-            result.loss, result.loss_parts = combine_terms(terms, num_targets)
 
 
 class AlbertActForSequenceClassification(AlbertActTaskModel):
@@ -110,10 +131,6 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         super().__init__(config)
         self.classifier = nn.Linear(config.hidden_size, label_count(config))
         self.post_init()
-
-    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Sequences, less those whose class is ignored."""
-        return count_sequences(self.config, batch["labels"])
 
     @can_return_tuple
     def forward(
@@ -134,50 +151,37 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
         With an exit rule, or all steps, see `predict_steps`; a unit is a sequence. There is no loss then.
         """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
-            inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-            return predict_steps(
-                self.albert,
-                inputs,
-                None,
-                self._read,
-                rule=exit_rule_of(self, exit_rule),
-                run_all=run_all_steps,
-                by_sequence=True,
-                generator=generator,
-                options=kwargs,
-            )
-        rows = None if labels is None or not self.config.readout_weight else self._labelled_rows(labels)
-        if rows is not None:
-            kwargs["readout_slots"] = rows * self.length_of(input_ids, inputs_embeds)
-        outputs = self.albert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
-        )
+            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, by_sequence=True)
+            return TaskOutput(**steps)
+        units = self.units_of(labels, shape_of(inputs))
+        outputs = self.encode(inputs, kwargs, units)
         logits = self.classifier(self.dropout(outputs.pooler_output))
-        result = TaskOutput(logits=logits, **self.halting_fields(outputs))
-        if labels is not None:
-            readouts = None
-            if rows is not None:
-                kind = problem_of(self.config, labels)
-                readouts = self.readout_part(outputs, kwargs["readout_slots"], labels[rows], self._read, kind)
-            task = sequence_loss(self.config, logits, labels)
-            self.add_loss(result, outputs, task, num_targets, readouts)
-        return result
+        task = None if labels is None else sequence_loss(self.config, logits, labels)
+        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
+
+    def read(self, state: Tensor) -> Tensor:
+        """Logits from first tokens, (K, H) to (K, C)."""
+        return self.classifier(self.dropout(self.albert.pooled(state)))
 
     @property
     def readout_work(self) -> float:
         """Multiply-accumulates of one readout: H^2 for the pooler and H C."""
         return self.config.hidden_size * (self.config.hidden_size + label_count(self.config))
 
-    def _read(self, state: Tensor) -> Tensor:
-        """Logits from first tokens, (R, H) to (R, C)."""
-        return self.classifier(self.dropout(self.albert.pooled(state)))
+    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Sequences, less those whose class is ignored."""
+        return count_sequences(self.config, batch["labels"])
 
-    def _labelled_rows(self, labels: Tensor) -> Tensor:
-        """Sequences with a target, int64 (K,): those that `count_labels` counts."""
-        if problem_of(self.config, labels) == "single_label_classification":
-            return (labels >= 0).nonzero().squeeze(1)
-        return torch.arange(len(labels), device=labels.device)
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
+        """Sequences that `count_labels` counts, at their first tokens."""
+        kind = problem_of(self.config, labels)
+        if kind == CLASSES:
+            rows = (labels >= 0).nonzero().squeeze(1)
+        else:
+            rows = torch.arange(len(labels), device=labels.device)
+        return Units(rows * shape[1], labels[rows], kind)
 
 
 class AlbertActForTokenClassification(AlbertActTaskModel):
@@ -211,41 +215,29 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         With an exit rule, or all steps, see `predict_steps`; units are all real tokens, or, where all steps run, those
         with a label if there are labels. There is no loss then.
         """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
-            inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-            return predict_steps(
-                self.albert,
-                inputs,
-                None if labels is None or not run_all_steps else labels >= 0,
-                self._read,
-                rule=exit_rule_of(self, exit_rule),
-                run_all=run_all_steps,
-                generator=generator,
-                options=kwargs,
-            )
-        slots = None if labels is None or not self.config.readout_weight else slots_of(labels >= 0)
-        if slots is not None:
-            kwargs["readout_slots"] = slots
-        outputs = self.albert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
-        )
-        logits = self._read(outputs.last_hidden_state)
-        result = TaskOutput(logits=logits, **self.halting_fields(outputs))
-        if labels is not None:
-            readouts = None
-            if slots is not None:
-                readouts = self.readout_part(outputs, slots, labels.flatten()[slots], self._read)
-            self.add_loss(result, outputs, sum_cross_entropy(logits, labels), num_targets, readouts)
-        return result
+            chosen = None if labels is None or not run_all_steps else labels >= 0
+            steps = predict_steps(self, inputs, exit_rule, run_all_steps, generator, kwargs, chosen=chosen)
+            return TaskOutput(**steps)
+        units = self.units_of(labels, shape_of(inputs))
+        outputs = self.encode(inputs, kwargs, units)
+        logits = self.read(outputs.last_hidden_state)
+        task = None if labels is None else sum_cross_entropy(logits, labels)
+        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
+
+    def read(self, state: Tensor) -> Tensor:
+        """Logits from states, (..., H) to (..., C)."""
+        return self.classifier(self.dropout(state))
 
     @property
     def readout_work(self) -> float:
         """Multiply-accumulates of one readout, H C."""
         return self.config.hidden_size * label_count(self.config)
 
-    def _read(self, state: Tensor) -> Tensor:
-        """Logits from states, (..., H) to (..., C)."""
-        return self.classifier(self.dropout(state))
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
+        """Tokens with a class."""
+        return labelled_tokens(labels)
 
 
 class AlbertActForQuestionAnswering(AlbertActTaskModel):
@@ -258,11 +250,6 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
         super().__init__(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
-
-    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Answer boundaries inside the text, counted in spans: a start and an end are half a target each."""
-        length = batch["input_ids"].shape[-1]
-        return (_inside(batch["start_positions"], length).sum() + _inside(batch["end_positions"], length).sum()) / 2
 
     @can_return_tuple
     def forward(
@@ -278,19 +265,29 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
         **kwargs: Any,
     ) -> SpanOutput:
         """Find the span; positions are token indices (B,), ignored where they lie outside the text."""
-        outputs = self.albert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
-        )
+        outputs = self.encode((input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds), kwargs)
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
-        result = SpanOutput(start_logits=start_logits, end_logits=end_logits, **self.halting_fields(outputs))
         task = None
         if start_positions is not None and end_positions is not None:
             length = start_logits.shape[1]
             start = sum_cross_entropy(start_logits, _ignore_outside(start_positions, length))
             end = sum_cross_entropy(end_logits, _ignore_outside(end_positions, length))
             task = LossTerm((start.total + end.total) / 2, (start.count + end.count) / 2)
-        self.add_loss(result, outputs, task, num_targets)
-        return result
+        result = SpanOutput.of(outputs, start_logits=start_logits, end_logits=end_logits)
+        return self.with_loss(result, outputs, task, num_targets)
+
+    def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Answer boundaries inside the text, counted in spans: a start and an end are half a target each."""
+        length = batch["input_ids"].shape[-1]
+        return (_inside(batch["start_positions"], length).sum() + _inside(batch["end_positions"], length).sum()) / 2
+
+
+def _inside(positions: Tensor, length: int) -> Tensor:
+    return (positions >= 0) & (positions < length)
+
+
+def _ignore_outside(positions: Tensor, length: int) -> Tensor:
+    return positions.masked_fill(~_inside(positions, length), IGNORED_LABEL)
 
 
 class AlbertActForMultipleChoice(AlbertActTaskModel):
@@ -315,35 +312,33 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
     ) -> TaskOutput:
         """Choose; inputs are (B, choices, T), labels (B,). Logits are (B, choices), halting fields (B*choices, T)."""
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        choices = next((x.shape[1] for x in (input_ids, inputs_embeds) if x is not None), None)
-        if choices is None:
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        flat = [None if x is None else x.flatten(0, 1) for x in inputs]
-        rows = None
-        if labels is not None and self.config.readout_weight:
-            rows = (labels >= 0).nonzero().squeeze(1)
-            sequences = (rows.unsqueeze(1) * choices + torch.arange(choices, device=rows.device)).flatten()
-            kwargs["readout_slots"] = sequences * self.length_of(flat[0], flat[-1])
-        outputs = self.albert(*flat, **(kwargs | {"return_dict": True}))
-        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)
-        result = TaskOutput(logits=logits, **self.halting_fields(outputs))
-        if labels is not None:
-            readouts = None
-            if rows is not None:
-                readouts = self.readout_part(
-                    outputs, kwargs["readout_slots"], labels[rows], self._read, sequences=choices
-                )
-            self.add_loss(result, outputs, sum_cross_entropy(logits, labels), num_targets, readouts)
-        return result
+        shape = shape_of(inputs)
+        units = self.units_of(labels, shape)
+        outputs = self.encode([None if x is None else x.flatten(0, 1) for x in inputs], kwargs, units)
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(shape[:2])
+        task = None if labels is None else sum_cross_entropy(logits, labels)
+        return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
 
-    def _read(self, state: Tensor) -> Tensor:
-        """Logits from the first tokens of all choices, (R, choices, H) to (R, choices)."""
+    def read(self, state: Tensor) -> Tensor:
+        """Logits from the first tokens of all choices, (K, choices, H) to (K, choices)."""
         return self.classifier(self.dropout(self.albert.pooled(state))).squeeze(-1)
 
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
+        """Questions with an answer, at the first tokens of all their choices."""
+        rows, choices = (labels >= 0).nonzero().squeeze(1), shape[1]
+        sequences = (rows.unsqueeze(1) * choices + torch.arange(choices, device=rows.device)).flatten()
+        return Units(sequences * shape[2], labels[rows], sequences=choices)
 
-def _inside(positions: Tensor, length: int) -> Tensor:
-    return (positions >= 0) & (positions < length)
 
+def shape_of(inputs: Sequence[Tensor | None]) -> torch.Size:
+    """(B, T), or (B, choices, T), of the arguments of a forward pass: ids first, embeddings last.
 
-def _ignore_outside(positions: Tensor, length: int) -> Tensor:
-    return positions.masked_fill(~_inside(positions, length), IGNORED_LABEL)
+    Raises:
+        ValueError: If neither is given.
+    """
+    input_ids, *_, inputs_embeds = inputs
+    if input_ids is not None:
+        return input_ids.shape
+    if inputs_embeds is None:
+        raise ValueError("give exactly one of input_ids and inputs_embeds")
+    return inputs_embeds.shape[:-1]

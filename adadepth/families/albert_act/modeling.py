@@ -1,24 +1,35 @@
-"""ACT-ALBERT: the base model and its pretraining heads. Task heads are in `heads.py`."""
+"""ACT-ALBERT, the base model: its embeddings, its outputs, and what depth costs, as a loss and as work.
+
+    x_0 = W LN(word + segment + position)
+    x, N, R of every token                          the recurrence, in `recurrence.py`
+    ponder cost = sum or mean over tokens of N + R  as `penalty_reduction` says
+
+Its heads are in `pretraining.py` and `heads.py`. Shape legend: B batch, T tokens, K wanted tokens, E embedding
+width, H hidden width, N iterations that ran, A heads.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils import ModelOutput
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.depth import smooth_depth
 from adadepth.budget.fit import DepthKnob
-from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
-from adadepth.families.albert_act.encoder import AlbertActTransformer
-from adadepth.families.albert_act.loops import StateRecord, ragged_kernel
-from adadepth.families.albert_act.outputs import AlbertActOutput, MaskedPredictionOutput
-from adadepth.families.albert_act.readouts import ran_steps, readout_term, slots_of
+from adadepth.errors import ConfigError
+from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig, check_execution
+from adadepth.families.albert_act.ragged import Packed, run_ragged
+from adadepth.families.albert_act.readouts import ReadoutStates
+from adadepth.families.albert_act.recurrence import AlbertActTransformer, Places, StateRecord, update_work
 from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.block import (
     AlbertAttention,
@@ -26,14 +37,87 @@ from adadepth.families.shared.albert.block import (
     PositionEmbedding,
     SharedBlockModel,
     TypeEmbedding,
-    activation,
     sinusoids,
     words_of,
 )
-from adadepth.families.shared.albert.packed_attention import Kernel
-from adadepth.families.shared.albert.pricing import price_tokens
-from adadepth.families.shared.losses import LossTerm, combine_terms, sum_cross_entropy
+from adadepth.families.shared.albert.packed_attention import Kernel, choose_kernel
+from adadepth.families.shared.albert.pricing import block_work
+from adadepth.families.shared.losses import LossTerm
 from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
+
+# Multiply-accumulates that one iteration of the whole batch must have for `auto` to run ragged, by kind of device: what
+# has been measured (docs/ragged_execution.md). A device that has not been measured runs dense.
+_BATCH_NEEDS = {"cpu": 5e7}
+
+
+class TracedOutput(ModelOutput):
+    """The halting facts of an output's trace under their own names: one tensor each, whichever way it is read."""
+
+    trace: DepthTrace | None
+
+    @property
+    def updates(self) -> Tensor | None:
+        """Updates every token received, float32, 0 at padding, (B, T)."""
+        return None if self.trace is None else self.trace.updates
+
+    @property
+    def remainders(self) -> Tensor | None:
+        """What was left to reach a halting sum of one, float32, 0 at padding, (B, T); differentiable."""
+        return None if self.trace is None or self.trace.halting is None else self.trace.halting.remainders
+
+    @property
+    def halting_probabilities(self) -> Tensor | None:
+        """Probability of every iteration, 0 once a token has halted, float32, (B, T, N); differentiable."""
+        return None if self.trace is None or self.trace.halting is None else self.trace.halting.probabilities
+
+
+@dataclass
+class AlbertActOutput(TracedOutput):
+    """States and halting of one pass.
+
+    Attributes:
+        last_hidden_state: (B, T, H).
+        pooler_output: tanh of the pooled first token, (B, H); None without a pooler.
+        ponder_cost: The cost N + R reduced as `penalty_reduction` says, before its weight; a scalar.
+        hidden_states: The states x_0 to x_N, N + 1 tensors (B, T, H), on request.
+        attentions: Attention weights per iteration, N tensors (B, A, T, T), on request (eager attention).
+        trace: The halting facts; `updates`, `remainders` and `halting_probabilities` are read off it.
+        readout_states: The states of the tokens that `readout_slots` names after every iteration, (K, N, H).
+    """
+
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    ponder_cost: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    trace: DepthTrace | None = None
+    readout_states: Tensor | None = None
+
+
+@dataclass
+class HaltingOutput(TracedOutput):
+    """What every head adds to its logits.
+
+    Attributes:
+        loss: Sum of `loss_parts`, when labels are given.
+        loss_parts: Weighted and normalised parts by name, `ponder` among them.
+
+    The other fields are those of `AlbertActOutput`.
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    ponder_cost: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    trace: DepthTrace | None = None
+
+    @classmethod
+    def of(cls, outputs: AlbertActOutput, **own: Any) -> Self:
+        """A head's output: what it passes on of the base model's, and its own."""
+        names = ("ponder_cost", "hidden_states", "attentions", "trace")
+        passed_on: dict[str, Any] = {name: outputs.get(name) for name in names}
+        return cls(**passed_on, **own)
 
 
 class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
@@ -48,13 +132,12 @@ class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
     # Checkpoints of old transformers releases carry this buffer.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
     depth_unit: DepthUnit = "token"
+    depth_knob = "halting threshold 1 - act_epsilon"
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, AlbertActMLMHead):
-            init.zeros_(module.bias)
-        elif self.config.position_init == "sinusoidal" and isinstance(module, PositionEmbedding | TypeEmbedding):
+        if self.config.position_init == "sinusoidal" and isinstance(module, PositionEmbedding | TypeEmbedding):
             self._init_positions(module)
 
     def _init_positions(self, module: nn.Embedding) -> None:
@@ -73,8 +156,12 @@ class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
         trace = outputs.trace
         assert trace is not None
         assert outputs.remainders is not None
-        count = trace.valid.sum() if self.config.penalty_reduction == "mean_tokens" else trace.valid.any(dim=1).sum()
-        return LossTerm((trace.updates + outputs.remainders).sum(), count, self.config.act_penalty)
+        total = (trace.updates + outputs.remainders).sum()
+        return LossTerm(total, self.count_payers(trace.valid), self.config.act_penalty)
+
+    def count_payers(self, mask: Tensor) -> Tensor:
+        """What the penalty is divided by, of a mask of real tokens, (B, T): their number, or that of their rows."""
+        return mask.sum() if self.config.penalty_reduction == "mean_tokens" else mask.any(dim=1).sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Tokens of a batch whose depth a budget counts: the real ones."""
@@ -94,29 +181,23 @@ class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
         adapts = self.config.fixed_depth is None and self.config.state_rule in FREEZING_RULES
         return ("dense", "ragged") if adapts else ("dense",)
 
-    depth_knob = "halting threshold 1 - act_epsilon"
-
     def set_depth_level(self, level: float) -> None:
         """Halt a token when its halting sum exceeds `level`, in (0, 1)."""
         self.config.act_epsilon = 1.0 - level
 
     def force_depth(self, depth: int | None) -> None:
         """Give every token this many updates from now on, and nobody halts; None: as the configuration says."""
-        for module in self.modules():
-            if isinstance(module, AlbertActTransformer):
-                module.forced_depth = depth
+        self._encoder.forced_depth = depth
 
     @property
     def one_depth(self) -> int | None:
         """The updates of every token now; None where they halt."""
-        encoders = (module for module in self.modules() if isinstance(module, AlbertActTransformer))
-        forced = next((encoder.forced_depth for encoder in encoders), None)
-        return self.config.fixed_depth if forced is None else forced
+        return self._encoder.fixed_depth
 
-    def halting_fields(self, outputs: AlbertActOutput) -> dict[str, Any]:
-        """The fields of a base output that every head passes on."""
-        names = ("ponder_cost", "hidden_states", "attentions", "trace")
-        return {name: outputs[name] for name in names if outputs.get(name) is not None}
+    @property
+    def _encoder(self) -> AlbertActTransformer:
+        base: Any = self.base_model  # itself, or what a head has at `albert`
+        return base.encoder
 
     def price(self, trace: DepthTrace) -> Work:
         """Multiply-accumulates of one traced batch; see `price_tokens`."""
@@ -124,18 +205,15 @@ class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
 
 
 class Start(NamedTuple):
-    """Embeddings (B, T, E), the mask in the form that attention wants, and where the tokens are, (B, T)."""
+    """x_0 (B, T, H), the mask in the form that attention wants, and where the tokens are, (B, T)."""
 
-    embedded: Tensor
+    state: Tensor
     mask: Any
     valid: Tensor
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
-    """ALBERT whose shared layer updates every token until the token halts.
-
-    The recurrence of Simoulin & Crabbé 2021 (ACL SRW, pp. 221-228); see `adadepth.halting.act`.
-    """
+    """ALBERT whose shared layer updates every token until the token halts."""
 
     def __init__(self, config: AlbertActConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -180,38 +258,32 @@ class AlbertActModel(AlbertActPreTrainedModel):
             ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if the
                 sequence is longer than the positions.
         """
-        embedded, mask, valid = self.start(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        state, halting, probabilities, computed, readouts = self.encoder(
-            embedded,
-            mask,
-            valid,
-            kernel=None if self._records("attentions", kwargs) else self.ragged_kernel(valid),
-            wants_states=self._records("hidden_states", kwargs),
-            readout_slots=readout_slots,
-            **kwargs,
-        )
+        state, mask, valid = self.start(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        readouts = None if readout_slots is None else ReadoutStates(readout_slots, state)
+        # Attention maps are those of all tokens.
+        kernel = None if self._records("attentions", kwargs) else self.ragged_kernel(valid)
+        if kernel is None:
+            found = self.encoder(state, Places(valid, mask, kwargs), readouts)
+        else:
+            places, records = Packed(valid, mask, kwargs, kernel), self._records("hidden_states", kwargs)
+            found = run_ragged(self.encoder, state, places, readouts, records=records)
         trace = DepthTrace(
             unit="token",
-            updates=halting.updates,
+            updates=found.halting.updates,
             valid=valid,
             max_depth=self.config.num_hidden_layers,
-            execution=Execution(probabilities.shape[-1], computed=computed),
-            halting=Halting(probabilities, halting.remainders),
+            execution=Execution(found.probabilities.shape[-1], computed=found.computed),
+            halting=Halting(found.probabilities, found.halting.remainders),
         )
         outputs = AlbertActOutput(
-            last_hidden_state=state,
-            pooler_output=None if self.pooler is None else self.pooled(state[:, 0]),
+            last_hidden_state=found.state,
+            pooler_output=None if self.pooler is None else self.pooled(found.state[:, 0]),
             trace=trace,
-            readout_states=readouts,
+            readout_states=None if readouts is None else readouts.stack(),
         )
         cost = self.ponder_term(outputs)
         outputs.ponder_cost = cost.total / cost.count.clamp(min=1)
         return outputs
-
-    def pooled(self, state: Tensor) -> Tensor:
-        """tanh(W h) of first tokens, (..., H) to (..., H)."""
-        assert self.pooler is not None
-        return torch.tanh(self.pooler(state))
 
     def start(
         self,
@@ -230,143 +302,81 @@ class AlbertActModel(AlbertActPreTrainedModel):
             else attention_mask.bool()
         )
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=embedded, attention_mask=attention_mask)
-        return Start(embedded, mask, valid)
+        return Start(self.encoder.embedding_hidden_mapping_in(embedded), mask, valid)
+
+    def pooled(self, state: Tensor) -> Tensor:
+        """tanh(W h) of first tokens, (..., H) to (..., H)."""
+        assert self.pooler is not None
+        return torch.tanh(self.pooler(state))
 
     def ragged_kernel(self, valid: Tensor) -> Kernel | None:
         """The attention kernel of the ragged execution of a batch, (B, T); None where it runs dense."""
         return ragged_kernel(self.config, valid.numel(), valid.device, self.dtype, training=self.training)
 
     def _records(self, name: str, options: Mapping[str, Any]) -> bool:
-        """Whether a call asks for `hidden_states` or `attentions`; attentions are those of all tokens."""
+        """Whether a call asks for `hidden_states` or `attentions`."""
         return bool(options.get(f"output_{name}", getattr(self.config, f"output_{name}", False)))
 
 
-class AlbertActMLMHead(nn.Module):
-    """Vocabulary scores: LN(act(W h)) times the word embeddings, (..., H) to (..., V)."""
+def ragged_kernel(
+    config: AlbertActConfig, positions: int, device: torch.device, dtype: torch.dtype, *, training: bool
+) -> Kernel | None:
+    """The attention kernel of a ragged execution, or None where the dense one runs.
 
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.activation = activation(config.hidden_act)
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(config.embedding_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+    Args:
+        config: With `execution`.
+        positions: Of the batch, padding included.
+        device: Of the batch.
+        dtype: Of the weights.
+        training: Whether attention weights are dropped.
 
-    def forward(self, state: Tensor) -> Tensor:
-        """Score."""
-        return self.decoder(self.LayerNorm(self.activation(self.dense(state))))
-
-
-class AlbertActSOPHead(nn.Module):
-    """Sentence order from the pooled first token: two classes, and no dropout, as the published model was trained."""
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.classifier = nn.Linear(config.hidden_size, 2)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(B, H) to (B, 2)."""
-        return self.classifier(pooled)
-
-
-class AlbertActForPreTraining(AlbertActPreTrainedModel):
-    """Masked language model and sentence order, with the ponder cost: L = MLM + SOP + tau (N + R)."""
-
-    _tied_weights_keys = {
-        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-    }
-    has_sentence_order = True
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__(config)
-        self.albert = AlbertActModel(config, add_pooling_layer=self.has_sentence_order)
-        self.predictions = AlbertActMLMHead(config)
-        if self.has_sentence_order:
-            self.sop_classifier = AlbertActSOPHead(config)
-        self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The decoder, tied to the word embeddings."""
-        return self.predictions.decoder
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        """Replace the decoder; its bias is the head's."""
-        self.predictions.decoder = value
-        self.predictions.bias = value.bias
-
-    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
-        mask = batch["attention_mask"]
-        counts = {"ponder": mask.sum() if self.config.penalty_reduction == "mean_tokens" else mask.any(dim=1).sum()}
-        if "labels" in batch:
-            counts["mlm"] = (batch["labels"] >= 0).sum()
-            if self.config.readout_weight:
-                counts["readouts"] = counts["mlm"]
-        if self.has_sentence_order and "sentence_order_label" in batch:
-            counts["sop"] = (batch["sentence_order_label"] >= 0).sum()
-        return counts
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        sentence_order_label: Tensor | None = None,
-        num_targets: Mapping[str, Tensor] | None = None,
-        **kwargs: Any,
-    ) -> MaskedPredictionOutput:
-        """Predict, and with labels compute the loss.
-
-        Args:
-            input_ids: This and the next four as in `AlbertActModel`.
-            attention_mask: See there.
-            token_type_ids: See there.
-            position_ids: See there.
-            inputs_embeds: See there.
-            labels: Original ids at the positions to predict, -100 elsewhere, (B, T). With labels the vocabulary is
-                scored at those positions only.
-            sentence_order_label: 0 original order, 1 swapped, negative for none, (B,).
-            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
-            **kwargs: As in `AlbertActModel`.
-        """
-        if labels is not None and self.config.readout_weight:
-            kwargs["readout_slots"] = slots_of(labels >= 0)
-        outputs = self.albert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
+    Raises:
+        ConfigError: If `execution="ragged"` cannot be had with this state rule or attention implementation.
+    """
+    if config.execution == "dense":
+        return None
+    if config.execution == "auto":
+        pays = positions * update_work(config) >= _BATCH_NEEDS.get(device.type, math.inf)
+        if not pays or config.state_rule not in FREEZING_RULES:
+            return None
+    else:
+        check_execution(config)
+    kernel = choose_kernel(config, device, dtype, training=training)
+    if kernel is None and config.execution == "ragged" and not torch.compiler.is_compiling():
+        raise ConfigError(
+            f"execution='ragged' needs attn_implementation eager, sdpa or flash_attention_*, "
+            f"not {config._attn_implementation!r}"
         )
-        result = MaskedPredictionOutput(**self.halting_fields(outputs))
-        terms: dict[str, LossTerm] = {}
-        state = outputs.last_hidden_state
-        if labels is not None:
-            chosen = labels >= 0
-            state, targets = state[chosen], labels[chosen]
-        result.prediction_logits = self.predictions(state)
-        if labels is not None:
-            losses = nn.functional.cross_entropy(result.prediction_logits.float(), targets, reduction="none")
-            result.token_losses = losses.detach()
-            terms["mlm"] = LossTerm(losses.sum(), chosen.sum())
-            if (states := outputs.readout_states) is not None:
-                ran = ran_steps(outputs.trace, kwargs["readout_slots"], states.shape[1])
-                weight = self.config.readout_weight
-                terms["readouts"] = readout_term(states, ran, targets, self.predictions, weight=weight)
-        if not self.has_sentence_order:
-            result.logits = result.prediction_logits
-        else:
-            result.sop_logits = self.sop_classifier(outputs.pooler_output)
-            if sentence_order_label is not None:
-                terms["sop"] = sum_cross_entropy(result.sop_logits, sentence_order_label)
-        if terms:
-            terms["ponder"] = self.ponder_term(outputs)
-            result.loss, result.loss_parts = combine_terms(terms, num_targets)
-        return result
+    return kernel
 
 
-class AlbertActForMaskedLM(AlbertActForPreTraining):
-    """Masked language model alone: L = MLM + tau (N + R)."""
+def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
+    """Multiply-accumulates of the encoder for one traced batch; heads and embeddings' lookups are not counted.
 
-    has_sentence_order = False
+    Per update of a token among S keys: 4 H^2 for the projections, 2 S H for attention, 2 H F, and H to halt. The
+    adaptive count refreshes a token's keys and values once more after its last update if others still run.
+
+    Args:
+        config: Widths E, H, F.
+        trace: With `execution`. With its `tokens`, the units are some of so many tokens of each row. Without its
+            `computed`, every row is taken to have run in every iteration.
+    """
+    ran = trace.executed
+    hidden, inner = config.hidden_size, config.intermediate_size
+    updates, valid = trace.updates.double(), trace.valid.double()
+    tokens = valid.sum(dim=1, keepdim=True) if ran.tokens is None else ran.tokens.double().unsqueeze(1)
+    deepest = updates.amax(dim=1, keepdim=True)
+    query_side = 2 * hidden**2 + 2 * tokens * hidden + 2 * hidden * inner + hidden
+    key_side = 2 * hidden**2
+    entry = config.embedding_size * hidden
+
+    adaptive = updates * query_side + torch.minimum(updates + 1, deepest) * key_side + entry
+    full = trace.max_depth * (query_side + key_side) + entry
+    rows, length = updates.shape
+    update = update_work(config) + 2 * length * hidden + hidden
+    dense = updates.new_tensor(rows * length * (ran.steps * update + entry))
+    executed = dense
+    if ran.computed is not None:
+        halting = hidden * ran.computed.queries.double().sum()
+        executed = (block_work(config, ran.computed) + halting + rows * length * entry).to(dense)
+    return Work(executed, dense, (adaptive * valid).sum(), (full * valid).sum())

@@ -15,19 +15,18 @@ width, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.shared.losses import LossTerm, check_classes
+from adadepth.families.shared.losses import CLASSES, LossTerm, unit_losses
 from adadepth.halting.active_set import ActiveSet, take
 from adadepth.halting.trace import DepthTrace
 
 Read = Callable[[Tensor], Tensor]
-
-CLASSES = "single_label_classification"
 
 
 class ReadoutStates:
@@ -60,50 +59,53 @@ class ReadoutStates:
         return torch.stack(self._steps, dim=1)
 
 
-def slots_of(chosen: Tensor) -> Tensor:
-    """The slots b T + t of chosen tokens, (B, T) to (K,), row by row; waits for the device."""
-    return chosen.flatten().nonzero().squeeze(1)
+class Units(NamedTuple):
+    """The K units that have a target, and where each is read.
+
+    Attributes:
+        slots: b T + t of the tokens that are read, (K,), or (K sequences,) where a unit is several sequences.
+        labels: Of the units, (K,), or (K, C) where classes do not exclude each other; none is ignored.
+        kind: Of the task, as `adadepth.families.shared.losses.problem_of` names it.
+        sequences: Of how many sequences a unit consists; it runs until the last of them has halted. None: it is read at
+            one token.
+    """
+
+    slots: Tensor
+    labels: Tensor
+    kind: str = CLASSES
+    sequences: int | None = None
+
+
+def labelled_tokens(labels: Tensor) -> Units:
+    """Tokens with a class, of labels (B, T), row by row; waits for the device."""
+    slots = (labels >= 0).flatten().nonzero().squeeze(1)
+    return Units(slots, labels.flatten()[slots])
+
+
+def readout_term(outputs: Any, units: Units, read: Read, weight: float) -> LossTerm:
+    """The loss part `readouts`, a sum over units, and their number; the head reads only what a unit ran.
+
+    Args:
+        outputs: Of the base model, with `readout_states` of the units' slots.
+        units: What is read.
+        read: The task's head, (R, H), or (R, sequences, H), to (R, C).
+        weight: In the loss.
+    """
+    states = outputs.readout_states
+    ran = ran_steps(outputs.trace, units.slots, states.shape[1])
+    if units.sequences is not None:
+        states = states.unflatten(0, (-1, units.sequences)).transpose(1, 2)
+        ran = ran.unflatten(0, (-1, units.sequences)).any(dim=1)
+    unit, step = ran.nonzero().unbind(dim=1)  # waits for the device
+    losses = unit_losses(units.kind, read(states[unit, step]), units.labels[unit])
+    count = torch.full((), len(units.labels), device=units.labels.device)
+    return LossTerm((losses / ran.sum(dim=1)[unit]).sum(), count, weight)
 
 
 def ran_steps(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:
     """Which of the first iterations a token ran, boolean, (K, N)."""
     updates = trace.updates.flatten()[slots]
     return torch.arange(1, steps + 1, device=slots.device) <= updates.unsqueeze(1)
-
-
-def readout_term(
-    states: Tensor, ran: Tensor, labels: Tensor, read: Read, *, weight: float, kind: str = CLASSES
-) -> LossTerm:
-    """The loss part `readouts`, a sum over units, and their number; the head reads only what a unit ran.
-
-    Args:
-        states: After every iteration, (K, N, H), or (K, N, choices, H) where a unit is several sequences.
-        ran: Which iterations each unit ran, boolean, (K, N).
-        labels: Of every unit, (K,), or (K, C) where classes do not exclude each other; none is ignored.
-        read: The task's head, (R, ..., H) to (R, C).
-        weight: In the loss.
-        kind: Of the task, as `adadepth.families.shared.losses.problem_of` names it.
-    """
-    unit, step = ran.nonzero().unbind(dim=1)  # waits for the device
-    losses = unit_losses(kind, read(states[unit, step]), labels[unit])
-    count = torch.full((), len(labels), device=labels.device)
-    return LossTerm((losses / ran.sum(dim=1)[unit]).sum(), count, weight)
-
-
-def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """The task's loss of every prediction, float32: logits (R, C) and labels (R,) or (R, C) to (R,).
-
-    Raises:
-        DataError: If a label is not one of the C classes.
-    """
-    logits = logits.float()
-    if kind == CLASSES:
-        check_classes(labels, logits.shape[-1])
-        return nn.functional.cross_entropy(logits, labels, reduction="none")
-    targets = labels.float().view_as(logits)
-    if kind == "regression":
-        return (logits - targets).square().mean(dim=-1)
-    return nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=-1)
 
 
 def refuse_readouts(config: AlbertActConfig, head: str) -> None:

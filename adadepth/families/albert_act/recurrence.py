@@ -1,42 +1,35 @@
-"""One iteration of ACT-ALBERT, whoever runs it: what tokens read, what becomes of them, and when they halt.
+"""The recurrence of ACT-ALBERT: what an iteration does to tokens, and the loop until all of them have halted.
 
     r_n = x_{n-1}, with `recall` x_{n-1} + x_0
     y_n = block(r_n),  p_n = sigmoid(w y_n + b)
-    h_n, w_n from h_{n-1}, p_n                      adadepth.halting.act.act_step
-    x_n from x_{n-1}, y_n, w_n                      adadepth.halting.act.update_stream
+    if h + p_n > 1 - epsilon:   w_n = R = 1 - h     the token halts with this update, and has weight 0 afterwards
+    else:                       w_n = p_n,  h += p_n
+    x_n = w_n y_n + (1 - w_n) x_{n-1}               and N counts the updates
 
-The dense loop, the ragged loop and the stepper of exit rules differ in which tokens they compute and in who stops
-them, never in what an iteration does: they all run a `Recurrence`, on tokens whose places know how they attend.
+Simoulin & Crabbé 2021 (ACL SRW, pp. 221-228); the last three lines, and what other rules make of them, are
+`adadepth.halting.act`.
 
-Shape legend: B batch, T tokens, P packed tokens, H hidden width. The tokens of a `Dense` batch are (B, T), padding
-included, those of a `Packed` one (P,); `...` stands for either.
+Here every position is updated until the last token has halted, as in the reference. Two others run the same iterations,
+on tokens whose places know how they attend: `run_ragged` in `ragged.py` leaves out tokens that have halted, with the
+same results; `ActStepper` in `exiting.py` lets an exit rule stop them.
+
+Module names follow the state dict of the published checkpoints. Shape legend: B batch, T tokens, P packed tokens, K
+wanted tokens, E embedding width, H hidden width, N iterations that ran; `...` stands for (B, T), padding included, or
+for (P,) where tokens are packed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from adadepth.families.albert_act.configuration import AlbertActConfig
+from adadepth.families.albert_act.readouts import ReadoutStates
 from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection
-from adadepth.families.shared.albert.packed_attention import Kernel, Memory, Refresh, count_pairs
-from adadepth.halting.act import (
-    ActState,
-    CapRemainder,
-    StateRule,
-    act_step,
-    init_act,
-    recalled,
-    update_result,
-    update_stream,
-)
-from adadepth.halting.active_set import ActiveSet, pack, take
-
-# p_n from r_n and y_n, (..., H) each, `valid` (B, T), and the slots of packed tokens, (P,) or None; float32, (...).
-Probability = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+from adadepth.halting.act import ActState, StateRule, act_step, init_act, update_result, update_stream
+from adadepth.halting.trace import ComputedSteps
 
 
 class HaltingUnit(nn.Module):
@@ -59,42 +52,6 @@ class AlbertActLayer(AlbertLayer):
         self.act = HaltingUnit(config)
 
 
-class Places(Protocol):
-    """Where the tokens of a batch are, and how they attend.
-
-    Attributes:
-        valid: True at the batch's real tokens, (B, T).
-    """
-
-    valid: Tensor
-
-    @property
-    def slots(self) -> Tensor | None:
-        """B T + t of each token, (P,); None where all of the batch are there."""
-        ...
-
-    @property
-    def computed(self) -> tuple[int, int, Tensor | int] | None:
-        """Queries, keys and pairs of them that the next iteration computes; None where that is everything."""
-        ...
-
-    def pick(self, values: Tensor) -> Tensor:
-        """The tokens' values, (..., *), of those of the whole batch, (B, T, *)."""
-        ...
-
-    def apply(self, layer: AlbertActLayer, read: Tensor) -> Tensor:
-        """Apply the block, (..., H) to (..., H)."""
-        ...
-
-    def keep(self, running: Tensor, stream: Stream) -> Stream:
-        """Leave behind whom `running`, (B, T), does not name, where that spares work; who goes on."""
-        ...
-
-    def find(self, slots: Tensor) -> Tensor:
-        """Where tokens, b T + t each, stand among the flattened ones."""
-        ...
-
-
 class Stream(NamedTuple):
     """States of tokens, x_n, and x_0 where it is recalled, (..., H)."""
 
@@ -103,12 +60,8 @@ class Stream(NamedTuple):
 
     @property
     def read(self) -> Tensor:
-        """What the block reads."""
-        return recalled(self.state, self.first)
-
-    def take(self, rows: Tensor) -> Stream:
-        """Some of them, packed."""
-        return Stream(take(self.state, rows), None if self.first is None else take(self.first, rows))
+        """r_{n+1}, what the block reads next (Bansal et al. 2022, arXiv 2202.05826, section 3.1)."""
+        return self.state if self.first is None else self.state + self.first
 
 
 class Tokens(NamedTuple):
@@ -121,160 +74,193 @@ class Tokens(NamedTuple):
     result: Tensor
     halting: ActState
 
-    def take(self, rows: Tensor) -> Tokens:
-        """Some of them, packed."""
-        stream = self.stream.take(rows)
-        result = stream.state if self.result is self.stream.state else take(self.result, rows)
-        return Tokens(stream, result, ActState(*(take(sums, rows) for sums in self.halting)))
 
-
-class Recurrence(NamedTuple):
-    """What an iteration does to tokens.
-
-    Attributes:
-        layer: The shared block.
-        probability: The probability of halting.
-        rule: How states are updated.
-        recall: Whether the block reads x_0 again.
-        threshold: A token halts when its halting sum exceeds this.
-        cap: The most iterations.
-        cap_remainder: What tokens get that reach the cap; see `act_step`.
-    """
-
-    layer: AlbertActLayer
-    probability: Probability
-    rule: StateRule
-    recall: bool
-    threshold: float
-    cap: int
-    cap_remainder: CapRemainder
-
-    def stream(self, state: Tensor) -> Stream:
-        """Tokens before the first iteration: x_0, (..., H)."""
-        return Stream(state, state if self.recall else None)
-
-    def start(self, state: Tensor, valid: Tensor) -> Tokens:
-        """The same where they halt by themselves; `valid` (...) is false at padding, which starts halted."""
-        result = state if self.rule == "single" else torch.zeros_like(state)
-        return Tokens(self.stream(state), result, init_act(valid))
-
-    def propose(self, stream: Stream, places: Places) -> tuple[Tensor, Tensor]:
-        """The block's output y_n, (..., H), and the probabilities p_n, (...)."""
-        read = stream.read
-        output = places.apply(self.layer, read)
-        return output, self.probability(read, output, places.valid, places.slots)
-
-    def advance(self, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:
-        """The stream x_n of tokens of which some run, (...)."""
-        return Stream(update_stream(self.rule, stream.state, output, weight, running), stream.first)
-
-    def update(self, tokens: Tokens, places: Places, step: int) -> tuple[Tokens, Tensor]:
-        """Iteration `step`, counted from 1: the tokens after it, and the probabilities of those that ran, (...)."""
-        running = tokens.halting.running
-        output, probability = self.propose(tokens.stream, places)
-        halting, weight = act_step(
-            tokens.halting,
-            probability,
-            threshold=self.threshold,
-            is_last=step == self.cap,
-            cap_remainder=self.cap_remainder,
-        )
-        stream = self.advance(tokens.stream, output, weight, running)
-        single = self.rule == "single"
-        result = stream.state if single else update_result(self.rule, tokens.result, output, weight)
-        return Tokens(stream, result, halting), probability * running
-
-
-class Dense:
-    """All positions of a batch, in every iteration.
+class Places:
+    """Where the tokens of a batch are, and how they attend: here at all positions, in every iteration.
 
     Args:
-        valid: True at real tokens, (B, T).
+        valid: True at the batch's real tokens, (B, T).
         attention_mask: In the form the attention implementation wants.
         options: For the attention implementation.
     """
-
-    slots = None
-    computed = None
 
     def __init__(self, valid: Tensor, attention_mask: Tensor | None, options: dict[str, Any]) -> None:
         self.valid = valid
         self._mask, self._options = attention_mask, options
 
+    @property
+    def slots(self) -> Tensor | None:
+        """Slot b T + t of each token, (P,); None where all positions of the batch are there."""
+        return None
+
+    @property
+    def computed(self) -> tuple[int, int, Tensor | int] | None:
+        """Queries, keys and pairs of them that the next iteration computes; None where that is everything."""
+        return None
+
     def pick(self, values: Tensor) -> Tensor:
-        """All of them."""
+        """The tokens' values, (..., *), of those of the whole batch, (B, T, *)."""
         return values
 
     def apply(self, layer: AlbertActLayer, read: Tensor) -> Tensor:
-        """Apply the block, (B, T, H) to (B, T, H)."""
+        """Apply the block, (..., H) to (..., H)."""
         return layer(read, self._mask, **self._options).state
 
     def keep(self, running: Tensor, stream: Stream) -> Stream:
-        """Nobody is left behind."""
+        """Leave behind whom `running`, (B, T), does not name, where that spares work; who goes on."""
         return stream
 
     def find(self, slots: Tensor) -> Tensor:
-        """A token stands at its slot."""
+        """Where tokens, b T + t each, stand among the flattened ones."""
         return slots
 
 
-class Packed:
-    """The positions that still run, one after the other; keys and values of the others are kept as they are.
+class StateRecord(nn.Module):
+    """Sees the states before and after an iteration; a module, so that a hook can record them."""
 
-    A token that has halted keeps its state, hence its keys and values, for good; docs/ragged_execution.md has the
-    argument. So an iteration renews those of the tokens that ran in the last one, whether or not they run in this one.
+    def forward(self, before: Tensor, after: Tensor) -> Tensor:
+        """The states after, (B, T, H)."""
+        return after
 
-    Args:
-        valid: True at real tokens, (B, T); all of them run at first.
-        attention_mask: In the form the attention implementation wants.
-        options: For the attention implementation.
-        kernel: What attends.
+
+class Finished(NamedTuple):
+    """What a loop leaves.
 
     Attributes:
-        active: Who runs.
+        state: The final states, (B, T, H).
+        halting: The halting sums, (B, T).
+        probabilities: Of every iteration, 0 once a token has halted, (B, T, N).
+        computed: What each iteration computed; None where that was everything.
     """
 
-    def __init__(self, valid: Tensor, attention_mask: Tensor | None, options: dict[str, Any], kernel: Kernel) -> None:
-        self.valid = valid
-        self._mask, self._options, self._kernel = attention_mask, options, kernel
-        self.active = self._visible = self._refreshed = pack(valid)
-        self._changed: Tensor | None = None
-        self._memory: Memory | None = None
+    state: Tensor
+    halting: ActState
+    probabilities: Tensor
+    computed: ComputedSteps | None = None
+
+
+class AlbertActTransformer(nn.Module):
+    """Applies the shared layer until every token has halted, at most `num_hidden_layers` times.
+
+    Attributes:
+        forced_depth: Updates that every token gets instead of what the configuration says; None: as it says.
+    """
+
+    def __init__(self, config: AlbertActConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
+        self.albert_layer = AlbertActLayer(config)
+        self.state_record = StateRecord()
+        self.forced_depth: int | None = None
+
+    def forward(self, state: Tensor, places: Places, readouts: ReadoutStates | None) -> Finished:
+        """Update every position until the last token has halted.
+
+        Args:
+            state: x_0, (B, T, H).
+            places: Of the batch.
+            readouts: Collects the states of some tokens after every iteration.
+        """
+        tokens, probabilities, may_wait = self.start(state, places.valid), [], self._may_wait()
+        for step in range(1, self.cap + 1):
+            if step > 1 and may_wait and not tokens.halting.running.any():
+                break
+            before = tokens.stream.state
+            tokens, probability = self.update(tokens, places, step)
+            self.state_record(before, tokens.stream.state)
+            if readouts is not None:
+                readouts.add(tokens.stream.state)
+            probabilities.append(probability)
+        return Finished(tokens.result, tokens.halting, torch.stack(probabilities, dim=-1))
+
+    def start(self, state: Tensor, valid: Tensor) -> Tokens:
+        """Tokens before the first iteration, x_0 (..., H); `valid` (...) is false at padding, which starts halted."""
+        result = state if self.rule == "single" else torch.zeros_like(state)
+        return Tokens(self.stream(state), result, init_act(valid))
+
+    def stream(self, state: Tensor) -> Stream:
+        """The same without results and halting sums."""
+        return Stream(state, state if self.config.recall else None)
+
+    def update(self, tokens: Tokens, places: Places, step: int) -> tuple[Tokens, Tensor]:
+        """Iteration `step`, counted from 1: the tokens after it, and the probabilities of those that ran, (...)."""
+        rule, running = self.rule, tokens.halting.running
+        output, probability = self.propose(tokens.stream, places)
+        halting, weight = act_step(
+            tokens.halting,
+            probability,
+            threshold=1.0 - self.config.act_epsilon,
+            is_last=step == self.cap,
+            cap_remainder=self.config.cap_remainder if self.fixed_depth is None else "forced",
+        )
+        stream = self.advance(tokens.stream, output, weight, running)
+        result = stream.state if rule == "single" else update_result(rule, tokens.result, output, weight)
+        return Tokens(stream, result, halting), probability * running
+
+    def propose(self, stream: Stream, places: Places) -> tuple[Tensor, Tensor]:
+        """The block's output y_n, (..., H), and the probabilities p_n, (...)."""
+        read = stream.read
+        output = places.apply(self.albert_layer, read)
+        return output, self.halting_probability(read, output, places.valid, places.slots)
+
+    def advance(self, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:
+        """The stream x_n of tokens of which some run, (...)."""
+        return Stream(update_stream(self.rule, stream.state, output, weight, running), stream.first)
+
+    def halting_probability(self, state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
+        """The probability p_n that tokens halt at this update, (...), float32.
+
+        Args:
+            state: r_n, what the block read, (..., H).
+            output: y_n, (..., H).
+            valid: True at real tokens, (B, T).
+            slots: Of packed tokens: whole sequences, where sequences halt.
+        """
+        probability = self.albert_layer.act(output if self.config.halting_input == "block_output" else state)
+        if self.fixed_depth is not None:
+            return torch.zeros_like(probability)
+        if self.config.halting_scope == "token":
+            return probability
+        tokens = valid.sum(dim=1).clamp(min=1)
+        if slots is None:
+            mean = (probability * valid).sum(dim=1) / tokens
+            return mean.unsqueeze(1).expand_as(probability)
+        rows = slots // valid.shape[1]
+        sums = torch.zeros_like(tokens, dtype=torch.float32).index_add(0, rows, probability)
+        return (sums / tokens)[rows]
 
     @property
-    def slots(self) -> Tensor:
-        """Of those that run, ascending, (P,)."""
-        return self.active.slots
+    def fixed_depth(self) -> int | None:
+        """Updates that every token gets while nobody halts; None where they halt."""
+        return self.config.fixed_depth if self.forced_depth is None else self.forced_depth
 
     @property
-    def computed(self) -> tuple[int, int, Tensor | int]:
-        """Queries, keys and pairs of them that the next iteration computes."""
-        pairs = count_pairs(self._kernel, self.active, self._visible)
-        return len(self.slots), len(self._refreshed.slots), pairs
+    def cap(self) -> int:
+        """The most iterations."""
+        return self.config.num_hidden_layers if self.fixed_depth is None else self.fixed_depth
 
-    def pick(self, values: Tensor) -> Tensor:
-        """Those of the running tokens, (P, ...)."""
-        return take(values.flatten(0, 1), self.slots)
+    @property
+    def rule(self) -> StateRule:
+        """How states are updated.
 
-    def apply(self, layer: AlbertActLayer, read: Tensor) -> Tensor:
-        """Apply the block, (P, H) to (P, H)."""
-        changed = read if self._changed is None else self._changed
-        refresh = Refresh(self._kernel, self.active, self._visible, changed, self._refreshed, self._memory)
-        output, self._memory = layer(read, self._mask, refresh, **self._options)
-        self._changed, self._refreshed = None, self.active
-        return output
+        Where nobody halts there is nothing to interpolate: a block's output follows, and the last one, which the cap
+        forces to halt with weight 1, is the result.
+        """
+        return self.config.state_rule if self.fixed_depth is None else "graves"
 
-    def renew(self, read: Tensor) -> None:
-        """Let keys and values follow what the tokens that ran last would read now, (P, H), whoever of them goes on."""
-        self._changed = read
+    def _may_wait(self) -> bool:
+        """Whether the device may be asked if anybody still runs.
 
-    def keep(self, running: Tensor, stream: Stream) -> Stream:
-        """Leave everybody else behind; waits for the device."""
-        staying = running.flatten()[self.slots].nonzero().squeeze(1)
-        self.renew(stream.read)
-        self.active = ActiveSet(self.slots[staying], self.active.shape)
-        return stream.take(staying)
+        The answer costs a host synchronisation: nothing on a CPU, worth it in evaluation, but in training on an
+        accelerator it would empty the queue in every iteration, and in a compiled graph it would break the graph.
+        Iterations after the last token has halted change nothing, neither states nor gradients.
+        """
+        if torch.compiler.is_compiling():
+            return False
+        return not self.training or self.embedding_hidden_mapping_in.weight.device.type == "cpu"
 
-    def find(self, slots: Tensor) -> Tensor:
-        """By bisection: the slots ascend."""
-        return torch.searchsorted(self.slots, slots)
+
+def update_work(config: AlbertActConfig) -> int:
+    """Multiply-accumulates of one token's update without its attention: 4 H^2 + 2 H F."""
+    return 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 from adadepth.errors import ConfigError, DataError
 
 IGNORED_LABEL = -100
+CLASSES = "single_label_classification"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def problem_of(config: PreTrainedConfig, labels: Tensor) -> str:
         return config.problem_type
     if label_count(config) == 1:
         return "regression"
-    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+    return "multi_label_classification" if labels.is_floating_point() else CLASSES
 
 
 def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
@@ -76,15 +77,26 @@ def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> L
         DataError: If a label is not one of the C classes; see `check_classes`.
     """
     kind = problem_of(config, labels)
-    if kind == "single_label_classification":
+    if kind == CLASSES:
         check_classes(labels, logits.shape[-1])
         return sum_cross_entropy(logits, labels)
     count = torch.full((), labels.shape[0], device=labels.device)
+    return LossTerm(unit_losses(kind, logits, labels).sum(), count)
+
+
+def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of every prediction of a task of this kind, float32: logits (B, C), labels none of which is ignored.
+
+    Raises:
+        DataError: If a label is not one of the C classes; see `check_classes`.
+    """
+    logits = logits.float()
+    if kind == CLASSES:
+        check_classes(labels, logits.shape[-1])
+        return nn.functional.cross_entropy(logits, labels, reduction="none")
     if kind == "regression":
-        squares = (logits.float() - labels.float().view_as(logits)) ** 2
-        return LossTerm(squares.mean(dim=-1).sum(), count)
-    losses = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
-    return LossTerm(losses.mean(dim=-1).sum(), count)
+        return (logits - labels.float().view_as(logits)).square().mean(dim=-1)
+    return nn.functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(dim=-1)
 
 
 def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
@@ -104,7 +116,7 @@ def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -
         DataError: If a label is not one of the model's classes.
     """
     kind, outputs = problem_of(config, labels), step_logits.shape[-1]
-    if kind == "single_label_classification":
+    if kind == CLASSES:
         return class_losses(step_logits, labels)
     if kind != "regression" or outputs != 1:
         raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict one class or one value")

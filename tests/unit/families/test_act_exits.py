@@ -124,14 +124,13 @@ def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
     exits = torch.zeros(valid.shape, dtype=torch.long)
     exits[valid] = outputs.exit_steps
     with torch.no_grad():
-        embedded, mask, _ = model.albert.start(
-            *(batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
-        )
-        state, said, halting = model.albert.encoder.embedding_hidden_mapping_in(embedded), [], []
+        ids, segments, encoder = batch["input_ids"], batch["token_type_ids"], model.albert.encoder
+        mask = model.albert.start(ids, batch["attention_mask"], segments).mask
+        state, said, halting = encoder.embedding_hidden_mapping_in(model.albert.embeddings(ids, segments)), [], []
         accumulated = torch.zeros(valid.shape)
         for step in range(1, STEPS + 1):
-            output = model.albert.encoder.albert_layer(state, mask).state
-            probability = model.albert.encoder.albert_layer.act(output)
+            output = encoder.albert_layer(state, mask).state
+            probability = encoder.albert_layer.act(output)
             state = torch.where((exits >= step).unsqueeze(-1), output, state)
             said.append(model.classifier(state))
             accumulated = accumulated + probability

@@ -9,7 +9,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from adadepth import AlbertActModel
-from adadepth.families.shared.albert.pricing import price_sequences, price_tokens
+from adadepth.families.albert_act.modeling import price_tokens
+from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
 

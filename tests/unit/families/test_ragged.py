@@ -6,8 +6,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth import AlbertActForPreTraining, AlbertActForSequenceClassification, AlbertActModel
 from adadepth.errors import ConfigError
-from adadepth.families.albert_act import loops
-from adadepth.families.albert_act.loops import ragged_kernel, repacking_pays
+from adadepth.families.albert_act import modeling, ragged
+from adadepth.families.albert_act.modeling import ragged_kernel
+from adadepth.families.albert_act.ragged import repacking_pays
 from adadepth.families.shared.albert import packed_attention
 from tests.models_support import padded_batch, small_config, spread_depths
 from tests.unit.families.test_albert_act import HEADS, labelled_batch
@@ -56,7 +57,7 @@ def test_what_an_iteration_computes():
     model, batch = small_model().eval(), padded_batch()
     model.config.execution = "ragged"
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setitem(loops._REPACK_SAVES, "cpu", 0)
+        patch.setitem(ragged._REPACK_SAVES, "cpu", 0)
         trace = model(**batch).trace
     ran = [int((trace.updates > step).sum()) for step in range(trace.execution.steps)]
     widest = [int((trace.updates > step).sum(dim=1).max()) for step in range(trace.execution.steps)]
@@ -197,12 +198,12 @@ def use_kernel(kernel, patch):
     """Let models use the kernel of an accelerator, whose computation is a plain loop over rows."""
     patch.setattr("torch.nn.attention.varlen.varlen_attn", row_by_row)
     patch.setattr(ALL_ATTENTION_FUNCTIONS, "get_interface", lambda name, default: flash_stand_in)
-    patch.setattr(loops, "choose_kernel", lambda *args, **kwargs: kernel)
+    patch.setattr(modeling, "choose_kernel", lambda *args, **kwargs: kernel)
 
 
 @pytest.mark.parametrize("kernel", ["varlen", "flash"])
 def test_the_kernels_of_accelerators_get_the_right_rows(kernel, monkeypatch):
-    monkeypatch.setitem(loops._REPACK_SAVES, "cpu", 0)
+    monkeypatch.setitem(ragged._REPACK_SAVES, "cpu", 0)
     model, batch = small_model(), padded_batch()
     batch["attention_mask"][0, 3] = 0  # a hole, so that slots and packed places differ
     model.config.execution = "dense"

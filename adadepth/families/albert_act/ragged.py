@@ -1,0 +1,177 @@
+"""The recurrence of ACT-ALBERT on the tokens that still run, packed one after the other.
+
+The results are those of the loop over all positions in `recurrence.py`; docs/ragged_execution.md has the argument, and
+`ragged_kernel` in `modeling.py` says which of the two a batch takes. Shape legend: B batch, T tokens, P packed tokens,
+H width, N iterations that ran.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth.families.albert_act.configuration import AlbertActConfig
+from adadepth.families.albert_act.readouts import ReadoutStates
+from adadepth.families.albert_act.recurrence import (
+    AlbertActLayer,
+    AlbertActTransformer,
+    Finished,
+    Places,
+    Stream,
+    Tokens,
+    update_work,
+)
+from adadepth.families.shared.albert.packed_attention import Kernel, Memory, Refresh, count_pairs
+from adadepth.halting.act import ActState
+from adadepth.halting.active_set import ActiveSet, pack, scatter, split, take
+from adadepth.halting.trace import ComputedSteps
+
+# Multiply-accumulates that leaving tokens behind must save in the coming iteration, to be worth its gathers and
+# launches, by kind of device. Without a measurement: a tenth of a millisecond of a large accelerator.
+_REPACK_SAVES = {"cpu": 1e7}
+_UNMEASURED_REPACK_SAVES = 1e10
+
+
+class Packed(Places):
+    """The positions that still run, one after the other; keys and values of the others are kept as they are.
+
+    A token that has halted keeps its state, hence its keys and values, for good. So an iteration renews those of the
+    tokens that ran in the last one, whether or not they run in this one.
+
+    Args:
+        valid: True at real tokens, (B, T); all of them run at first.
+        attention_mask: In the form the attention implementation wants.
+        options: For the attention implementation.
+        kernel: What attends.
+
+    Attributes:
+        active: Who runs.
+    """
+
+    def __init__(self, valid: Tensor, attention_mask: Tensor | None, options: dict[str, Any], kernel: Kernel) -> None:
+        super().__init__(valid, attention_mask, options)
+        self._kernel: Kernel = kernel
+        self.active = self._visible = self._refreshed = pack(valid)
+        self._changed: Tensor | None = None
+        self._memory: Memory | None = None
+
+    @property
+    def slots(self) -> Tensor:
+        """Of those that run, ascending, (P,)."""
+        return self.active.slots
+
+    @property
+    def computed(self) -> tuple[int, int, Tensor | int]:
+        """Queries, keys and pairs of them that the next iteration computes."""
+        pairs = count_pairs(self._kernel, self.active, self._visible)
+        return len(self.slots), len(self._refreshed.slots), pairs
+
+    def pick(self, values: Tensor) -> Tensor:
+        """Those of the running tokens, (P, *)."""
+        return take(values.flatten(0, 1), self.slots)
+
+    def apply(self, layer: AlbertActLayer, read: Tensor) -> Tensor:
+        """Apply the block, (P, H) to (P, H)."""
+        changed = read if self._changed is None else self._changed
+        refresh = Refresh(self._kernel, self.active, self._visible, changed, self._refreshed, self._memory)
+        output, self._memory = layer(read, self._mask, refresh, **self._options)
+        self._changed, self._refreshed = None, self.active
+        return output
+
+    def renew(self, read: Tensor) -> None:
+        """Let keys and values follow what the tokens that ran last would read now, (P, H), whoever of them goes on."""
+        self._changed = read
+
+    def keep(self, running: Tensor, stream: Stream) -> Stream:
+        """Leave everybody else behind; waits for the device."""
+        staying = running.flatten()[self.slots].nonzero().squeeze(1)
+        self.renew(stream.read)
+        self.active = ActiveSet(self.slots[staying], self.active.shape)
+        return _take_stream(stream, staying)
+
+    def find(self, slots: Tensor) -> Tensor:
+        """By bisection: the slots ascend."""
+        return torch.searchsorted(self.slots, slots)
+
+
+def run_ragged(
+    encoder: AlbertActTransformer, state: Tensor, places: Packed, readouts: ReadoutStates | None, *, records: bool
+) -> Finished:
+    """Queries, feed-forward and halting unit for running tokens only.
+
+    Args:
+        encoder: What an iteration does.
+        state: x_0, (B, T, H).
+        places: Of the batch's tokens before the first iteration.
+        readouts: Collects the states of some tokens after every iteration.
+        records: Whether the states of every iteration are recorded, which costs a copy of all of them.
+    """
+    base = encoder.start(state, places.valid)
+    tokens = encoder.start(places.pick(state), torch.ones_like(places.slots, dtype=torch.bool))
+    recorded = state
+    finished: list[tuple[Tensor, Tokens]] = []
+    probabilities: list[tuple[Tensor, Tensor]] = []
+    computed = []
+    for step in range(1, encoder.cap + 1):
+        places.renew(tokens.stream.read)  # before anybody leaves: the others see where those halted
+        if step > 1:
+            running = tokens.halting.running
+            count = int(running.sum())  # waits for the device, once an iteration
+            if count == 0:
+                break
+            if repacking_pays(encoder.config, len(running) - count, state.device):
+                parts = split(places.active, running, count)
+                finished.append((places.slots[parts.leaving], _take_tokens(tokens, parts.leaving)))
+                tokens, places.active = _take_tokens(tokens, parts.staying), parts.active
+        computed.append(places.computed)
+        tokens, probability = encoder.update(tokens, places, step)
+        probabilities.append((places.slots, probability))
+        if readouts is not None:
+            readouts.add_packed(places.active, tokens.stream.state)
+        if records:
+            recorded = encoder.state_record(recorded, scatter(recorded, places.slots, tokens.stream.state))
+    finished.append((places.slots, tokens))
+    result, halting = _assemble(base, finished)
+    return Finished(result, halting, _by_step(probabilities, places.valid.shape), ComputedSteps.of(computed))
+
+
+def repacking_pays(config: AlbertActConfig, halted: int, device: torch.device) -> bool:
+    """Whether to leave behind the `halted` tokens among the packed ones."""
+    return halted * update_work(config) >= _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES)
+
+
+def _take_stream(stream: Stream, rows: Tensor) -> Stream:
+    return Stream(take(stream.state, rows), None if stream.first is None else take(stream.first, rows))
+
+
+def _take_tokens(tokens: Tokens, rows: Tensor) -> Tokens:
+    stream = _take_stream(tokens.stream, rows)
+    result = stream.state if tokens.result is tokens.stream.state else take(tokens.result, rows)
+    return Tokens(stream, result, ActState(*(take(sums, rows) for sums in tokens.halting)))
+
+
+def _assemble(base: Tokens, finished: list[tuple[Tensor, Tokens]]) -> tuple[Tensor, ActState]:
+    """Results and halting sums of packed tokens in their places of the batch; padding stays what the base says."""
+    shape = base.halting.updates.shape
+    if len(finished) == 1 and len(finished[0][0]) == shape.numel():
+        alone = finished[0][1]
+        return alone.result.view(base.result.shape), ActState(*(sums.view(shape) for sums in alone.halting))
+    slots = torch.cat([part for part, _ in finished])
+
+    def whole(start: Tensor, parts: list[Tensor]) -> Tensor:
+        return scatter(start, slots, torch.cat(parts))
+
+    everyone = [tokens for _, tokens in finished]
+    sums = zip(base.halting, zip(*(tokens.halting for tokens in everyone), strict=True), strict=True)
+    result = whole(base.result, [tokens.result for tokens in everyone])
+    return result, ActState(*(whole(start, list(parts)) for start, parts in sums))
+
+
+def _by_step(probabilities: list[tuple[Tensor, Tensor]], shape: torch.Size) -> Tensor:
+    """Put the probabilities of every iteration's tokens into the batch, (B, T, N)."""
+    size = shape.numel()
+    places = torch.cat([step * size + slots for step, (slots, _) in enumerate(probabilities)])
+    values = torch.cat([values for _, values in probabilities])
+    return scatter(values.new_zeros(len(probabilities), size), places, values).T.unflatten(0, shape)
