@@ -190,12 +190,10 @@ def _time_executions(session: Session) -> None:
         found = compare_executions(trainer, training=kind == "training")
         if found is None or not trainer.is_world_process_zero():
             continue
-        tracking.last_metrics[metric] = found.speedup
-        tracking.tracker.log({metric: found.speedup}, trainer.state.global_step)
-        limit = 1.0 / found.work
-        print(
-            f"{kind} without halted tokens: {found.speedup:.2f} times as fast as with them; the work allows {limit:.2f}"
-        )
+        speedup, work = found
+        tracking.last_metrics[metric] = speedup
+        tracking.tracker.log({metric: speedup}, trainer.state.global_step)
+        print(f"{kind} without halted tokens: {speedup:.2f} times as fast as with them; the work allows {1 / work:.2f}")
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
@@ -271,25 +269,14 @@ def model_path(config: ExperimentConfig) -> str:
     return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
 
 
-class Checkpoint(NamedTuple):
-    """What an evaluation reads.
+def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], TokenizerConfig]:
+    """What an evaluation reads: a folder or hub id, the settings laid over the model's own, and the tokenizer.
 
-    Attributes:
-        path: A folder or hub id.
-        overrides: Settings of its model that are laid over its own.
-        tokenizer: Its own, unless the configuration names another.
+    That is the model's own, unless the configuration names another.
     """
-
-    path: str
-    overrides: list[str]
-    tokenizer: TokenizerConfig
-
-
-def evaluated_checkpoint(config: ExperimentConfig) -> Checkpoint:
-    """The checkpoint that the settings name."""
     path = model_path(config)
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
-    return Checkpoint(path, overridden_model_settings(), tokenizer)
+    return path, overridden_model_settings(), tokenizer
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:
