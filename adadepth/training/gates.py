@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
-from adadepth.data.streams.load import TwoPhase
+from adadepth.data.streams.batches import TwoPhase
 from adadepth.training.extension import Batch, Extension
 
 GATES = "gates"

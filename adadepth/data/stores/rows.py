@@ -46,6 +46,11 @@ class LabelledStore:
         """Return the number of tokens of each row, all texts together, (rows,) int64."""
         return np.diff(self.offsets[:: self.texts])
 
+    def classes(self) -> np.ndarray:
+        """Return the labels of a table that has some."""
+        assert self.labels is not None
+        return self.labels
+
     def __reduce__(self) -> Any:
         """Send a loader worker the folder, not a copy of its content."""
         return open_store, (self.folder, self.texts)
