@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.analysis.exits.records import StepRecorder, StepRecords
@@ -93,8 +93,8 @@ class DepthTrainer(Trainer):
             callbacks=callbacks,
         )
         for extension in extensions:
-            for callback in extension.callbacks():
-                self.add_callback(callback)
+            if isinstance(extension, TrainerCallback):
+                self.add_callback(extension)
         # Releases before `loss_is_scaled_for_ga` decide by this flag and by counts that are not None.
         self.model_accepts_loss_kwargs = True
 
