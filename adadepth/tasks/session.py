@@ -113,12 +113,17 @@ def open_session(
             print(f"report: {write_report(directory)}", flush=True)
 
 
-def train_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Trained:
-    """Train in a new folder, or go on in the one to resume."""
+def train_parts(
+    config: ExperimentConfig, args: TrainingArguments, parts: Parts, further: Callable[[Session], Any] | None = None
+) -> Trained:
+    """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end."""
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
     with open_session(config, args, directory, parts, checkpoint) as session:
-        return Trained(fit(session, checkpoint), directory)
+        metrics = fit(session, checkpoint)
+        if further is not None:
+            further(session)
+        return Trained(metrics, directory)
 
 
 def evaluate_parts(
