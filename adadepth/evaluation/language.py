@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,12 +21,12 @@ _PATH_SEED = 0x9A7  # of the sampled paths: the same in every evaluation whose g
 _LONGEST_LOSS = 700.0  # exp of more does not fit a float
 
 
+@dataclass(frozen=True)
 class SampledPaths(Dataset):
     """A set as often as there are sampled paths; `path` in a batch tells which one it is for."""
 
-    def __init__(self, streams: StreamBatches, paths: int) -> None:
-        self.streams = streams
-        self.paths = paths
+    streams: StreamBatches
+    paths: int
 
     def __len__(self) -> int:
         return self.paths * len(self.streams)

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.labelled.collate import example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples
@@ -73,11 +73,8 @@ class ChoiceCollator(PaddingCollator):
         width = self.width(choices)
         columns: Columns = {**sequence_columns(self.pad_id), "token_text": (SPECIAL, np.uint8)}
         tokens = padded(choices, width, columns)
-        return {
-            **{name: values.view(len(examples), -1, width) for name, values in tokens.items()},
-            "index": torch.tensor([example["index"] for example in examples]),
-            "labels": torch.tensor([example["label"] for example in examples]),
-        }
+        grouped = {name: values.view(len(examples), -1, width) for name, values in tokens.items()}
+        return {**grouped, **example_columns(examples)}
 
 
 def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:

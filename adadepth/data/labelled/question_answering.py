@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -15,7 +14,7 @@ from adadepth.data.labelled.contract import LabelledData, data_of_tables
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.splits import open_splits
 from adadepth.data.labelled.table import Table, first_texts
-from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
+from adadepth.data.padding import Columns, Examples, PaddingCollator, numbers, padded, sequence_columns
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, open_questions, write_questions
@@ -127,8 +126,7 @@ class QuestionCollator(PaddingCollator):
         """Return the tokens' columns (B, S), ``token_kind`` among them, and one number a window (B,) int64."""
         width = self.width(examples)
         columns: Columns = {**sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
-        numbers = {name: torch.tensor([example[name] for example in examples]) for name in _NUMBERS}
-        return {**padded(examples, width, columns), **numbers}
+        return {**padded(examples, width, columns), **numbers(examples, _NUMBERS)}
 
 
 def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:

@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.connection import require_hub
+from adadepth.connection import first_line, require_hub
 from adadepth.data.cache import cached_folder, digest
 from adadepth.errors import DataError, nearest
 from adadepth.places import resolve_place
@@ -72,7 +72,7 @@ def _load(path: str) -> Any:
             return AutoTokenizer.from_pretrained(str(place) if place.exists() else path, **options)
         except (OSError, ValueError) as error:
             if number == len(attempts) - 1:
-                reason = str(error).strip().splitlines()[0]
+                reason = first_line(error)
                 raise DataError(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
     raise AssertionError("unreachable")
 
