@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -16,6 +15,7 @@ from adadepth.atomic import write_atomic
 from adadepth.budget.controller import BudgetController, BudgetSchedule
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
+from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import CountsDepth, DepthModel, ForcesDepth, LimitsDepth
 from adadepth.families.shared.losses import combine_terms
 from adadepth.training.extension import Batch, Extension
@@ -113,8 +113,7 @@ class TrainingBudget(Extension, TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Tell the controller how deep the units of an update were, over all micro-batches and processes."""
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(self._depths)
+        add_over_processes([self._depths])
         total, count = self._depths.unbind()
         self.controller.advance(total, count, self.progress)
         self._depths = torch.zeros_like(self._depths)
