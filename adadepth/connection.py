@@ -8,6 +8,11 @@ import urllib.request
 from adadepth.errors import DataError
 
 
+def first_line(error: BaseException) -> str:
+    """What a library says about a failure, cut to a line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def require_hub(what: str, alternative: str) -> None:
     """Fail at once when the hub must be asked and cannot be reached; a single attempt honouring proxy settings.
 

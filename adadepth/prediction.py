@@ -115,7 +115,8 @@ class Pipeline:
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.exit_rule = _checked_rule(exit_rule, model)
-        self.fills_masks = isinstance(model, _mask_fillers())
+        fillers = tuple(each.head("pretraining") for each in families().values() if "pretraining" in each.heads)
+        self.fills_masks = isinstance(model, fillers)
         first = _first_tokens(model.config)
         cls_tokens = first.get("cls_tokens", 1)
         _check_tokenizer(tokenizer, [*needed_tokens(cls_tokens), *(["mask_token"] if self.fills_masks else [])], model)
@@ -262,10 +263,6 @@ def _models() -> dict[str, type[PreTrainedModel]]:
     places += [each.auto[name] for each in readers for name in _AUTO if name in each.auto]
     found = {place.rpartition(":")[2]: load(place) for place in places}
     return dict(sorted(found.items()))
-
-
-def _mask_fillers() -> tuple[type[PreTrainedModel], ...]:
-    return tuple(each.head("pretraining") for each in families().values() if "pretraining" in each.heads)
 
 
 def _first_tokens(config: Any) -> dict[str, Any]:

@@ -33,14 +33,15 @@ def time_interleaved(
 
 
 def _time_call(call: Callable[[], object], device: torch.device) -> float:
-    _wait(device)
+    wait_for(device)
     start = time.perf_counter()
     call()
-    _wait(device)
+    wait_for(device)
     return time.perf_counter() - start
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Until an accelerator has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

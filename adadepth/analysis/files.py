@@ -24,6 +24,11 @@ EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
+# Files that only some runs have, by the field of `RunFiles` that holds what they say.
+_OPTIONAL = {
+    "exits": EXITS, "exit_rules": EXIT_RULES, "architectures": ARCHITECTURES, "budgets": BUDGETS, "rivals": RIVALS,
+    "grids": GRIDS, "seeds": SEEDS,
+}  # fmt: skip
 SPLITS = ("train", "eval")
 
 
@@ -46,7 +51,6 @@ def write_halting_files(
         name: Of that set.
         further_sets: Summaries of other sets, by name; of them what is told of difficulty is kept.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     told = {set_name: {"difficulty": other["difficulty"]} for set_name, other in (further_sets or {}).items()
             if "difficulty" in other}  # fmt: skip
     named = {} if name is None else {"set": name}
@@ -67,20 +71,16 @@ def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]
 
 def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
     """Write exits.json: the step summary of every evaluated set by name, after `step` optimiser steps."""
-    directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / EXITS, {"step": step, "sets": summaries})
 
 
 def write_predictions(directory: Path, name: str, predictions: Mapping[str, str]) -> None:
     """Write predictions/NAME.json, the predicted texts of a set by id, as SQuAD's official script reads them."""
-    folder = directory / "predictions"
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / f"{name}.json", predictions)
+    _write_json(directory / "predictions" / f"{name}.json", predictions)
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
     """Write exit_rules.json, the studies of every evaluated set by name, and pareto.csv, their rows."""
-    directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / EXIT_RULES, {"sets": studies})
     write_atomic(directory / PARETO, as_csv(study_table(studies)))
 
@@ -94,13 +94,11 @@ def write_architectures(directory: Path, comparison: Mapping[str, Any]) -> None:
             found; `shapes`, rows of `name`, `length`, `memory` and `batch`; `conditions` of the measured times
             (`device`, `dtype`, `threads`, `repeats`); `rows`: see `comparison`.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / ARCHITECTURES, comparison)
 
 
 def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
     """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `budget_row`."""
-    directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / BUDGETS, found)
     write_atomic(directory / BUDGETS_TABLE, as_csv(budget_table(found)))
 
@@ -112,11 +110,11 @@ def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
 
 def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
     """Write seeds.json, from `summarise_seeds`."""
-    directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / SEEDS, summary)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -151,45 +149,27 @@ def read_run(directory: Path) -> RunFiles:
     """
     missing: dict[str, str] = {}
 
-    def mapping(name: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+    def parsed(name: str, parse: Callable[[str], Any], kind: type = dict) -> Any:
         try:
             value = parse((directory / name).read_text(encoding="utf-8"))
         except OSError:
             missing[name] = f"there is no {name}"
+            return kind()
         except (ValueError, yaml.YAMLError):
-            missing[name] = f"{name} is damaged"
-        else:
-            if isinstance(value, dict):
-                return value
-            missing[name] = f"{name} is damaged"
-        return {}
-
-    def optional(name: str) -> dict[str, Any]:
-        return mapping(name, json.loads) if (directory / name).exists() else {}
-
-    def lines(name: str) -> list[dict[str, Any]]:
-        try:
-            return _json_lines((directory / name).read_text(encoding="utf-8"))
-        except OSError:
-            missing[name] = f"there is no {name}"
-        except ValueError:
-            missing[name] = f"{name} is damaged"
-        return []
+            value = None
+        if isinstance(value, kind):
+            return value
+        missing[name] = f"{name} is damaged"
+        return kind()
 
     return RunFiles(
         directory=directory,
-        run=mapping(RUN, json.loads),
-        config=mapping(CONFIG, yaml.safe_load),
-        metrics=_by_step(lines(METRICS)),
-        halting=mapping(HALTING, json.loads),
-        sentences=lines(SENTENCES),
-        exits=optional(EXITS),
-        exit_rules=optional(EXIT_RULES),
-        architectures=optional(ARCHITECTURES),
-        budgets=optional(BUDGETS),
-        rivals=optional(RIVALS),
-        grids=optional(GRIDS),
-        seeds=optional(SEEDS),
+        run=parsed(RUN, json.loads),
+        config=parsed(CONFIG, yaml.safe_load),
+        metrics=_by_step(parsed(METRICS, _json_lines, list)),
+        halting=parsed(HALTING, json.loads),
+        sentences=parsed(SENTENCES, _json_lines, list),
+        **{field: parsed(name, json.loads) if (directory / name).exists() else {} for field, name in _OPTIONAL.items()},
         missing=missing,
     )
 
@@ -217,12 +197,8 @@ def max_depth(files: RunFiles) -> int:
 
 def sources(files: RunFiles) -> list[str]:
     """Names of the files that hold something."""
-    optional = {
-        EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
-        RIVALS: files.rivals, GRIDS: files.grids, SEEDS: files.seeds,
-    }  # fmt: skip
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
-    return [*always, *(name for name, found in optional.items() if found)]
+    return [*always, *(name for field, name in _OPTIONAL.items() if getattr(files, field))]
 
 
 def _json_lines(text: str) -> list[dict[str, Any]]:

@@ -16,8 +16,7 @@ from adadepth.budget.controller import Response
 from adadepth.halting.trace import DepthTrace
 
 if TYPE_CHECKING:
-    from adadepth.families.contract import DepthModel, HasExpectedDepth, HasSoftDepth
-    from adadepth.families.shared.losses import LossTerm
+    from adadepth.families.contract import DepthModel
 
 
 class Reading(NamedTuple):
@@ -52,16 +51,6 @@ def read_milliseconds(model: Any, trace: DepthTrace) -> Reading:
     return Reading(found.double(), torch.ones_like(found, dtype=torch.float64))
 
 
-def soft_depth(model: HasSoftDepth, outputs: Any) -> LossTerm:
-    """The model's smooth depth, near the hard one."""
-    return model.soft_depth(outputs)
-
-
-def expected_depth(model: HasExpectedDepth, outputs: Any) -> LossTerm:
-    """The model's expected depth."""
-    return model.expected_depth(outputs)
-
-
 _SAMPLED, _EXACT = Response(), Response(smoothing=0.0)
 # The most probable operations change long after the price does: its sign has to turn before gates cross again.
 _GATES = Response(smoothing=0.0, integral=2e-3, proportional=0.24)
@@ -83,20 +72,24 @@ class Measure:
 
     read: Callable[[Any, DepthTrace], Reading]
     full: Callable[[Any, int], float] = lambda model, max_depth: float(max_depth)
-    smooth: Callable[[Any, Any], Any] = soft_depth
+    smooth: Callable[[Any, Any], Any] = lambda model, outputs: model.soft_depth(outputs)
     response: Response = _SAMPLED
     is_ceiling: bool = False
+
+
+def _expected(model: Any, outputs: Any) -> Any:
+    return model.expected_depth(outputs)
 
 
 MEASURES: dict[str, Measure] = {
     "updates": Measure(read_updates),
     "macs": Measure(read_macs, full=lambda model, max_depth: 1.0),
     "deepest_layer": Measure(read_updates, response=_EXACT, is_ceiling=True),
-    "expected_layer": Measure(read_expected_layer, smooth=expected_depth, response=_EXACT),
+    "expected_layer": Measure(read_expected_layer, smooth=_expected, response=_EXACT),
     "milliseconds": Measure(
         read_milliseconds,
         full=lambda model, max_depth: model.config.full_latency,
-        smooth=expected_depth,
+        smooth=_expected,
         response=_GATES,
     ),
 }

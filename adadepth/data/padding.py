@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,11 @@ def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor
     return batch
 
 
+def numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return one number an example, (B,), of the named ones that the examples have."""
+    return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
+
+
 @dataclass(frozen=True)
 class PaddingCollator:
     """Pads examples to the longest, rounded up to a multiple of 8, at most ``sequence_length``; a subclass has columns.
@@ -67,10 +72,8 @@ class PretrainingCollator(PaddingCollator):
 
         Besides ``sentence_order_label`` and, of examples that are numbered, ``index``, each (B,) int64.
         """
-        batch = padded(examples, self.width(examples), {
-            **sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8),
-        })  # fmt: skip
-        for name in ("sentence_order_label", "index"):
-            if name in examples[0]:
-                batch[name] = torch.tensor([example[name] for example in examples])
-        return batch
+        columns: Columns = {**sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8)}
+        return {
+            **padded(examples, self.width(examples), columns),
+            **numbers(examples, ("sentence_order_label", "index")),
+        }

@@ -34,10 +34,11 @@ class Evaluation:
 
     def __init__(self, model: DepthModel, scorer: Scorer, device: torch.device, *, wants_statistics: bool) -> None:
         self.model = model
-        self.scorer = OneDepth(scorer, model) if model.depth_unit == "task" else scorer
+        self.scorer = scorer
+        self._reporter = OneDepth(model) if model.depth_unit == "task" else scorer
         self.wants_statistics = wants_statistics
         self._losses = LossSums()
-        self._statistics = statistics_of(model, self.scorer.classes, self.scorer.difficulties, device)
+        self._statistics = statistics_of(model, self._reporter.classes, self._reporter.difficulties, device)
         self._seeded = seeded_exits(model)
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,9 +50,9 @@ class Evaluation:
         self.scorer.record(batch, outputs)
         self._losses.add(outputs.loss_parts, self.model.count_targets(batch))
         if self.wants_statistics:
-            units = self.scorer.units(batch, outputs)
-            self._statistics.update(outputs.trace, units, self.model.price(outputs.trace))
-            self.scorer.show(batch, outputs, units)
+            units = self._reporter.units(batch, outputs)
+            self._statistics.add(outputs.trace, units, self.model.price(outputs.trace))
+            self._reporter.show(batch, outputs, units)
 
     def merge(self) -> None:
         """Add what the other processes have; every process calls it."""
@@ -65,4 +66,4 @@ class Evaluation:
 
     def report(self) -> EvaluationReport | None:
         """Statistics of depth and the scorer's part, if they were wanted."""
-        return self.scorer.report(self._statistics.summary()) if self.wants_statistics else None
+        return self._reporter.report(self._statistics.summary()) if self.wants_statistics else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import PreTrainedModel
 
 from adadepth.data.streams.batches import StreamBatches
 from adadepth.evaluation.processes import add_over_processes
@@ -20,12 +20,12 @@ _PATH_SEED = 0x9A7  # of the sampled paths: the same in every evaluation whose g
 _LONGEST_LOSS = 700.0  # exp of more does not fit a float
 
 
+@dataclass(frozen=True)
 class SampledPaths(Dataset):
     """A set as often as there are sampled paths; `path` in a batch tells which one it is for."""
 
-    def __init__(self, streams: StreamBatches, paths: int) -> None:
-        self.streams = streams
-        self.paths = paths
+    streams: StreamBatches
+    paths: int
 
     def __len__(self) -> int:
         return self.paths * len(self.streams)
@@ -35,58 +35,52 @@ class SampledPaths(Dataset):
         return {**self.streams[position], "path": path}
 
 
+@dataclass(eq=False)
 class LanguageScorer(Scorer):
     """Sums of the losses, in one pass over streams whose memory is carried from batch to batch.
 
-    Args:
+    Attributes:
         model: The language model.
         streams: The set, with the counts of its words and characters.
         context: What attention sees.
         device: Of the batches.
         name: Of this evaluation.
-        quality: Where to put the metrics for the reports of other evaluations, by `name`.
+        qualities: Where to put the metrics for the reports of other evaluations, by `name`.
         gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, as in training.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        streams: StreamBatches,
-        context: Any,
-        device: torch.device,
-        *,
-        name: str,
-        quality: dict[str, dict[str, float]],
-        gates: str | None = None,
-    ) -> None:
-        self._model: Any = model
-        self._streams = streams
-        self._context = context
-        self._name = name
-        self._quality = quality
-        self._gates = gates
+    model: Any
+    streams: StreamBatches
+    context: Any
+    device: torch.device
+    name: str
+    qualities: dict[str, dict[str, float]]
+    gates: str | None = None
+
+    def __post_init__(self) -> None:
         self._memory: Tensor | None = None
         self._path: Sequence[int] = ()
-        self._sums = torch.zeros(0, 2, dtype=torch.float64, device=device)  # of each pass: losses, targets
-        self._batches = torch.zeros(2, dtype=torch.float64, device=device)  # perplexities of the batches, their number
+        empty = torch.zeros(0, 2, dtype=torch.float64, device=self.device)
+        self._sums = empty  # of each pass: losses, targets
+        self._batches = empty.new_zeros(2)  # perplexities of the batches, their number
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """The memory of the rows so far, the context, and which branches run."""
         if batch["is_start"]:
             self._memory = None
             self._sums = torch.cat([self._sums, self._sums.new_zeros(1, 2)])
-            if self._gates == "sampled":
+            if self.gates == "sampled":
                 generator = torch.Generator().manual_seed(_PATH_SEED + batch["path"])
-                self._path = sample_path(self._model.gates.detach().float().cpu(), generator)
-        chosen = {} if self._gates is None else {"gates": self._path if self._gates == "sampled" else self._gates}
-        return {"memory": self._memory, "context": self._context, **chosen}
+                self._path = sample_path(self.model.gates.detach().float().cpu(), generator)
+        chosen = {} if self.gates is None else {"gates": self._path if self.gates == "sampled" else self.gates}
+        return {"memory": self._memory, "context": self.context, **chosen}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add a batch's losses."""
         self._memory = outputs.memory
         losses = outputs.token_losses.double()
         self._sums[-1] += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
-        if self._gates == "noisy":
+        if self.gates == "noisy":
             self._batches += torch.stack([losses.mean().exp(), losses.new_ones(())])
 
     def merge(self) -> None:
@@ -106,23 +100,23 @@ class LanguageScorer(Scorer):
             mean = found["perplexity"]
             squares = math.fsum((one["perplexity"] - mean) ** 2 for one in passes)
             found["perplexity_std"] = math.sqrt(squares / (len(passes) - 1))
-        if self._gates == "noisy":
+        if self.gates == "noisy":
             found["batch_perplexity"] = float(self._batches[0] / self._batches[1])
-        self._quality[self._name] = found
+        self.qualities[self.name] = found
         return found
 
     def _metrics_of(self, total: float, count: float) -> dict[str, float]:
         loss = total / count
         found = {"loss": loss, "lm_loss": loss, "perplexity": _exponential(loss)}
-        found["word_perplexity"] = _exponential(total / self._streams.words)
-        found["bits_per_character"] = total / math.log(2) / self._streams.characters
+        found["word_perplexity"] = _exponential(total / self.streams.words)
+        found["bits_per_character"] = total / math.log(2) / self.streams.characters
         return found
 
     def _finite_quality(self) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """What files can hold, and what they cannot with the reason: the exponential of a large loss is infinite."""
         finite: dict[str, dict[str, float]] = {}
         missing: dict[str, str] = {}
-        for name, found in self._quality.items():
+        for name, found in self.qualities.items():
             finite[name] = {key: value for key, value in found.items() if math.isfinite(value)}
             missing |= {f"eval/{name}/{key}": "not finite" for key in found if key not in finite[name]}
         return finite, missing

@@ -7,34 +7,20 @@ from typing import Any
 
 from torch import Tensor
 
-from adadepth.evaluation.scorer import EvaluationReport, Scorer
+from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.families.contract import DepthModel, MixesLayers
 
 
 class OneDepth(Scorer):
-    """Another scorer's metrics, with nothing told of single units."""
+    """The report beside another scorer's metrics, with nothing told of single units."""
 
-    def __init__(self, scorer: Scorer, model: DepthModel) -> None:
-        self._scorer = scorer
+    def __init__(self, model: DepthModel) -> None:
         self._model = model
         self._reads_cached_states = False
 
-    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The scorer's."""
-        return self._scorer.options(batch)
-
-    def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """As the scorer does, and whether the base's states came from disk."""
+    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+        """Nothing but whether the base's states came from disk."""
         self._reads_cached_states |= "states" in batch
-        self._scorer.record(batch, outputs)
-
-    def merge(self) -> None:
-        """As the scorer does."""
-        self._scorer.merge()
-
-    def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """The scorer's."""
-        return self._scorer.metrics(losses)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """The distribution over layers, what the head adds to the base, and where the states came from."""

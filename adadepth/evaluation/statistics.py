@@ -20,7 +20,7 @@ from adadepth.halting.trace import DepthTrace, Work
 class Statistics(Protocol):
     """Sums over batches and processes, of a size that does not depend on the set."""
 
-    def update(self, trace: DepthTrace, units: Units, work: Work) -> None:
+    def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
         """Add a batch."""
 
     def tensors(self) -> Sequence[Tensor]:
@@ -30,30 +30,22 @@ class Statistics(Protocol):
         """What halting.json holds."""
 
 
-class UnitStatistics:
-    """Depths of tokens, sequences or tasks, by class; see `HaltingStatistics`."""
+class UnitStatistics(HaltingStatistics):
+    """Depths of tokens, sequences or tasks, by class; a warning that depth does not adapt says what may help."""
 
-    def __init__(
-        self, max_depth: int, classes: Sequence[str], difficulties: int, device: torch.device, advice: str | None = None
-    ) -> None:
-        self._statistics = HaltingStatistics(max_depth, classes, device, difficulties)
-        self._advice = advice
+    advice: str | None = None
 
-    def update(self, trace: DepthTrace, units: Units, work: Work) -> None:
+    def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
         """Add a batch."""
-        self._statistics.update(
+        self.update(
             trace, units.classes, units.losses, units.states, work, right=units.right, difficulty=units.difficulty
         )
 
-    def tensors(self) -> Sequence[Tensor]:
-        """The sums, which add up over processes."""
-        return self._statistics.tensors()
-
     def summary(self) -> dict[str, Any]:
-        """What halting.json holds; a warning that depth does not adapt says what may help."""
-        found = self._statistics.summary()
-        if self._advice and (warning := found["adaptation"].get("warning")):
-            found["adaptation"]["warning"] = f"{warning}: {self._advice}"
+        """What halting.json holds."""
+        found = super().summary()
+        if self.advice and (warning := found["adaptation"].get("warning")):
+            found["adaptation"]["warning"] = f"{warning}: {self.advice}"
         return found
 
 
@@ -65,7 +57,7 @@ class ArchitectureStatistics:
         self._operations: list[list[float]] = []
         self._sums = torch.zeros(len(Work._fields) + 1, dtype=torch.float64, device=device)  # work, tokens
 
-    def update(self, trace: DepthTrace, units: Units, work: Work) -> None:
+    def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
         """Add a batch."""
         tokens = trace.executed.tokens
         assert trace.operations is not None
@@ -95,5 +87,7 @@ def statistics_of(model: DepthModel, classes: Sequence[str], difficulties: int, 
     """The statistics that fit what has a depth in this model."""
     if model.depth_unit == "architecture":
         return ArchitectureStatistics(model, device)
-    about = families().get(model.config.model_type)
-    return UnitStatistics(model.max_updates, classes, difficulties, device, None if about is None else about.advice)
+    found = UnitStatistics(model.max_updates, classes, device, difficulties)
+    if (about := families().get(model.config.model_type)) is not None:
+        found.advice = about.advice
+    return found

@@ -21,15 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from adadepth.analysis.architecture.tables import comparison_text
 from adadepth.analysis.files import write_architectures
-from adadepth.config import (
-    BudgetConfig,
-    Costs,
-    ExperimentConfig,
-    RetrainFrom,
-    SearchConfig,
-    Stage,
-    Task,
-)
+from adadepth.config import BudgetConfig, Costs, ExperimentConfig, RetrainFrom, SearchConfig, Stage, Task
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import Family, Searching, family, load
@@ -73,27 +65,19 @@ class Search:
         return family(self.config.model.name)
 
     @property
-    def space(self) -> Searching:
-        """How its architectures are searched."""
-        return _space(self.config)
-
-    @property
     def is_main(self) -> bool:
         """Whether this process writes."""
         return self.args.process_index == 0
 
-    @property
-    def shapes(self) -> list[list[int]]:
-        """[length, memory, batch] of every shape at which costs are told; the first decides what equal costs are."""
-        return _shapes(self.config)
-
 
 def _shapes(config: ExperimentConfig) -> list[list[int]]:
+    """[length, memory, batch] of every shape at which costs are told; the first decides what equal costs are."""
     memory, rows = getattr(config.model, _space(config).memory), config.trainer.per_device_train_batch_size
     return config.search.shapes or [[config.dataset.sequence_length, memory, rows]]
 
 
 def _space(config: ExperimentConfig) -> Searching:
+    """How the architectures of a family are searched."""
     space = family(config.model.name).search
     assert space is not None, "validated"
     return space
@@ -137,7 +121,8 @@ def _later_stages(search: Search, run: Run) -> dict[str, float]:
         if Stage.retrain in stages:
             for name, architecture in architectures.items():
                 _retrain(search, name, architecture)
-            _publish(search)
+            if search.is_main:  # the retrained network is the run's model
+                shutil.copytree(_trained(search, "derived"), search.directory / MODEL, dirs_exist_ok=True)
         wait_for_all(search.args)
         found = {name: _final_metrics(search, name) for name in architectures}
         metrics = {name: value for name, value in metrics.items() if not name.startswith("eval/")} | found["derived"]
@@ -213,8 +198,8 @@ def _derive(search: Search, run: Run) -> None:
         return
     _announce(search, "derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
-    derived = load(search.space.derive)(supernet, within_budget(supernet, budget))
-    architecture = getattr(derived.config, search.space.setting)
+    derived = load(_space(search.config).derive)(supernet, within_budget(supernet, budget))
+    architecture = getattr(derived.config, _space(search.config).setting)
     baselines = _baselines(search, architecture, derived.config)
     _evaluate_as_it_is(search, derived, architecture)
     run.update(architectures={"derived": architecture, **baselines})
@@ -226,11 +211,11 @@ def _derive(search: Search, run: Run) -> None:
 
 def _baselines(search: Search, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
     """Those asked for, of as much work at the first shape; none for a network without any."""
-    length, memory, batch = search.shapes[0]
-    macs = partial(load(search.space.macs), widths, length=length, memory=memory, batch=batch)
+    space, (length, memory, batch) = _space(search.config), _shapes(search.config)[0]
+    macs = partial(load(space.macs), widths, length=length, memory=memory, batch=batch)
     if macs(architecture) == 0:
         return {}
-    known = load(search.space.baselines)(architecture, macs, search.config.search.paper_ratio, search.config.seed)
+    known = load(space.baselines)(architecture, macs, search.config.search.paper_ratio, search.config.seed)
     return {str(name): known[str(name)] for name in search.config.search.baselines}
 
 
@@ -249,7 +234,7 @@ def _evaluate_as_it_is(search: Search, derived: PreTrainedModel, architecture: s
 
 def _retrain(search: Search, name: str, architecture: str) -> None:
     """Train one network whose architecture is fixed, or go on with it."""
-    folder = search.directory / RETRAINED / name
+    folder = _trained(search, name).parent
     if read_record(folder).get("status") == "finished":
         return
     _announce(search, f"retrain: {name} {architecture}")
@@ -266,7 +251,7 @@ def _retrain(search: Search, name: str, architecture: str) -> None:
 
 def _fixed(search: Search, architecture: str) -> ExperimentConfig:
     """The settings of one network's own training, which could be run by themselves."""
-    config, fixed = search.config, {search.space.setting: architecture}
+    config, fixed = search.config, {_space(search.config).setting: architecture}
     steps = config.search.retrain_steps or config.trainer.max_steps
     return dataclasses.replace(
         config,
@@ -279,18 +264,11 @@ def _fixed(search: Search, architecture: str) -> ExperimentConfig:
     )
 
 
-def _publish(search: Search) -> None:
-    """The retrained network is the run's model."""
-    if search.is_main:
-        source = search.directory / RETRAINED / "derived" / MODEL
-        shutil.copytree(source, search.directory / MODEL, dirs_exist_ok=True)
-
-
 # ---- compare
 
 
 def _final_metrics(search: Search, name: str) -> dict[str, float]:
-    folder = search.directory / RETRAINED / name
+    folder = _trained(search, name).parent
     record = read_record(folder)
     if record.get("status") != "finished":
         raise CheckpointError(f"{folder}: this network is not trained yet; add the stage retrain")
@@ -302,11 +280,20 @@ def _compare(
 ) -> list[dict[str, Any]]:
     """Quality, multiply-accumulates and measured time of every network: written, printed, and its rows returned."""
     _announce(search, "compare: timing the networks")
-    networks = {name: _trained(search, name) for name in architectures}
+    model_class, device = search.family.head("language_model"), search.args.device
+    networks: dict[str, Any] = {name: model_class.from_pretrained(_trained(search, name)) for name in architectures}
+    networks = {name: network.to(device) for name, network in networks.items()}
     untrained = read_record(search.directory / DERIVED)["final_metrics"]
     quality_set = "held_out" if search.data.test is None else "test"
-    shapes = [_describe_shape(shape) for shape in search.shapes]
-    timed, macs = _timings(search, networks, shapes), load(search.space.macs)
+    shapes = [
+        {"name": f"T={length}, M={memory}, batch={batch}", "length": length, "memory": memory, "batch": batch}
+        for length, memory, batch in _shapes(search.config)
+    ]
+    repeats, space = search.config.search.timing_repeats, _space(search.config)
+    time, macs = load(space.time), load(space.macs)
+    timed = {
+        shape["name"]: time(networks, shape["length"], shape["memory"], shape["batch"], repeats) for shape in shapes
+    }
 
     def row(name: str, kind: str, how: str, metrics: Mapping[str, float]) -> dict[str, Any]:
         network = networks[name]
@@ -336,7 +323,12 @@ def _compare(
         "reference": "alternating" if "alternating" in architectures else "derived",
         "derived": architectures["derived"],
         "shapes": shapes,
-        "conditions": _conditions(search),
+        "conditions": {
+            "device": device_name(device),
+            "dtype": "float32",
+            "threads": torch.get_num_threads(),
+            "repeats": repeats,
+        },
         "rows": rows,
     }
     write_architectures(search.directory, comparison)
@@ -350,33 +342,9 @@ def _quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | No
     return found if all(map(math.isfinite, found.values())) else None
 
 
-def _trained(search: Search, name: str) -> PreTrainedModel:
-    network: Any = search.family.head("language_model").from_pretrained(search.directory / RETRAINED / name / MODEL)
-    return network.to(search.args.device)
-
-
-def _describe_shape(shape: list[int]) -> dict[str, Any]:
-    length, memory, batch = shape
-    return {"name": f"T={length}, M={memory}, batch={batch}", "length": length, "memory": memory, "batch": batch}
-
-
-def _timings(
-    search: Search, networks: Mapping[str, PreTrainedModel], shapes: list[dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Latency of every network at every shape, in turns."""
-    repeats, time = search.config.search.timing_repeats, load(search.space.time)
-    return {
-        shape["name"]: time(networks, shape["length"], shape["memory"], shape["batch"], repeats) for shape in shapes
-    }
-
-
-def _conditions(search: Search) -> dict[str, Any]:
-    return {
-        "device": device_name(search.args.device),
-        "dtype": "float32",
-        "threads": torch.get_num_threads(),
-        "repeats": search.config.search.timing_repeats,
-    }
+def _trained(search: Search, name: str) -> Path:
+    """The folder of a network's trained weights."""
+    return search.directory / RETRAINED / name / MODEL
 
 
 def _track(search: Search, rows: list[dict[str, Any]], step: int) -> None:

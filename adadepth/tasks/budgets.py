@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.utils.data import Subset
 
 from adadepth.analysis.files import write_budgets
@@ -20,6 +19,7 @@ from adadepth.budget.fit import Fit
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
 from adadepth.data.labelled.question_answering import QuestionExamples
+from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasDepthKnob
 from adadepth.tasks.session import Session
 
@@ -72,7 +72,6 @@ def _depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> f
     for _, outputs in trainer.forward_passes(examples, lambda batch: {}):
         measured = MEASURES[settings.unit.value].read(model, outputs.trace)
         sums += torch.stack([measured.total, measured.units]).to(sums)
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(sums)
+    add_over_processes([sums])
     total, units = sums.tolist()
     return total / units

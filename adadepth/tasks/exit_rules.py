@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from adadepth.families.contract import PredictsEveryStep
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.tasks.session import Session, device_name
 from adadepth.tasks.unit_price import price_of
+from adadepth.timing import time_interleaved
 
 BATCHES = (1, 8, 32)
 TIMED_EXAMPLES = 64  # the first of the evaluation set
@@ -109,17 +109,12 @@ def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, 
     The first examples of the set, in batches by length as in an evaluation.
     """
     examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < TIMED_EXAMPLES]
-    seconds: dict[tuple[str, int], list[float]] = {}
+    timings: dict[str, dict[int, float]] = {rule.label: {} for rule in rules}
     for batch_size in BATCHES:
         batches = _batches(trainer, examples, batch_size)
-        for repetition in range(REPETITIONS + 1):
-            for rule in rules:
-                spent = _time(trainer, batches, rule)
-                if repetition:  # the first round warms up
-                    seconds.setdefault((rule.label, batch_size), []).append(spent / len(examples))
-    timings: dict[str, dict[int, float]] = {}
-    for (label, batch_size), values in seconds.items():
-        timings.setdefault(label, {})[batch_size] = statistics.median(values)
+        calls = {rule.label: partial(_run, trainer, batches, rule) for rule in rules}
+        for label, seconds in time_interleaved(calls, REPETITIONS, 1, trainer.args.device).items():
+            timings[label][batch_size] = seconds["median"] / len(examples)
     return timings
 
 
@@ -129,18 +124,9 @@ def _batches(trainer: Any, examples: Sequence[Any], batch_size: int) -> list[dic
     return [{name: value for name, value in batch.items() if name != "labels"} for batch in batches]
 
 
-def _time(trainer: Any, batches: Sequence[dict[str, Tensor]], rule: ExitRule) -> float:
+def _run(trainer: Any, batches: Sequence[dict[str, Tensor]], rule: ExitRule) -> None:
     model = trainer.accelerator.unwrap_model(trainer.model).eval()
     generator = torch.Generator().manual_seed(0)
-    _wait(trainer.args.device)
-    begun = time.perf_counter()
     with torch.no_grad(), trainer.autocast_smart_context_manager():
         for batch in batches:
             model(**batch, exit_rule=rule, generator=generator)
-    _wait(trainer.args.device)
-    return time.perf_counter() - begun
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()

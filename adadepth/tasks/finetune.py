@@ -34,21 +34,19 @@ from adadepth.families.registry import family, load
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
 from adadepth.tasks.halting import train_halting_alone
-from adadepth.tasks.processes import decide, main_first
+from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
     Session,
     Trained,
     check_depth,
     check_positions,
-    fit,
+    evaluate_parts,
     model_path,
-    open_session,
     overridden_model_settings,
-    resumed_checkpoint,
+    train_parts,
 )
 from adadepth.training.arguments import training_arguments
-from adadepth.training.run_directory import run_directory
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
 _OWN_CLASSES = ("question_answering", "multiple_choice")
@@ -74,12 +72,7 @@ def train(config: ExperimentConfig) -> Trained:
     if config.halting.alone:
         train_halting_alone(config, model)
     parts = with_features(config, args, finetuning_parts(config, args, data, model))
-    directory = decide(args, lambda: run_directory(config))
-    checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
-    with open_session(config, args, directory, parts, checkpoint) as session:
-        metrics = fit(session, checkpoint)
-        _write_submissions(config, data, session)
-        return Trained(metrics, directory)
+    return train_parts(config, args, parts, lambda session: _write_submissions(config, data, session))
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
@@ -95,16 +88,15 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     _check_fit(config, data, model)
     check_depth(config, model)
     rules = exit_rules.parse(config.exit_rules, model)
-    directory = decide(args, lambda: run_directory(config))
-    with open_session(config, args, directory, finetuning_parts(config, args, data, model)) as session:
-        session.trainer.evaluate()
+
+    def further(session: Session) -> None:
         if rules:
             exit_rules.compare(rules, data, session)
         if config.budget.targets:
             budgets.compare(config.budget, session)
         _write_submissions(config, data, session)
-        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
-        return session.tracking.last_metrics
+
+    return evaluate_parts(config, args, finetuning_parts(config, args, data, model), path, further)
 
 
 def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Parts:

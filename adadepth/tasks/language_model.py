@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
@@ -52,19 +53,17 @@ def load_data(
     assert isinstance(dataset, StreamConfig), "validated"
     searches = family(model.name).searches(model) if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
-
-    def load() -> LanguageData:
-        return load_language_data(
-            dataset,
-            tokenizer,
-            train_rows=args.per_device_train_batch_size,
-            slots=args.gradient_accumulation_steps,
-            evaluation_rows=args.per_device_eval_batch_size,
-            process=args.process_index,
-            processes=args.world_size,
-            two_phase=two_phase(config.search, config.trainer.max_steps) if in_turns else None,
-        )
-
+    load = partial(
+        load_language_data,
+        dataset,
+        tokenizer,
+        train_rows=args.per_device_train_batch_size,
+        slots=args.gradient_accumulation_steps,
+        evaluation_rows=args.per_device_eval_batch_size,
+        process=args.process_index,
+        processes=args.world_size,
+        two_phase=two_phase(config.search, config.trainer.max_steps) if in_turns else None,
+    )
     return main_first(args, load)
 
 
@@ -97,9 +96,7 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
     if data.test is not None:
         sets["test"] = data.test
     quality: dict[str, dict[str, float]] = {}
-    first = next(iter(sets))
-
-    wanted = config.context
+    first, wanted = next(iter(sets)), config.context
 
     def start(name: str) -> Evaluation:
         gates = "soft" if name == "test" else name
@@ -109,7 +106,7 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
             model.context(wanted.memory_length, wanted.clamp_length, wanted.same_length),
             args.device,
             name=name,
-            quality=quality,
+            qualities=quality,
             gates=gates if has_gates else None,
         )
         wants_statistics = name == first and config.trainer.halting_statistics

@@ -17,16 +17,9 @@ def main_first(args: TrainingArguments, work: Callable[[], T]) -> T:
     """Run `work` on the main process, then on the others, which find the main one's results in the cache."""
     if args.world_size == 1:
         return work()
-    result, failure = None, None
-    if args.process_index == 0:
-        result, failure = _attempt(work)
+    found, failure = _attempt(work) if args.process_index == 0 else (None, None)
     _raise_everywhere(failure)
-    if args.process_index != 0:
-        result, failure = _attempt(work)
-        if failure is not None:
-            raise failure
-    assert result is not None
-    return result
+    return work() if found is None else found
 
 
 def decide(args: TrainingArguments, work: Callable[[], T]) -> T:

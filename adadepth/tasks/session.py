@@ -113,12 +113,17 @@ def open_session(
             print(f"report: {write_report(directory)}", flush=True)
 
 
-def train_parts(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Trained:
-    """Train in a new folder, or go on in the one to resume."""
+def train_parts(
+    config: ExperimentConfig, args: TrainingArguments, parts: Parts, further: Callable[[Session], Any] | None = None
+) -> Trained:
+    """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end."""
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
     with open_session(config, args, directory, parts, checkpoint) as session:
-        return Trained(fit(session, checkpoint), directory)
+        metrics = fit(session, checkpoint)
+        if further is not None:
+            further(session)
+        return Trained(metrics, directory)
 
 
 def evaluate_parts(
@@ -190,12 +195,10 @@ def _time_executions(session: Session) -> None:
         found = compare_executions(trainer, training=kind == "training")
         if found is None or not trainer.is_world_process_zero():
             continue
-        tracking.last_metrics[metric] = found.speedup
-        tracking.tracker.log({metric: found.speedup}, trainer.state.global_step)
-        limit = 1.0 / found.work
-        print(
-            f"{kind} without halted tokens: {found.speedup:.2f} times as fast as with them; the work allows {limit:.2f}"
-        )
+        speedup, work = found
+        tracking.last_metrics[metric] = speedup
+        tracking.tracker.log({metric: speedup}, trainer.state.global_step)
+        print(f"{kind} without halted tokens: {speedup:.2f} times as fast as with them; the work allows {1 / work:.2f}")
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
@@ -271,25 +274,14 @@ def model_path(config: ExperimentConfig) -> str:
     return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
 
 
-class Checkpoint(NamedTuple):
-    """What an evaluation reads.
+def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], TokenizerConfig]:
+    """What an evaluation reads: a folder or hub id, the settings laid over the model's own, and the tokenizer.
 
-    Attributes:
-        path: A folder or hub id.
-        overrides: Settings of its model that are laid over its own.
-        tokenizer: Its own, unless the configuration names another.
+    That is the model's own, unless the configuration names another.
     """
-
-    path: str
-    overrides: list[str]
-    tokenizer: TokenizerConfig
-
-
-def evaluated_checkpoint(config: ExperimentConfig) -> Checkpoint:
-    """The checkpoint that the settings name."""
     path = model_path(config)
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
-    return Checkpoint(path, overridden_model_settings(), tokenizer)
+    return path, overridden_model_settings(), tokenizer
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:

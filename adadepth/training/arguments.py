@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import TrainingArguments
@@ -24,6 +23,7 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
     Raises:
         ConfigError: If transformers refuses a combination of settings, in its own words.
     """
+    precision = choose_precision(config.trainer)
     values = borrowed_arguments(config.trainer) | {
         "output_dir": str(checkpoints),
         "seed": config.seed,
@@ -34,7 +34,8 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         "remove_unused_columns": False,
         # Replacing a non-finite loss by a running mean would hide it, at one host synchronisation a step.
         "logging_nan_inf_filter": False,
-        **_precision_flags(config.trainer),
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
     }
     if not torch.cuda.is_available():
         values["dataloader_pin_memory"] = False  # there is no device to pin for
@@ -51,21 +52,12 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
     if "activation_checkpointing" in known:
         values["activation_checkpointing"] = values.pop("gradient_checkpointing")
     try:
-        arguments = TrainingArguments(**{name: value for name, value in values.items() if not _is_unset(value)})
+        arguments = TrainingArguments(**{name: value for name, value in values.items() if value not in (None, {})})
     except (ValueError, NotImplementedError) as error:
         raise ConfigError(f"trainer: {error}") from error
     # One process drives one device; several devices are torchrun's business. DataParallel would copy every trace.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
-
-
-def _is_unset(value: Any) -> bool:
-    return value is None or value == {}
-
-
-def _precision_flags(trainer: TrainerConfig) -> dict[str, bool]:
-    precision = choose_precision(trainer)
-    return {"bf16": precision == "bf16", "fp16": precision == "fp16"}
 
 
 def choose_precision(trainer: TrainerConfig) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -16,6 +15,7 @@ from adadepth.atomic import write_atomic
 from adadepth.budget.controller import BudgetController, BudgetSchedule
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
+from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import CountsDepth, DepthModel, ForcesDepth, LimitsDepth
 from adadepth.families.shared.losses import combine_terms
 from adadepth.training.extension import Batch, Extension
@@ -26,7 +26,7 @@ BUDGET = "budget/"  # how the names of what is logged begin
 TOLERANCE = 0.05
 
 
-class TrainingBudget(Extension):
+class TrainingBudget(Extension, TrainerCallback):
     """Holds the mean depth of training at what the user set.
 
     One price a whole update, a function of earlier updates only: neither micro-batches nor processes can change it.
@@ -70,17 +70,21 @@ class TrainingBudget(Extension):
         changes = self._changes_depth is None or self._changes_depth(batch)
         return {"budget": units if changes else torch.zeros_like(units)}
 
-    def begin_update(self, progress: float) -> None:
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Take the place of an update in the schedule; a growing model grows with it, a ceiling comes at its end."""
-        self.progress = progress
+        self.progress = state.global_step / max(state.max_steps, 1)
         if self.controller.schedule.grow > 0:
-            self._force_depth(self.controller.schedule.forced_at(progress))
+            self._force_depth(self.controller.schedule.forced_at(self.progress))
         if self._is_barred:
             assert isinstance(self.model, LimitsDepth)
             self.model.limit_depth(int(self.controller.schedule.target))
 
-    def end(self) -> None:
-        """Leave the model as it will be loaded."""
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the model as it will be loaded: tokens halt, should training have ended before they did."""
         if self.controller.schedule.grow > 0:
             self._force_depth(None)
 
@@ -107,10 +111,9 @@ class TrainingBudget(Extension):
         price = self.controller.reward(self.progress) if self._is_barred else self.controller.price(self.progress)
         return price.to(depth.device) * depth
 
-    def finish_update(self) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Tell the controller how deep the units of an update were, over all micro-batches and processes."""
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(self._depths)
+        add_over_processes([self._depths])
         total, count = self._depths.unbind()
         self.controller.advance(total, count, self.progress)
         self._depths = torch.zeros_like(self._depths)
@@ -142,10 +145,6 @@ class TrainingBudget(Extension):
         """Target, measured depth and multiplier, under the names of the log."""
         return {f"{BUDGET}{name}": value for name, value in self.controller.figures(self.progress).items()}
 
-    def callbacks(self) -> Sequence[TrainerCallback]:
-        """Updates begin and end for it."""
-        return [BudgetCallback(self)]
-
     def save(self, checkpoint: Path, process: int) -> None:
         """Write the controller's state, which is the same in all processes."""
         if process == 0:
@@ -154,26 +153,3 @@ class TrainingBudget(Extension):
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Go on from it."""
         self.controller.load_state_dict(json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
-
-
-class BudgetCallback(TrainerCallback):
-    """Tells a budget when an update begins and ends."""
-
-    def __init__(self, budget: TrainingBudget) -> None:
-        self.budget = budget
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Where in the schedule the update lies."""
-        self.budget.begin_update(state.global_step / max(state.max_steps, 1))
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Let the controller see what the update was like."""
-        self.budget.finish_update()
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Let tokens halt, should training have ended before they did."""
-        self.budget.end()

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.analysis.architecture.search import flatten_search
+from adadepth.analysis.architecture.sections import frame_panel
 from adadepth.analysis.architecture.tables import architecture_text
 from adadepth.analysis.exits.steps import flatten_exits
 from adadepth.analysis.exits.tables import exits_text
@@ -23,7 +24,7 @@ from adadepth.analysis.files import write_exits, write_grids, write_halting_file
 from adadepth.analysis.layers.sections import layers_text
 from adadepth.analysis.measure.class_table import class_table, halting_text
 from adadepth.analysis.measure.statistics import flatten
-from adadepth.analysis.render.report import draw_gate_frame
+from adadepth.analysis.render.plots import save_frame
 from adadepth.analysis.render.table import as_records
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.contract import FollowsSchedule, HasOneDepth
@@ -33,7 +34,6 @@ from adadepth.training.trainer import DepthTrainer
 
 # Of transformers' own log entries these are not measurements of this run's progress.
 _UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
-
 
 # Nor are these worth a place on the console's line.
 _UNPRINTED = (
@@ -202,7 +202,7 @@ class TrackingCallback(TrainerCallback):
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
         """A picture of the gates now; the dashboards show those of all evaluations as a film."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
-        draw_gate_frame(path, described, step)
+        save_frame(frame_panel(step, described), path)
         if not self._is_muted:
             self.tracker.image("search/gates", path, step)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
 
 from adadepth.config import TrainerConfig
 
@@ -21,7 +20,7 @@ Batch = Mapping[str, Any]
 
 
 class Extension:
-    """Adds nothing; a subclass overrides what it needs."""
+    """Adds nothing; a subclass overrides what it needs. One that is a `TrainerCallback`, too, sees every event."""
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What its own loss parts of a micro-batch are divided by; see `DepthModel.count_targets`."""
@@ -52,10 +51,6 @@ class Extension:
     def logs(self) -> dict[str, float]:
         """What it adds to a line of the training log; `group/name` keeps its name, others go under `train/`."""
         return {}
-
-    def callbacks(self) -> Sequence[TrainerCallback]:
-        """Where else in training it takes part."""
-        return ()
 
     def allows_best(self) -> bool:
         """Whether the model as it is now may become the best one."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
-from adadepth.data.streams.load import TwoPhase
+from adadepth.data.streams.batches import TwoPhase
 from adadepth.training.extension import Batch, Extension
 
 GATES = "gates"
@@ -36,9 +36,13 @@ class GateLearning(Extension):
         return [group] if gates else []
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
-        """In two phases, drop what the other phase learns."""
-        if self._search.method is SearchMethod.two_phase:
-            keep_phase(model, batch["stream"])
+        """In two phases, drop what the other phase learns: an optimiser passes over parameters without a gradient."""
+        if self._search.method is not SearchMethod.two_phase:
+            return
+        for name, parameter in model.named_parameters():
+            is_gate = name.removeprefix("module.") == GATES
+            if is_gate != (batch["stream"] == "architecture"):
+                parameter.grad = None
 
 
 def two_phase(search: SearchConfig, updates: int) -> TwoPhase:
@@ -55,11 +59,3 @@ def two_phase(search: SearchConfig, updates: int) -> TwoPhase:
 def trains_gates(search: SearchConfig, batch: Batch) -> bool:
     """Whether the gates learn from this batch."""
     return search.method is not SearchMethod.two_phase or batch["stream"] == "architecture"
-
-
-def keep_phase(model: nn.Module, stream: str) -> None:
-    """Drop the gradients of what does not learn from this stream: an optimiser passes over parameters without one."""
-    for name, parameter in model.named_parameters():
-        is_gate = name.removeprefix("module.") == GATES
-        if is_gate != (stream == "architecture"):
-            parameter.grad = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -75,14 +74,10 @@ class TrainingProgress:
         if self._args.world_size > 1:
             dist.all_reduce(totals)
             totals /= self._args.world_size
-        logs = _means(dict(zip(self._parts, totals.tolist(), strict=True)), self._updates)
+        logs = {f"{name}_loss": total / self._updates for name, total in zip(self._parts, totals.tolist(), strict=True)}
         logs["tokens_per_second"] = float(self._tokens) / seconds
         if self._args.device.type == "cuda":
             logs["peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
         self._parts = {}
         self.begin()
         return logs
-
-
-def _means(totals: Mapping[str, float], updates: int) -> dict[str, float]:
-    return {f"{name}_loss": total / updates for name, total in totals.items()}

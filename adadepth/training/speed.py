@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasExecutions
-from adadepth.timing import time_interleaved
+from adadepth.timing import time_interleaved, wait_for
 
 _REPEATS, _MOST_BATCHES, _SECONDS = 5, 16, 4.0
 
@@ -50,8 +50,7 @@ class Stopwatch:
         self._sums[1] += self._now() - begun
 
     def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        wait_for(self.device)
         return time.perf_counter()
 
     def tokens_per_second(self) -> float:
@@ -61,20 +60,7 @@ class Stopwatch:
         return tokens * processes / seconds
 
 
-class Comparison(NamedTuple):
-    """Seconds of the dense and the ragged execution of some batches, and the work of the second over the first's."""
-
-    dense: float
-    ragged: float
-    work: float
-
-    @property
-    def speedup(self) -> float:
-        """How many times as fast as the dense execution the ragged one is."""
-        return self.dense / self.ragged
-
-
-def compare_executions(trainer: Any, *, training: bool = False) -> Comparison | None:
+def compare_executions(trainer: Any, *, training: bool = False) -> tuple[float, float] | None:
     """Time both executions of the trainer's model: medians over rounds in which they take turns.
 
     As many of the first batches are read as a few seconds allow.
@@ -84,6 +70,7 @@ def compare_executions(trainer: Any, *, training: bool = False) -> Comparison | 
         training: Whether it is forward and backward passes of training data, and not passes of evaluation data.
 
     Returns:
+        How many times as fast as the dense execution the ragged one is, and its work as a share of the dense one's;
         None for a model that has one execution only.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
@@ -93,18 +80,18 @@ def compare_executions(trainer: Any, *, training: bool = False) -> Comparison | 
     loader = trainer.get_train_dataloader() if training else trainer.get_eval_dataloader()
     batches = [trainer.model_inputs(trainer._prepare_inputs(batch)) for batch in islice(loader, _MOST_BATCHES)]
     chosen, was_training = model.config.execution, model.training
+    traces: dict[str, list[Any]] = {}
 
-    def run(execution: str, count: int) -> list[Any]:
+    def run(execution: str, count: int) -> None:
         model.config.execution = execution
-        traces = []
+        traces[execution] = []
         for batch in batches[:count]:
             with torch.set_grad_enabled(training), trainer.autocast_smart_context_manager():
                 outputs = model(**batch)
             if training:
                 outputs.loss.backward()
                 model.zero_grad(set_to_none=True)
-            traces.append(outputs.trace)
-        return traces
+            traces[execution].append(outputs.trace)
 
     try:
         model.train(training)
@@ -112,14 +99,9 @@ def compare_executions(trainer: Any, *, training: bool = False) -> Comparison | 
         count = min(len(batches), max(1, int(_SECONDS / (once * len(executions) * (_REPEATS + 1)))))
         calls = {execution: partial(run, execution, count) for execution in executions}
         timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
-        work = _executed_share(model, run("ragged", count))
     finally:
         model.config.execution = chosen
         model.train(was_training)
-    return Comparison(timed["dense"]["median"], timed["ragged"]["median"], work)
-
-
-def _executed_share(model: Any, traces: Iterable[Any]) -> float:
-    """What really ran over what the dense execution of the same batches runs, in multiply-accumulates."""
-    prices = [model.price(trace) for trace in traces]
-    return float(sum(price.executed for price in prices) / sum(price.dense for price in prices))
+    prices = [model.price(trace) for trace in traces["ragged"]]
+    work = float(sum(price.executed for price in prices) / sum(price.dense for price in prices))
+    return timed["dense"]["median"] / timed["ragged"]["median"], work

@@ -6,7 +6,7 @@ and is complete: the other sinks repeat it. Only this module imports wandb and T
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -52,13 +52,13 @@ def open_tracker(
     continued run writes them again.
     """
     if not is_main:
-        return _FanOut([])
+        return cast(Tracker, _FanOut([]))
     sinks: list[Tracker] = [_JsonLines(directory / METRICS, resume_step)]
     if config.logger.name is Sink.wandb:
         sinks.append(_Wandb(config, directory))
     elif config.logger.name is Sink.tensorboard:
         sinks.append(_TensorBoard(directory))
-    return _FanOut(sinks)
+    return cast(Tracker, _FanOut(sinks))
 
 
 @contextmanager
@@ -73,34 +73,17 @@ def closing_tracker(tracker: Tracker) -> Iterator[None]:
 
 
 class _FanOut:
-    """Hand everything to each sink."""
+    """Hand every call of a `Tracker` to each sink."""
 
     def __init__(self, sinks: Sequence[Tracker]) -> None:
-        self.sinks = list(sinks)
+        self.sinks = sinks
 
-    def log(self, metrics: Mapping[str, Value], step: int) -> None:
-        for sink in self.sinks:
-            sink.log(metrics, step)
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        def call(*args: Any, **kwargs: Any) -> None:
+            for sink in self.sinks:
+                getattr(sink, method)(*args, **kwargs)
 
-    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
-        for sink in self.sinks:
-            sink.histogram(name, counts, first_bin, step)
-
-    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
-        for sink in self.sinks:
-            sink.table(name, columns, rows, step)
-
-    def image(self, name: str, path: Path, step: int) -> None:
-        for sink in self.sinks:
-            sink.image(name, path, step)
-
-    def animation(self, name: str, path: Path, step: int) -> None:
-        for sink in self.sinks:
-            sink.animation(name, path, step)
-
-    def finish(self, exit_code: int = 0) -> None:
-        for sink in self.sinks:
-            sink.finish(exit_code)
+        return call
 
 
 class _JsonLines:

@@ -12,6 +12,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,15 +20,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
-from adadepth.analysis.exits.records import StepRecords
+from adadepth.analysis.exits.records import StepRecorder, StepRecords
 from adadepth.config import TrainerConfig
 from adadepth.data.sampler import EpochSampler, evaluation_order
 from adadepth.data.streams.batches import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.records import collect_records
+from adadepth.evaluation.records import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.training.extension import Extension
 from adadepth.training.optimization import build_optimizer, build_schedule
@@ -92,8 +93,8 @@ class DepthTrainer(Trainer):
             callbacks=callbacks,
         )
         for extension in extensions:
-            for callback in extension.callbacks():
-                self.add_callback(callback)
+            if isinstance(extension, TrainerCallback):
+                self.add_callback(extension)
         # Releases before `loss_is_scaled_for_ga` decide by this flag and by counts that are not None.
         self.model_accepts_loss_kwargs = True
 
@@ -154,11 +155,7 @@ class DepthTrainer(Trainer):
 
         The counts are over all processes, divided by their number because gradients are averaged over them.
         """
-        batches = []
-        for _ in range(num_batches):
-            if (batch := next(epoch_iterator, None)) is None:
-                break
-            batches.append(batch)
+        batches = list(islice(epoch_iterator, num_batches))
         if not batches:
             return batches, {}
         counts = [self._count_targets(batch) for batch in batches]
@@ -172,10 +169,8 @@ class DepthTrainer(Trainer):
 
     def _count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a micro-batch is divided by."""
-        counts: dict[str, Tensor] = self.unwrapped_model.count_targets(batch)
-        for extension in self.extensions:
-            counts = counts | extension.counts(batch)
-        return counts
+        own = {name: count for one in self.extensions for name, count in one.counts(batch).items()}
+        return {**self.unwrapped_model.count_targets(batch), **own}
 
     def compute_loss(
         self,
@@ -206,8 +201,7 @@ class DepthTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """See `build_optimizer`; extensions may take care of some parameters themselves."""
         if self.optimizer is None:
-            trained = self.model if model is None else model
-            assert trained is not None
+            trained: Any = self.model if model is None else model
             own = [group for one in self.extensions for group in one.parameter_groups(trained, self.settings)]
             self.optimizer = build_optimizer(trained, self.settings, own)
         return self.optimizer
@@ -215,8 +209,7 @@ class DepthTrainer(Trainer):
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """See `build_schedule`."""
         if self.lr_scheduler is None:
-            scheduled = optimizer or self.optimizer
-            assert scheduled is not None
+            scheduled: Any = optimizer or self.optimizer
             scheduler: Any = build_schedule(scheduled, self.settings, num_training_steps)
             self.lr_scheduler = scheduler
             self._created_lr_scheduler = True
@@ -282,7 +275,10 @@ class DepthTrainer(Trainer):
 
     def records(self, dataset: Any, **options: Any) -> StepRecords:
         """What every example of a set gets from the model; `options` go to its forward pass."""
-        return collect_records(self.forward_passes, self.unwrapped_model, dataset, **options)
+        recorder, options = StepRecorder(), seeded_exits(self.unwrapped_model) | options
+        for batch, outputs in self.forward_passes(dataset, lambda _: options):
+            recorder.add(batch, outputs)
+        return merge_processes(recorder)
 
     def forward_passes(
         self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]

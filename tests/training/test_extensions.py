@@ -14,7 +14,7 @@ from tests.training.support import tiny_trainer
 STEPS = ("trainer.max_steps=4", "trainer.logging_steps=1", "trainer.gradient_accumulation_steps=2")
 
 
-class Pull(Extension):
+class Pull(Extension, TrainerCallback):
     """Pays for the mean depth of rows, and writes down whatever it is asked."""
 
     def __init__(self):
@@ -51,8 +51,8 @@ class Pull(Extension):
     def logs(self):
         return {"pull/updates": float(self.updates)}
 
-    def callbacks(self):
-        return [_Counts(self)]
+    def on_step_end(self, args, state, control, **kwargs):
+        self.updates += 1
 
     def allows_best(self):
         return self.is_allowed
@@ -62,14 +62,6 @@ class Pull(Extension):
 
     def load(self, checkpoint, process, device):
         self.updates = json.loads((checkpoint / f"pull_{process}.json").read_text())
-
-
-class _Counts(TrainerCallback):
-    def __init__(self, pull):
-        self.pull = pull
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self.pull.updates += 1
 
 
 def test_every_hook_takes_part_in_training(tmp_path):

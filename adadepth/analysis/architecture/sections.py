@@ -41,7 +41,7 @@ from adadepth.analysis.render.figure import (
     padded,
     thin,
 )
-from adadepth.analysis.render.section import Section, absent, fill
+from adadepth.analysis.render.section import Section, absent, fill, told_if_damaged
 from adadepth.analysis.render.svg import swatch_legend
 from adadepth.analysis.runs.facts import tokenizer
 
@@ -141,7 +141,9 @@ def search(files: RunFiles) -> Section | None:
         stack_panel(f"Step {step:,}: {now['string']}", now, f"Probabilities of every block at step {step}")
         for step, now in thin(history, _FRAMES)
     ]
-    table = history_table(_history_rows(files, history), evaluations[0] if evaluations else "")
+    perplexity = dict(series(files.metrics, "eval/perplexity"))
+    rows = [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in thin(history, _MAX_ROWS)]
+    table = history_table(rows, evaluations[0] if evaluations else "")
     html = fill(
         "search", panels=[*figure.panels, *_perplexities(files, evaluations)], frames=frames, table=table,
         drawn=thin(history, max(_MAX_CELLS // described["blocks"], 8)), operations=OPERATION_TITLES,
@@ -174,11 +176,6 @@ def _perplexities(files: RunFiles, names: Sequence[str]) -> list[Panel]:
     return [line_panel("Perplexity over training", lines, "perplexity per token", 1.0, "Perplexity over training")]
 
 
-def _history_rows(files: RunFiles, history: History) -> list[dict[str, Any]]:
-    perplexity = dict(series(files.metrics, "eval/perplexity"))
-    return [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in thin(history, _MAX_ROWS)]
-
-
 # ---- comparison
 
 
@@ -186,8 +183,7 @@ def comparison(files: RunFiles) -> Section | None:
     """Networks of several architectures side by side."""
     title, found = "Architectures compared", files.architectures
     if not found.get("rows"):
-        message = absent("The comparison is", files, ARCHITECTURES)
-        return Section(title, "comparison", message) if ARCHITECTURES in files.missing else None
+        return told_if_damaged(title, "comparison", "The comparison is", files, ARCHITECTURES)
     rows, panels = compared_rows(found), _scatters(found)
     figures = [Figure("architectures", panels, columns=3)] if panels else []
     shapes = [shape["name"] for shape in found["shapes"]]

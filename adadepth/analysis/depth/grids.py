@@ -10,15 +10,16 @@ from adadepth.analysis.render.section import Section, fill
 
 def examples(files: RunFiles) -> Section | None:
     """The example grids of every evaluated set."""
-    figures = {name: _figure(name, grids, files) for name, grids in files.grids.get("sets", {}).items() if grids}
+    deepest = int(files.grids.get("max_depth", 1))
+    figures = {
+        name: Figure(f"grids_{name}", [_panel(grid, deepest) for grid in grids])
+        for name, grids in files.grids.get("sets", {}).items()
+        if grids
+    }
     if not figures:
         return None
     html = fill("grids", figures=figures, max_depth=files.halting.get("max_depth", "L"))
     return Section("Examples", "examples", html, list(figures.values()))
-
-
-def _figure(name: str, grids: list[Grid], files: RunFiles) -> Figure:
-    return Figure(f"grids_{name}", [_panel(grid, int(files.grids.get("max_depth", 1))) for grid in grids])
 
 
 def _panel(grid: Grid, max_depth: int) -> Panel:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,16 +114,8 @@ def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
     assert filled, "no process evaluated anything"
     joined = {name: torch.cat([part[name] for part in filled]) for name in filled[0]}
     max_steps = int(joined.pop("max_steps")[0])
-    first = _first_positions(joined["index"])
+    _, first = np.unique(joined["index"].numpy(), return_index=True)
     return StepRecords(max_steps=max_steps, **{name: values[first] for name, values in joined.items()})
-
-
-def _first_positions(index: Tensor) -> Tensor:
-    """Where each index first occurs, in increasing order of the index."""
-    values, order = index.sort(stable=True)
-    is_first = torch.ones_like(values, dtype=torch.bool)
-    is_first[1:] = values[1:] != values[:-1]
-    return order[is_first]
 
 
 def _mean_updates(trace: DepthTrace) -> Tensor:

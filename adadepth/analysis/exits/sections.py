@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from adadepth.analysis.depth.difficulty import correlation_table
@@ -22,7 +23,7 @@ from adadepth.analysis.render.figure import (
     depth_axis,
     padded,
 )
-from adadepth.analysis.render.section import Section, absent, fill
+from adadepth.analysis.render.section import Section, fill, told_if_damaged
 
 SHARE = "share or probability"
 
@@ -34,23 +35,25 @@ def exits(files: RunFiles) -> Section | None:
     """What every step, and every exit, of the evaluated sets is worth."""
     title, sets = "Steps and exits", files.exits.get("sets", {})
     if not sets:
-        is_damaged = EXITS in files.missing
-        return Section(title, "exits", absent("Steps and exits are", files, EXITS)) if is_damaged else None
+        return told_if_damaged(title, "exits", "Steps and exits are", files, EXITS)
     panels = {name: step_panels(summary) for name, summary in sets.items()}
     tables = {name: _step_tables(name, summary) for name, summary in sets.items()}
     told = [
         {**summary, "name": name, "facts": exit_facts(summary), "panels": panels[name], "tables": tables[name]}
         for name, summary in sets.items()
     ]
-    named = [panel if len(sets) == 1 else _named(name, panel) for name, drawn in panels.items() for panel in drawn]
-    figures = [Figure("exits", named, columns=max(map(len, panels.values())))] if named else []
     all_tables = [table for of_set in tables.values() for table in of_set.values()]
-    return Section(title, "exits", fill("exits", sets=told), figures, all_tables)
+    return Section(title, "exits", fill("exits", sets=told), _figures("exits", panels), all_tables)
 
 
-def _named(name: str, panel: Panel) -> Panel:
-    """A panel that says of which set it is."""
-    return Panel(f"{name}: {panel.title}", panel.mark, panel.x, panel.y, panel.description, panel.tall)
+def _figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
+    """The panels of all sets; of several, each panel says of which set it is."""
+    drawn = [
+        panel if len(panels) == 1 else replace(panel, title=f"{of}: {panel.title}")
+        for of, of_set in panels.items()
+        for panel in of_set
+    ]
+    return [Figure(name, drawn, columns=max(map(len, panels.values())))] if drawn else []
 
 
 def _step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,12 +118,7 @@ def exit_rules(files: RunFiles) -> Section | None:
     """Quality against compute of exit rules. Sets after the first get one drawing on the page only."""
     title, sets = "Exit rules", files.exit_rules.get("sets", {})
     if not sets:
-        is_damaged = EXIT_RULES in files.missing
-        return (
-            Section(title, "exit-rules", absent("The study of exit rules is", files, EXIT_RULES))
-            if is_damaged
-            else None
-        )
+        return told_if_damaged(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
     panels = {name: study_panels(study) for name, study in sets.items()}
     told = [
         {
@@ -134,8 +132,7 @@ def exit_rules(files: RunFiles) -> Section | None:
         }
         for position, (name, study) in enumerate(sets.items())
     ]
-    named = [panel if len(sets) == 1 else _named(name, panel) for name, drawn in panels.items() for panel in drawn]
-    figures = [Figure("exit_rules", named, columns=max(map(len, panels.values())))] if named else []
+    figures = _figures("exit_rules", panels)
     return Section(title, "exit-rules", fill("exit_rules", studies=told), figures, [study_table(sets)])
 
 

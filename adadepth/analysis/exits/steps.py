@@ -19,7 +19,7 @@ from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.measure.correlation import spearman
 from adadepth.analysis.measure.quality import UNDEFINED, Problem, metric_key
 from adadepth.analysis.measure.scoring import example_losses, quality_of
-from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of
+from adadepth.analysis.measure.sequence_classes import classes_of
 from adadepth.halting.distribution import (
     HaltingDistribution,
     KLDirection,
@@ -68,13 +68,6 @@ def step_summary(
         "spearman": _correlations(records, problem, posterior, missing),
     }
     return {**found, "missing": missing}
-
-
-def sequence_classes(records: StepRecords, labels: Sequence[str]) -> SequenceClasses:
-    """The classes of an evaluated set: its labels, quartiles of its lengths, up to eight parts of its difficulty."""
-    difficulty = records.difficulty
-    known = None if difficulty is None else difficulty[difficulty >= 0]  # a negative one says that there is none
-    return classes_of(labels, records.lengths, known)
 
 
 # ---- the parts of the summary
@@ -180,7 +173,10 @@ def _classes(
     records: StepRecords, labels: Sequence[str], posterior: HaltingDistribution | None
 ) -> dict[str, dict[str, Any]]:
     """Depth by class of sequences; a class that nobody is in has n = 0 only."""
-    masks = sequence_classes(records, labels).masks(records.logits, records.labels, records.lengths, records.difficulty)
+    difficulty = records.difficulty
+    known = None if difficulty is None else difficulty[difficulty >= 0]  # a negative one says that there is none
+    classes = classes_of(labels, records.lengths, known)
+    masks = classes.masks(records.logits, records.labels, records.lengths, difficulty)
     expected = None if posterior is None else posterior.expected_steps()
     described: dict[str, dict[str, Any]] = {}
     for name, mask in masks.items():

@@ -8,6 +8,7 @@ A panel is described once, as cells with a text and colours; the backends of fig
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -21,24 +22,22 @@ Grid = dict[str, Any]
 _PLAIN, _ASIDE, _WHITE = "#4a525b", "#f0f2f5", "#ffffff"
 
 
+@dataclass(eq=False)
 class GridSampler:
     """Keeps the first grids of an evaluated set.
 
-    Args:
+    Attributes:
         decode: Token id to the symbol of a cell.
         labels: Names of the classes.
         kind: `cells`, where the inputs say row and column, or `chains`.
         count: How many are kept.
     """
 
-    def __init__(
-        self, decode: Callable[[int], str], labels: Sequence[str], kind: str = "cells", count: int = 4
-    ) -> None:
-        self.decode = decode
-        self.labels = labels
-        self.kind = kind
-        self.count = count
-        self._kept: dict[int, Grid] = {}
+    decode: Callable[[int], str]
+    labels: Sequence[str]
+    kind: str = "cells"
+    count: int = 4
+    _kept: dict[int, Grid] = field(default_factory=dict, init=False)
 
     def update(self, batch: Mapping[str, Tensor], trace: DepthTrace, predictions: Tensor) -> None:
         """Offer a batch, in any order.

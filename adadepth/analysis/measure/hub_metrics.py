@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.connection import require_hub
+from adadepth.connection import first_line, require_hub
 from adadepth.errors import DataError, nearest
 
 HUB_PREFIX = "evaluate:"
@@ -30,7 +30,7 @@ def hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
         try:
             values = module.compute(predictions=predictions.tolist(), references=labels.tolist())
         except (ValueError, TypeError) as error:
-            raise DataError(f"dataset.metrics={name}: {_first_line(error)}") from error
+            raise DataError(f"dataset.metrics={name}: {first_line(error)}") from error
         return _choose(name, key, values or {})
 
     return compute
@@ -52,7 +52,7 @@ def _load(name: str, path: str) -> Any:
     try:
         return evaluate.load(str(Path(path).expanduser()) if Path(path).expanduser().exists() else path)
     except (OSError, ImportError, ValueError) as error:
-        raise DataError(f"dataset.metrics={name}: {_first_line(error)}; {alternative}") from error
+        raise DataError(f"dataset.metrics={name}: {first_line(error)}; {alternative}") from error
 
 
 def _choose(name: str, key: str, values: dict[str, Any]) -> float:
@@ -62,7 +62,3 @@ def _choose(name: str, key: str, values: dict[str, Any]) -> float:
         hint = "choose one of its values" if not key else f"it has no {key!r}{nearest(key, values)}"
         raise DataError(f"dataset.metrics={name}: {hint}, evaluate:METRIC:KEY with KEY in {', '.join(values)}")
     return float(values[key])
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

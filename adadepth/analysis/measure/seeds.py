@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
 from adadepth.analysis.architecture.search import agreement_over_seeds, architectures_over_seeds
 from adadepth.analysis.layers.distribution import distance_over_seeds, weights_over_seeds
+from adadepth.analysis.render.formats import is_number
 
 
 def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -24,7 +26,11 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
     names = dict.fromkeys(name for _, metrics in runs for name in metrics)
     found = {}
     for name in names:
-        values = {str(seed): float(metrics[name]) for seed, metrics in runs if _is_finite(metrics.get(name))}
+        values = {
+            str(seed): float(metrics[name])
+            for seed, metrics in runs
+            if is_number(metrics.get(name)) and abs(metrics[name]) < math.inf
+        }
         if values:
             found[name] = _describe(values)
     summary = {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": found}
@@ -41,10 +47,6 @@ def _describe(values: Mapping[str, float]) -> dict[str, Any]:
     if len(numbers) > 1:
         described["std"] = stdev(numbers)
     return described | {"values": dict(values)}
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
 def headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

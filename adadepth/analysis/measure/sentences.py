@@ -34,9 +34,7 @@ class SentenceSampler:
         self.per_rule = per_rule
         self._seen = 0
         self._kept: dict[str, list[tuple[float, int, Fields]]] = {
-            "first": [],
-            "deepest": [],
-            "shallowest": [],
+            name: [] for name in ("first", "deepest", "shallowest")
         }
 
     @torch.no_grad()
@@ -64,10 +62,8 @@ class SentenceSampler:
         fields = torch.stack([real, ids, updates, remainders, kinds, batch["labels"], predictions, losses]).double()
         header = torch.stack([index[rows].double(), mean_depth[rows].double()])
         copied = torch.cat([header.flatten(), fields[:, rows].flatten()]).cpu()
-        (indices, depths), table = (
-            copied[: header.numel()].view(2, -1),
-            copied[header.numel() :].view(8, len(rows), -1),
-        )
+        indices, depths = copied[: header.numel()].view(2, -1)
+        table = copied[header.numel() :].view(8, len(rows), -1)
         iterations = _iterations(trace.ran, rows, ids.shape[1])
         for row, (number, depth) in enumerate(zip(indices.int().tolist(), depths.tolist(), strict=True)):
             self._offer(number, depth, [*table[:, row].tolist(), iterations[row]])
@@ -75,8 +71,7 @@ class SentenceSampler:
 
     def _offer(self, index: int, depth: float, fields: Fields) -> None:
         """Let every rule keep the example if it is among its best."""
-        for rule, rank in (("first", 0.0), ("deepest", -depth), ("shallowest", depth)):
-            kept = self._kept[rule]
+        for kept, rank in zip(self._kept.values(), (0.0, -depth, depth), strict=True):
             if all(index != known for _, known, _ in kept):
                 kept.append((rank, index, fields))
                 kept.sort(key=lambda entry: entry[:2])

@@ -180,15 +180,21 @@ def _describe_correlations(
     tables: NDArray[np.int64], classes: Sequence[str], missing: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
     """Spearman's correlation of depth with loss, within each class."""
-    described = {}
+    described: dict[str, dict[str, Any]] = {}
     for table, name in zip(tables, classes, strict=True):
-        if (correlation := spearman_from_table(table)) is not None:
-            described[name] = correlation._asdict()
-            continue
-        n = int(table.sum())
-        reason = "depth or loss is constant" if n >= 3 else f"{n} units with a loss, 3 are needed"
-        missing[f"halting/spearman_depth_loss/{name}"] = reason
+        _put_correlation(described, name, table, "loss", f"halting/spearman_depth_loss/{name}", missing)
     return described
+
+
+def _put_correlation(
+    target: dict[str, Any], key: str, table: NDArray[np.int64], other: str, name: str, missing: dict[str, str]
+) -> None:
+    """Set `target[key]` to the rank correlation of depth with something else, or say under `name` why there is none."""
+    if (correlation := spearman_from_table(table)) is not None:
+        target[key] = correlation._asdict()
+    else:
+        n = int(table.sum())
+        missing[name] = f"depth or {other} is constant" if n >= 3 else f"{n} units with a {other}, 3 are needed"
 
 
 def _describe_difficulties(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
@@ -209,12 +215,7 @@ def _describe_difficulties(sums: Sums, missing: dict[str, str]) -> dict[str, Any
             _put_accuracy(row, total, count)
             rows.append(row)
     found: dict[str, Any] = {"rows": rows}
-    if (correlation := spearman_from_table(table)) is not None:
-        found["spearman"] = correlation._asdict()
-    else:
-        n = int(table.sum())
-        reason = "depth or difficulty is constant" if n >= 3 else f"{n} units with a difficulty, 3 are needed"
-        missing["halting/spearman_depth_difficulty"] = reason
+    _put_correlation(found, "spearman", table, "difficulty", "halting/spearman_depth_difficulty", missing)
     return {"difficulty": found}
 
 

@@ -73,9 +73,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
 def save_frame(panel: Panel, path: Path) -> None:
     """Draw one panel into a PNG file."""
-    with _canvas() as canvas, _replacing(path) as temporary:
-        _lay_out(canvas, Figure("frame", [panel], columns=1))
-        canvas.savefig(temporary, format="png")
+    save_drawing(lambda canvas: _lay_out(canvas, Figure("frame", [panel], columns=1)), path)
 
 
 def save_film(panels: Sequence[Panel], path: Path) -> None:

@@ -7,9 +7,9 @@ tables are those of the page, as files of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from adadepth.analysis.architecture.sections import (
     architecture,
@@ -32,7 +32,7 @@ from adadepth.analysis.exits.sections import exit_rules, exits
 from adadepth.analysis.files import RunFiles, is_summary_of_seeds, max_depth, read_run, run_unit, sources
 from adadepth.analysis.layers.sections import layer_overview, layers_section
 from adadepth.analysis.render import plots
-from adadepth.analysis.render.figure import Figure, thin
+from adadepth.analysis.render.figure import thin
 from adadepth.analysis.render.section import Section, SectionOf, fill
 from adadepth.analysis.render.table import as_csv, as_latex
 from adadepth.analysis.runs.budgets import budget, rivals, targets
@@ -117,27 +117,13 @@ def draw_figures(run_directory: Path, further: Iterable[SectionOf] = ()) -> list
     files = read_run(run_directory)
     figures = [figure for section in sections_of(files, further) for figure in section.figures]
     folder = run_directory / FIGURES
-    drawn = [path for figure in figures for path in plots.save(_with_file_name(figure), folder)]
+    named = [replace(figure, name=_file_name(figure.name)) for figure in figures]
+    drawn = [path for figure in named for path in plots.save(figure, folder)]
     history = thin(search_history(files), _MAX_FRAMES)
     if len(history) < 2:
         return drawn
     plots.save_film([frame_panel(step, described) for step, described in history], folder / FILM)
     return [*drawn, folder / FILM]
-
-
-def draw_gate_frame(path: Path, described: Mapping[str, Any], step: int) -> None:
-    """Draw the probabilities of every block at one evaluation into a PNG file.
-
-    Args:
-        path: The file; missing folders are made.
-        described: From `describe_architecture`.
-        step: Optimiser steps done.
-    """
-    plots.save_frame(frame_panel(step, described), path)
-
-
-def _with_file_name(figure: Figure) -> Figure:
-    return Figure(_file_name(figure.name), figure.panels, figure.columns)
 
 
 def _file_name(name: str) -> str:

@@ -54,6 +54,11 @@ def _environment() -> Environment:
     return environment
 
 
+def told_if_damaged(title: str, anchor: str, what: str, files: RunFiles, name: str) -> Section | None:
+    """What stands instead of a section whose file only some runs have: nothing, or that the file is damaged."""
+    return Section(title, anchor, absent(what, files, name)) if name in files.missing else None
+
+
 def absent(what: str, files: RunFiles, name: str, otherwise: str = "") -> Markup:
     """A sentence about what is not there, and why: its file is missing or damaged, or does not hold it."""
     reason = files.missing.get(name, otherwise)

@@ -122,17 +122,17 @@ def cached_features(
         return open_store(folder)
 
 
+@dataclass(frozen=True)
 class RowNumbers(Dataset[dict[str, Any]]):
     """Examples that know their row in the feature stores: ``feature_row``.
 
-    Args:
+    Attributes:
         examples: As `cached_features` got them.
         first: Rows in the stores before theirs, see `FeatureReader`.
     """
 
-    def __init__(self, examples: Examples, first: int = 0) -> None:
-        self.examples = examples
-        self.first = first
+    examples: Examples
+    first: int = 0
 
     def __len__(self) -> int:
         return len(self.examples)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
@@ -15,7 +15,7 @@ from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.data.labelled.contract import LabelledData, Picture
 from adadepth.data.randomness import Purpose, epoch_and_index, random_generator
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import SPECIAL_TOKENS
+from adadepth.data.text.tokenizer import SPECIAL_TOKENS, wrap_texts, wrap_tokenizer
 from adadepth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,14 +96,8 @@ def symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> PreTrai
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if is_wrapped:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-            special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
-        )  # fmt: skip
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        bos_token=SPECIAL_TOKENS["cls_token"], eos_token=SPECIAL_TOKENS["sep_token"], **SPECIAL_TOKENS,
-    )  # fmt: skip
+        wrap_texts(tokenizer)
+    return wrap_tokenizer(tokenizer)
 
 
 def check_room(layout: Layout, tokens: int, what: str) -> None:

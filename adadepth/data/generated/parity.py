@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.generated.blocks import DrawnExamples, check_room, range_of, symbol_tokenizer
+from adadepth.data.generated.blocks import DrawnExamples, check_room, evaluation_size, range_of, symbol_tokenizer
 from adadepth.data.labelled.collate import SequenceCollator, collate_vectors
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
@@ -88,7 +88,7 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
         check_room(layout, dataset.size, "values")
     draw = partial(ParityExamples, dataset, layout=layout)
     train = draw(ones=range_of(dataset.train_ones), length=dataset.train_examples, seed=seed)
-    size = dataset.max_evaluation_examples or dataset.train_examples
+    size = evaluation_size(dataset)
     ranges = {"interpolation": dataset.train_ones, "extrapolation": dataset.extrapolation_ones}
     evaluation = {
         name: draw(ones=range_of(ones), length=size, seed=EVALUATION_SEED)
@@ -102,11 +102,9 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
             name: {"examples": len(examples), "ones": list(examples.ones)} for name, examples in evaluation.items()
         },
     }  # fmt: skip
-    if words is None:
-        return LabelledData(
-            train, dict(evaluation), {}, None, collate_vectors, summary, "classification", LABELS, ("accuracy",), True
-        )
-    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    collate: Any = collate_vectors
+    if words is not None:
+        collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     return LabelledData(
         train, dict(evaluation), {}, words, collate, summary, "classification", LABELS, ("accuracy",), True
     )

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.data.padding import Examples, PaddingCollator, padded, sequence_columns
+from adadepth.data.padding import Examples, PaddingCollator, numbers, padded, sequence_columns
 from adadepth.data.pretraining.masking import IGNORE
 
 NO_DIFFICULTY = -1  # of a unit for which none is defined
@@ -46,8 +46,5 @@ def example_columns(examples: Examples) -> dict[str, Tensor]:
 
     ``labels`` are int64 for classes, float32 for values; ``difficulty`` is int64.
     """
-    columns = {"index": torch.tensor([example["index"] for example in examples])}
-    for name, column in (("label", "labels"), ("difficulty", "difficulty"), ("feature_row", "feature_row")):
-        if name in examples[0]:
-            columns[column] = torch.tensor([example[name] for example in examples])
-    return columns
+    columns = numbers(examples, ("index", "label", "difficulty", "feature_row"))
+    return {"labels" if name == "label" else name: values for name, values in columns.items()}

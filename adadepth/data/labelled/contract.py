@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.padding import PaddingCollator
 
 if TYPE_CHECKING:
     from adadepth.config import TableConfig
@@ -75,24 +76,31 @@ def spread_rows(rows: int, limit: int | None) -> np.ndarray:
     return np.arange(count) * rows // max(count, 1)
 
 
-def describe_data(
+def data_of_tables(
     dataset: TableConfig,
-    tokenizer: Mapping[str, Any],
+    words: PreTrainedTokenizerFast,
+    tokenizer_path: str | None,
+    splits: tuple[Any, Mapping[str, Any], Mapping[str, Any]],
     describe: Callable[[Any], dict[str, Any]],
-    train: Any,
-    evaluation: Mapping[str, Any],
-    test: Mapping[str, Any] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Return the summary of a data set: `describe` says what there is of each split."""
-    return {
+    collator: type[PaddingCollator],
+    problem: Problem,
+    labels: tuple[str, ...] = (),
+) -> LabelledData:
+    """Return what a run reads of tables: their `split_examples`, whose summary `describe` makes split by split."""
+    train, evaluation, test = splits
+    summary = {
         "name": dataset.name,
         "source": str(dataset.source),
         "sequence_length": dataset.sequence_length,
         "train": describe(train),
         "evaluation": {split: describe(found) for split, found in evaluation.items()},
         "test": {split: describe(found) for split, found in test.items()},
-        "tokenizer": dict(tokenizer),
+        "tokenizer": {"path": tokenizer_path, "vocab_size": len(words)},
     }
+    collate: Any = collator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return LabelledData(
+        train, dict(evaluation), dict(test), words, collate, summary, problem, labels, tuple(dataset.metrics)
+    )
 
 
 def describe_labels(values: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:

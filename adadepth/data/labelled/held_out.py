@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sized
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 HELD_OUT = "held_out"  # the split of the rows set aside
 
 
-class _Rows(Protocol):
-    def __len__(self) -> int: ...
-
-
-Store = TypeVar("Store", bound=_Rows)
+Store = TypeVar("Store", bound=Sized)
 Examples = TypeVar("Examples")
 
 

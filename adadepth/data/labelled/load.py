@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +26,7 @@ from adadepth.data.generated.hops import load_hops
 from adadepth.data.generated.maze import load_maze
 from adadepth.data.generated.parity import load_parity
 from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.labelled.contract import LabelledData, describe_data, describe_labels
+from adadepth.data.labelled.contract import LabelledData, Problem, data_of_tables, describe_labels
 from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples, table_splits
 from adadepth.data.labelled.labels import class_names, class_reader, read_value
@@ -36,7 +34,7 @@ from adadepth.data.labelled.multiple_choice import load_choices
 from adadepth.data.labelled.question_answering import load_questions
 from adadepth.data.labelled.splits import open_splits
 from adadepth.data.labelled.submission import check_submission_names
-from adadepth.data.labelled.table import Table, require_columns
+from adadepth.data.labelled.table import Table, first_texts, require_columns
 from adadepth.data.labelled.tagging import load_tagging
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, write_store
@@ -124,7 +122,10 @@ def _load_tables(
     if dataset.problem != "regression":
         names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
     with parallel_encoding():
-        words = _tokenizer(dataset, tokenizer, train, root, needed_tokens(cls_tokens))
+        words = load_or_train(
+            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
+            lambda: first_texts(train, dataset.text_columns, tokenizer.train_documents), needed_tokens(cls_tokens),
+        )  # fmt: skip
         key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
         stores = {
             split: _store(dataset, table, key, names if split in labelled else None, words, root)
@@ -132,34 +133,11 @@ def _load_tables(
         }
     layout = Layout.of(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
     make = partial(LabelledExamples, layout=layout, problem=dataset.problem)
-    training, evaluation, test = split_examples(
-        dataset,
-        tables,
-        stores,
-        make,
-        _classes if names else None,
-        [name for name in dataset.test_splits if name in tables],
-    )
-    about = {"path": tokenizer.path, "vocab_size": len(words)}
-    summary = describe_data(dataset, about, partial(_describe, names=names), training, evaluation, test)
-    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    return LabelledData(
-        training, dict(evaluation), dict(test), words, collate, summary,
-        "regression" if dataset.problem == "regression" else "classification", names, tuple(dataset.metrics),
-    )  # fmt: skip
-
-
-def _tokenizer(
-    dataset: LabelledConfig, config: TokenizerConfig, train: Table, root: Path, needed: Sequence[str]
-) -> PreTrainedTokenizerFast:
-    def sentences() -> Iterator[str]:
-        rows = (row for batch in train.batches() for row in zip(*map(batch.get, dataset.text_columns), strict=True))
-        return (text for row in islice(rows, config.train_documents) for text in row if isinstance(text, str))
-
-    def text_key() -> str:
-        return digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns))
-
-    return load_or_train(config, root, text_key, sentences, needed)
+    tests = [name for name in dataset.test_splits if name in tables]
+    splits = split_examples(dataset, tables, stores, make, LabelledStore.classes if names else None, tests)
+    problem: Problem = "regression" if dataset.problem == "regression" else "classification"
+    describe = partial(_describe, names=names)
+    return data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, problem, names)
 
 
 def _store(
@@ -179,11 +157,6 @@ def _store(
 
     name = f"labelled-{digest(key, table.fingerprint(), label_column)}"
     return open_store(cached_folder(root, name, build), len(dataset.text_columns))
-
-
-def _classes(store: LabelledStore) -> np.ndarray:
-    assert store.labels is not None, "the training split is labelled"
-    return store.labels
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:

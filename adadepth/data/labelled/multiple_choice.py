@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
-from adadepth.data.labelled.contract import LabelledData, describe_data, describe_labels
+from adadepth.data.labelled.collate import example_columns
+from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.labels import class_reader
 from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.table import Rows, Table
+from adadepth.data.labelled.table import Rows, Table, first_texts
 from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, write_store
@@ -53,9 +52,8 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
         index = epoch_and_index(item)[1]
         row = int(self.rows[index])
         context, *endings = self.store.row(row)
-        assert self.store.labels is not None, "every split is labelled"
         choices = [self._choice(context, ending) for ending in endings]
-        return {"choices": choices, "index": index, "label": int(self.store.labels[row])}
+        return {"choices": choices, "index": index, "label": int(self.store.classes()[row])}
 
     def _choice(self, context: np.ndarray, ending: np.ndarray) -> dict[str, Any]:
         example = self.layout.build([context, ending])
@@ -75,11 +73,8 @@ class ChoiceCollator(PaddingCollator):
         width = self.width(choices)
         columns: Columns = {**sequence_columns(self.pad_id), "token_text": (SPECIAL, np.uint8)}
         tokens = padded(choices, width, columns)
-        return {
-            **{name: values.view(len(examples), -1, width) for name, values in tokens.items()},
-            "index": torch.tensor([example["index"] for example in examples]),
-            "labels": torch.tensor([example["label"] for example in examples]),
-        }
+        grouped = {name: values.view(len(examples), -1, width) for name, values in tokens.items()}
+        return {**grouped, **example_columns(examples)}
 
 
 def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
@@ -97,7 +92,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     with parallel_encoding():
         words = load_or_train(
             tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: _texts(train, tokenizer.train_documents), needed_tokens(cls_tokens),
+            lambda: first_texts(train, train.columns[:-1], tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(
             CACHE_FORMAT, dataset.context_columns, dataset.ending_columns, dataset.label_column, names,
@@ -115,13 +110,9 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
 
         stores = {split: store(table) for split, table in tables.items()}
     make = partial(ChoiceExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens))
-    training, evaluation, _ = split_examples(dataset, tables, stores, make, _labels)
-    about = {"path": tokenizer.path, "vocab_size": len(words)}
-    summary = describe_data(dataset, about, partial(_describe, names=names), training, evaluation)
-    collate = ChoiceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    return LabelledData(
-        training, dict(evaluation), {}, words, collate, summary, "multiple_choice", names, tuple(dataset.metrics)
-    )
+    splits = split_examples(dataset, tables, stores, make, LabelledStore.classes)
+    describe = partial(_describe, names=names)
+    return data_of_tables(dataset, words, tokenizer.path, splits, describe, ChoiceCollator, "multiple_choice", names)
 
 
 def choice_table(table: Table, dataset: ChoiceConfig) -> Table:
@@ -140,14 +131,10 @@ def choice_table(table: Table, dataset: ChoiceConfig) -> Table:
             endings = {name: read("ending_columns", name) for name in dataset.ending_columns}
             if starts is not None:
                 endings = {
-                    name: [f"{start} {ending}" for start, ending in zip(starts, texts, strict=True)]
-                    for name, texts in endings.items()
+                    name: list(map(" ".join, zip(starts, texts, strict=True))) for name, texts in endings.items()
                 }
-            yield {
-                context: read("context_columns", context),
-                **endings,
-                dataset.label_column: batch[dataset.label_column],
-            }
+            label = dataset.label_column
+            yield {context: read("context_columns", context), **endings, label: batch[label]}
             first += len(batch[context])
 
     return replace(table, columns=[context, *dataset.ending_columns, dataset.label_column], batches=batches)
@@ -162,20 +149,9 @@ def _column(table: Table, batch: Rows, key: str, name: str, *, first: int) -> li
     return [text or "" for text in batch[name]]
 
 
-def _texts(table: Table, limit: int | None) -> Iterator[str]:
-    columns = table.columns[:-1]
-    rows = (row for batch in table.batches() for row in zip(*map(batch.get, columns), strict=True))
-    return (text for row in islice(rows, limit) for text in row)
-
-
-def _labels(store: LabelledStore) -> np.ndarray:
-    assert store.labels is not None, "every split is labelled"
-    return store.labels
-
-
 def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any]:
     """Return rows there are and rows used, how many sequences these are, how many of them are cut, and the labels."""
-    tokens, labels = examples.tokens(), _labels(examples.store)
+    tokens, labels = examples.tokens(), examples.store.classes()
     return {
         "rows": len(examples.store), "examples": len(examples), "choices": tokens.size, "tokens": int(tokens.sum()),
         "cut": int((tokens > examples.layout.room(2)).sum()),

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
-from adadepth.data.labelled.contract import LabelledData, describe_data
+from adadepth.data.labelled.contract import LabelledData, data_of_tables
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.table import Table
-from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
+from adadepth.data.labelled.table import Table, first_texts
+from adadepth.data.padding import Columns, Examples, PaddingCollator, numbers, padded, sequence_columns
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, open_questions, write_questions
@@ -129,8 +126,7 @@ class QuestionCollator(PaddingCollator):
         """Return the tokens' columns (B, S), ``token_kind`` among them, and one number a window (B,) int64."""
         width = self.width(examples)
         columns: Columns = {**sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
-        numbers = {name: torch.tensor([example[name] for example in examples]) for name in _NUMBERS}
-        return {**padded(examples, width, columns), **numbers}
+        return {**padded(examples, width, columns), **numbers(examples, _NUMBERS)}
 
 
 def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
@@ -148,7 +144,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     with parallel_encoding():
         words = load_or_train(
             tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: _texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
+            lambda: first_texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
 
@@ -162,13 +158,8 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     make = partial(
         QuestionExamples, layout=layout, stride=dataset.stride, max_question_length=dataset.max_question_length
     )
-    training, evaluation, _ = split_examples(dataset, tables, stores, make)
-    about = {"path": tokenizer.path, "vocab_size": len(words)}
-    summary = describe_data(dataset, about, _describe, training, evaluation)
-    collate = QuestionCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    return LabelledData(
-        training, dict(evaluation), {}, words, collate, summary, "question_answering", (), tuple(dataset.metrics)
-    )
+    splits = split_examples(dataset, tables, stores, make)
+    return data_of_tables(dataset, words, tokenizer.path, splits, _describe, QuestionCollator, "question_answering")
 
 
 def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
@@ -179,11 +170,6 @@ def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
             f"dataset.stride={dataset.stride}: windows of dataset.sequence_length={dataset.sequence_length} hold "
             f"{room} context tokens after dataset.max_question_length={dataset.max_question_length} and special tokens"
         )
-
-
-def _texts(table: Table, columns: list[str], limit: int | None) -> Iterator[str]:
-    rows = (row for batch in table.batches() for row in zip(*map(batch.get, columns), strict=True))
-    return (text for row in islice(rows, limit) for text in row if isinstance(text, str))
 
 
 def _describe(examples: QuestionExamples) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from adadepth.errors import DataError, nearest
@@ -39,6 +39,12 @@ def require_columns(table: Table, key: str, names: Sequence[str]) -> None:
             raise DataError(
                 f"dataset.{key}={name}: {table.label} has the columns {known}{nearest(name, table.columns)}"
             )
+
+
+def first_texts(table: Table, columns: Sequence[str], rows: int | None) -> Iterator[str]:
+    """Yield the texts in some columns of the first rows, row by row; None: of all rows."""
+    found = (row for batch in table.batches() for row in zip(*map(batch.get, columns), strict=True))
+    return (text for row in islice(found, rows) for text in row if isinstance(text, str))
 
 
 def joined(parts: list[Table]) -> Table:

@@ -15,7 +15,7 @@ import numpy as np
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
 from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.labelled.contract import LabelledData, describe_data, describe_labels
+from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.labels import class_names, class_reader
@@ -111,13 +111,9 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
         stores = {split: store(table) for split, table in tables.items()}
     later = later_labels(names) if dataset.labelled_pieces == "all" else np.full(len(names), IGNORE)
     make = partial(TaggingExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens), later=later)
-    training, evaluation, _ = split_examples(dataset, tables, stores, make)
-    about = {"path": tokenizer.path, "vocab_size": len(words)}
-    summary = describe_data(dataset, about, partial(_describe, names=names), training, evaluation)
-    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    return LabelledData(
-        training, dict(evaluation), {}, words, collate, summary, "tagging", names, tuple(dataset.metrics)
-    )
+    splits = split_examples(dataset, tables, stores, make)
+    describe = partial(_describe, names=names)
+    return data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, "tagging", names)
 
 
 def later_labels(names: Sequence[str]) -> np.ndarray:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.text.sentences import split_sentences
@@ -88,14 +89,14 @@ def open_store(folder: Path) -> TokenStore:
     return TokenStore(**_mapped(folder), folder=folder)
 
 
+def map_file(file: Path, dtype: DTypeLike) -> np.ndarray:
+    """Map a flat array; an empty file, which cannot be mapped, is an empty array."""
+    return np.memmap(file, dtype, mode="r") if file.stat().st_size else np.empty(0, dtype)
+
+
 def _mapped(folder: Path) -> dict[str, np.ndarray]:
-    arrays = {}
-    for name, dtype in _TYPES.items():
-        file = folder / name
-        if file.exists():
-            is_empty = file.stat().st_size == 0  # which cannot be mapped
-            arrays[name.split("_")[0]] = np.empty(0, dtype) if is_empty else np.memmap(file, dtype, mode="r")
-    return arrays
+    there = {name: folder / name for name in _TYPES if (folder / name).exists()}
+    return {name.split("_")[0]: map_file(file, _TYPES[name]) for name, file in there.items()}
 
 
 def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:

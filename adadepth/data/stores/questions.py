@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.labelled.table import Rows, Table
 from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.stores.documents import map_file
 from adadepth.data.stores.rows import map_tokens, token_type
 from adadepth.data.text.tokenizer import encode_sentences, encode_with_spans
 from adadepth.errors import DataError
@@ -117,10 +118,7 @@ def open_questions(folder: Path) -> QuestionStore:
     """Map the files that `write_questions` left in ``folder``."""
     names = ("offsets", "spans", "answers", "record_offsets")
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
-    file = folder / "records"
-    is_empty = file.stat().st_size == 0  # which cannot be mapped
-    records = np.empty(0, np.uint8) if is_empty else np.memmap(file, np.uint8, mode="r")
-    return QuestionStore(map_tokens(folder), records=records, folder=folder, **arrays)
+    return QuestionStore(map_tokens(folder), records=map_file(folder / "records", np.uint8), folder=folder, **arrays)
 
 
 def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.labelled.table import Rows, Table
+from adadepth.data.stores.documents import map_file
 from adadepth.data.text.tokenizer import encode_sentences
 from adadepth.errors import DataError
 
@@ -45,6 +46,11 @@ class LabelledStore:
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each row, all texts together, (rows,) int64."""
         return np.diff(self.offsets[:: self.texts])
+
+    def classes(self) -> np.ndarray:
+        """Return the labels of a table that has some."""
+        assert self.labels is not None
+        return self.labels
 
     def __reduce__(self) -> Any:
         """Send a loader worker the folder, not a copy of its content."""
@@ -99,9 +105,8 @@ def token_type(tokenizer: PreTrainedTokenizerFast) -> type[np.unsignedinteger[An
 
 def map_tokens(folder: Path) -> np.ndarray:
     """Map the file of ids in ``folder``."""
-    (tokens,) = (folder / dtype.__name__ for dtype in (np.uint16, np.uint32) if (folder / dtype.__name__).exists())
-    is_empty = tokens.stat().st_size == 0  # which cannot be mapped
-    return np.empty(0, tokens.name) if is_empty else np.memmap(tokens, tokens.name, mode="r")
+    (name,) = (dtype.__name__ for dtype in (np.uint16, np.uint32) if (folder / dtype.__name__).exists())
+    return map_file(folder / name, name)
 
 
 def _texts(table: Table, batch: Rows, columns: list[str], first: int) -> Iterator[str]:

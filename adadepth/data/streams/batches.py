@@ -38,11 +38,6 @@ def is_architecture_update(update: int, first: int, period: int) -> bool:
     return update >= first and (update - first) % period == period - 1
 
 
-def architecture_updates(update: int, first: int, period: int) -> int:
-    """Return how many of the updates before ``update`` train the architecture."""
-    return max(update - first, 0) // period
-
-
 class RowShare(NamedTuple):
     """Which rows of a stream a process reads at a time.
 
@@ -161,7 +156,7 @@ class StreamBatches(Dataset[dict[str, Any]]):
         name, read = next(iter(self.streams)), update
         if self.two_phase is not None:
             first, period, _ = self.two_phase
-            searched = architecture_updates(update, first, period)
+            searched = max(update - first, 0) // period  # updates of the architecture before this one
             name, read = ("weights", update - searched)
             if is_architecture_update(update, first, period):
                 name, read = ("architecture", searched)

@@ -16,8 +16,6 @@ from adadepth.data.streams.tokenizer import stream_tokenizer
 from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
-__all__ = ["LanguageData", "TwoPhase", "load_language_data"]
-
 if TYPE_CHECKING:
     from adadepth.config import StreamConfig, TokenizerConfig
 
@@ -39,11 +37,6 @@ class LanguageData:
     test: StreamBatches | None
     tokenizer: PreTrainedTokenizerFast
     summary: dict[str, Any]
-
-    @property
-    def epoch_updates(self) -> int:
-        """Return the number of updates of an epoch."""
-        return self.train.updates_per_epoch
 
 
 def load_language_data(

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adadepth.connection import require_hub
+from adadepth.connection import first_line, require_hub
 from adadepth.data.labelled.table import Rows, Table
 from adadepth.data.text.files import JSON_SUFFIXES, files_digest, text_lines
 from adadepth.errors import DataError, nearest
@@ -57,7 +57,7 @@ def _readable(key: str, file: Path) -> Iterator[None]:
     except (RuntimeError, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({_first_line(error)})") from error
+        raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({first_line(error)})") from error
 
 
 def hub_rows(
@@ -117,7 +117,7 @@ def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
     try:
         return ask()
     except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"{_label(entry)}: {_first_line(error)}; {alternative}") from error
+        raise DataError(f"{_label(entry)}: {first_line(error)}; {alternative}") from error
 
 
 def _texts(label: str, rows: Any, column: str) -> Iterator[str]:
@@ -132,7 +132,3 @@ def _texts(label: str, rows: Any, column: str) -> Iterator[str]:
                 raise DataError(f"dataset.text_column={column}: {label} holds {type(text).__name__} there, not text")
             if text is not None:
                 yield text
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -15,7 +15,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.connection import require_hub
+from adadepth.connection import first_line, require_hub
 from adadepth.data.cache import cached_folder, digest
 from adadepth.errors import DataError, nearest
 from adadepth.places import resolve_place
@@ -72,7 +72,7 @@ def _load(path: str) -> Any:
             return AutoTokenizer.from_pretrained(str(place) if place.exists() else path, **options)
         except (OSError, ValueError) as error:
             if number == len(attempts) - 1:
-                reason = str(error).strip().splitlines()[0]
+                reason = first_line(error)
                 raise DataError(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
     raise AssertionError("unreachable")
 
@@ -95,11 +95,16 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
     sentences = (normalizer.normalize_str(special.sub(" ", text)) for text in texts)
     tokenizer = train_unigram(sentences, vocab_size, list(SPECIAL_TOKENS.values()), normalizer, symbols)
+    wrap_texts(tokenizer)
+    return tokenizer
+
+
+def wrap_texts(tokenizer: Tokenizer) -> None:
+    """Put [CLS] and [SEP] around texts and pairs of texts, as ALBERT does."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )  # fmt: skip
-    return tokenizer
 
 
 def train_unigram(
@@ -190,7 +195,8 @@ def load_or_train(
         return train_tokenizer(sentences(), config.vocab_size, config.lowercase, config.symbols)
 
     key = digest(text_key(), config.vocab_size, config.lowercase, list(config.symbols), config.train_documents)
-    return wrap_tokenizer(trained_once(root, key, train))
+    file = trained_once(root, key, train)
+    return wrap_tokenizer(Tokenizer.from_str(file.read_text(encoding="utf-8")))
 
 
 def trained_once(root: Path, key: str, train: Callable[[], Tokenizer]) -> Path:
@@ -202,11 +208,10 @@ def trained_once(root: Path, key: str, train: Callable[[], Tokenizer]) -> Path:
     return cached_folder(root, f"tokenizer-{key}", build) / TOKENIZER_FILE
 
 
-def wrap_tokenizer(file: Path) -> PreTrainedTokenizerFast:
-    """Return a trained tokenizer as the transformers class that ``AutoTokenizer`` loads back from a saved folder."""
+def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Return a tokenizer as the transformers class that ``AutoTokenizer`` loads back from a saved folder."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        tokenizer_object=tokenizer, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         bos_token=SPECIAL_TOKENS["cls_token"], eos_token=SPECIAL_TOKENS["sep_token"], **SPECIAL_TOKENS,
     )  # fmt: skip
 

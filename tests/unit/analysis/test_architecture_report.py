@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from adadepth.analysis.architecture.search import block_metrics
+from adadepth.analysis.architecture.sections import frame_panel
 from adadepth.analysis.architecture.tables import architecture_text, comparison_text
 from adadepth.analysis.files import ARCHITECTURES, HALTING, METRICS, write_seeds
 from adadepth.analysis.measure.seed_tables import seeds_text
 from adadepth.analysis.measure.seeds import summarise_seeds
-from adadepth.analysis.render.report import draw_figures, draw_gate_frame, write_report
+from adadepth.analysis.render.plots import save_frame
+from adadepth.analysis.render.report import draw_figures, write_report
 from tests.unit.analysis.synthetic_architectures import (
     SHAPES,
     make_comparison,
@@ -152,7 +154,7 @@ def test_figures_of_one_evaluation_a_fixed_network_and_a_frame(tmp_path: Path) -
     assert [path.name for path in draw_figures(make_fixed_run(tmp_path / "fixed"))][::2] == ["losses.png"]
     make_search_run(tmp_path, blocks=1, evaluations=1)
     assert [path.name for path in draw_figures(tmp_path)][::2] == ["gates.png", "losses.png"]
-    draw_gate_frame(tmp_path / "frames" / "step_7.png", search_evaluation(4, 0.5)["architecture"], 7)
+    save_frame(frame_panel(7, search_evaluation(4, 0.5)["architecture"]), tmp_path / "frames" / "step_7.png")
     assert [path.name for path in (tmp_path / "frames").iterdir()] == ["step_7.png"]
     assert 0.2 < inked(tmp_path / "frames" / "step_7.png").mean() < 0.9
 

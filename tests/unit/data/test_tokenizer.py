@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data import PretrainingData
@@ -20,10 +21,8 @@ def sentences() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
-    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    file.write_text(train_tokenizer(sentences, 500, lowercase=True).to_str(), encoding="utf-8")
-    return wrap_tokenizer(file)
+def tokenizer(sentences: list[str]) -> PreTrainedTokenizerFast:
+    return wrap_tokenizer(Tokenizer.from_str(train_tokenizer(sentences, 500, lowercase=True).to_str()))
 
 
 def test_special_tokens_have_albert_ids(tokenizer: PreTrainedTokenizerFast) -> None:
