@@ -62,11 +62,16 @@ _UPDATES = Allowed(lambda value: value == -1 or value >= 1, "at least 1, or -1 f
 _UP_TO_HALF = Allowed(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")
 
 
+def family_name(name: str) -> Any:
+    """The field `name` of a family's settings; its descriptor and its configuration's `model_type` follow from it."""
+    return setting(name, "the family", in_model=False)
+
+
 @dataclass
 class ModelConfig:
     """What every family has: a name from the registry of families, and where to start from."""
 
-    name: str = setting(MISSING, "the family", in_model=False)
+    name: str = family_name(MISSING)
     pretrained: str | None = setting(None, "folder or hub id whose weights are loaded before training", in_model=False)
 
 
@@ -407,26 +412,48 @@ class HaltingConfig:
 
 
 @dataclass
-class ContextConfig:
-    """What attention sees in evaluation, where that differs from training."""
+class DistanceConfig:
+    """How distances look to attention; the configuration of a model says it, too."""
 
-    memory_length: int | None = setting(None, "positions before the segment; None: the model's", at_least(0))
     clamp_length: int | None = setting(None, "distances beyond count as this one; None: no limit", at_least(1))
-    same_length: bool = setting(False, "every position sees as many others, as the first one does")
+    same_length: bool = setting(
+        False,
+        "every position sees as many others, as the first one does",
+        more="The last `memory_length`, itself included.",
+    )
 
 
 @dataclass
-class SearchConfig:
+class ContextConfig(DistanceConfig):
+    """What attention sees in evaluation, where that differs from training."""
+
+    memory_length: int | None = setting(None, "positions before the segment; None: the model's", at_least(0))
+
+
+@dataclass
+class GateConfig:
+    """What the gates of a supernet do in training; the configuration of a model says it, too."""
+
+    straight_through: bool = setting(False, "forward the largest gate alone, backward the soft ones")
+    tau_start: float = setting(1.0, "temperature of the gates in the first update", POSITIVE)
+    tau_end: float = setting(0.1, "temperature of the gates in the last update", POSITIVE)
+    tau_schedule: TauSchedule = setting(
+        TauSchedule.exponential, "how the temperature falls", more="See `adadepth.halting.gates.gate_temperature`."
+    )
+
+
+@dataclass
+class SearchConfig(GateConfig):
     """How a supernet's blocks choose their operation, and what becomes of the choice."""
 
     method: SearchMethod = setting(
         SearchMethod.joint, "gates with the weights on the same data, or in turns on held-out data"
     )
-    path: GatePath = setting(GatePath.soft, "run all branches and mix them, or one drawn branch a block")
-    straight_through: bool = setting(False, "forward the largest gate alone, backward the soft ones")
-    tau_start: float = setting(1.0, "temperature of the gates in the first update", POSITIVE)
-    tau_end: float = setting(0.1, "and in the last one", POSITIVE)
-    tau_schedule: TauSchedule = setting(TauSchedule.exponential, "how it falls")
+    path: GatePath = setting(
+        GatePath.soft,
+        "run all branches and mix them, or one drawn branch a block",
+        more="In training; `soft` mixes them with noisy weights.",
+    )
     gate_learning_rate: float | None = setting(
         None, "constant; None: that of the weights, which two_phase does not allow", POSITIVE
     )

@@ -8,7 +8,6 @@ _MODELING = "adadepth.families.albert_act.modeling"
 _HEADS = "adadepth.families.albert_act.heads"
 
 FAMILY = Family(
-    name="albert_act",
     settings=AlbertActSettings,
     config="adadepth.families.albert_act.configuration:AlbertActConfig",
     heads={
