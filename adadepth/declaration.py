@@ -167,6 +167,17 @@ def shapes(settings: type) -> list[str]:
     return [name for name, about in declared(settings).items() if about.shape]
 
 
+def telling(settings: Any) -> dict[str, Any]:
+    """What a run is told by: settings that fix a shape, and those that are not at their default; never what is None."""
+    fixed, default = shapes(type(settings)), type(settings)()
+    values = {name: getattr(settings, name) for name in declared(type(settings))}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and (name in fixed or name == "name" or value != getattr(default, name))
+    }
+
+
 def without_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what cannot change a result."""
     neutral = {name for name, about in declared(settings).items() if about.neutral}

@@ -143,6 +143,12 @@ class Family:
         """What `model.name` says."""
         return self.settings.name
 
+    @property
+    def groups(self) -> frozenset[str]:
+        """The `OPTIONAL_GROUPS` of a configuration that it can read."""
+        holds_budget = self.budget.trained or self.budget.fitted
+        return self.reads | {"budget"} if holds_budget else self.reads
+
     def reported_losses(self, settings: ModelConfig) -> tuple[str, ...]:
         """What an evaluation under these settings reports besides the task's loss."""
         return tuple(
