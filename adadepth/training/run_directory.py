@@ -25,10 +25,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from adadepth.atomic import write_atomic
-from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, result_hash, result_settings
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.declaration import telling
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
+from adadepth.results import result_hash, result_settings
 
 RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")

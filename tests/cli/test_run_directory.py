@@ -16,8 +16,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from adadepth.atomic import write_atomic
-from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, result_hash
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.errors import CheckpointError
+from adadepth.results import result_hash
 from adadepth.training.run_directory import (
     jsonable,
     open_run,
