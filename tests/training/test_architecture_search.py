@@ -266,6 +266,7 @@ def test_root(root, tmp_path):
     local = (
         "dataset.source=local", f"dataset.path={texts[0]}", f"dataset.evaluation_path={texts[1]}",
         f"dataset.test_path={texts[2]}", "dataset.hub=[]", "dataset.evaluation_hub=[]", "dataset.test_hub=[]",
+        "dataset.sequence_length=8", "dataset.evaluation_length=null",
     )  # fmt: skip
     overrides = () if root in ("par_tiny", "par_network") else (*local, "model.cutoffs=[10]", "tokenizer.vocab_size=60")
     if root == "par_wikitext2":
