@@ -1,14 +1,10 @@
 """Typed schema of every public key. YAML files and the command line fill it; a wrong key or type fails at composition.
 
 Five groups say what may change a RESULT (``model``, ``dataset``, ``tokenizer``, ``trainer`` and ``seed``); ``runtime``,
-``logger`` and the paths may only change speed and where things are written (see ``result_hash``). This module imports
-neither torch nor transformers, so composing and checking a configuration takes a fraction of a second.
+``logger`` and the paths may only change speed and where things are written (see ``adadepth.results``). This module
+imports neither torch nor transformers, so composing and checking a configuration takes a fraction of a second.
 """
 
-import dataclasses
-import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -25,7 +21,6 @@ from adadepth.declaration import (
     at_least,
     between,
     setting,
-    without_neutral,
 )
 
 # Enumerations: the member's name is what a YAML file or the command line says, and equals its value.
@@ -63,11 +58,16 @@ _UPDATES = Allowed(lambda value: value == -1 or value >= 1, "at least 1, or -1 f
 _UP_TO_HALF = Allowed(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")
 
 
+def family_name(name: str) -> Any:
+    """The field `name` of a family's settings; its descriptor and its configuration's `model_type` follow from it."""
+    return setting(name, "the family", in_model=False)
+
+
 @dataclass
 class ModelConfig:
     """What every family has: a name from the registry of families, and where to start from."""
 
-    name: str = setting(MISSING, "the family", in_model=False)
+    name: str = family_name(MISSING)
     pretrained: str | None = setting(None, "folder or hub id whose weights are loaded before training", in_model=False)
 
 
@@ -297,8 +297,8 @@ class TokenizerConfig:
 
 
 @dataclass
-class TrainerConfig:
-    """Fields of ``transformers.TrainingArguments`` under their own names, then adadepth's own."""
+class BorrowedConfig:
+    """Fields of ``transformers.TrainingArguments`` under their own names."""
 
     max_steps: int = setting(300, "optimizer updates; -1: num_train_epochs decides", _UPDATES, debug=2)
     num_train_epochs: float = setting(3.0, "with max_steps=-1", POSITIVE)
@@ -353,7 +353,12 @@ class TrainerConfig:
     full_determinism: bool = setting(False, "slower kernels, the same bits")
     use_cpu: bool = setting(False, "ignore GPUs")
     disable_tqdm: bool | None = setting(None, "None: a bar where there is a terminal", neutral=True)
-    # adadepth's own
+
+
+@dataclass
+class TrainerConfig(BorrowedConfig):
+    """What transformers' trainer has, and what adadepth.training translates for it."""
+
     optimizer: Optimizer = setting(
         Optimizer.adamw, "adam: weight decay is a part of the gradient; lamb: ALBERT's published recipe"
     )
@@ -414,26 +419,48 @@ class HaltingConfig:
 
 
 @dataclass
-class ContextConfig:
-    """What attention sees in evaluation, where that differs from training."""
+class DistanceConfig:
+    """How distances look to attention; the configuration of a model says it, too."""
 
-    memory_length: int | None = setting(None, "positions before the segment; None: the model's", at_least(0))
     clamp_length: int | None = setting(None, "distances beyond count as this one; None: no limit", at_least(1))
-    same_length: bool = setting(False, "every position sees as many others, as the first one does")
+    same_length: bool = setting(
+        False,
+        "every position sees as many others, as the first one does",
+        more="The last `memory_length`, itself included.",
+    )
 
 
 @dataclass
-class SearchConfig:
+class ContextConfig(DistanceConfig):
+    """What attention sees in evaluation, where that differs from training."""
+
+    memory_length: int | None = setting(None, "positions before the segment; None: the model's", at_least(0))
+
+
+@dataclass
+class GateConfig:
+    """What the gates of a supernet do in training; the configuration of a model says it, too."""
+
+    straight_through: bool = setting(False, "forward the largest gate alone, backward the soft ones")
+    tau_start: float = setting(1.0, "temperature of the gates in the first update", POSITIVE)
+    tau_end: float = setting(0.1, "temperature of the gates in the last update", POSITIVE)
+    tau_schedule: TauSchedule = setting(
+        TauSchedule.exponential, "how the temperature falls", more="See `adadepth.halting.gates.gate_temperature`."
+    )
+
+
+@dataclass
+class SearchConfig(GateConfig):
     """How a supernet's blocks choose their operation, and what becomes of the choice."""
 
     method: SearchMethod = setting(
         SearchMethod.joint, "gates with the weights on the same data, or in turns on held-out data"
     )
-    path: GatePath = setting(GatePath.soft, "run all branches and mix them, or one drawn branch a block")
-    straight_through: bool = setting(False, "forward the largest gate alone, backward the soft ones")
-    tau_start: float = setting(1.0, "temperature of the gates in the first update", POSITIVE)
-    tau_end: float = setting(0.1, "and in the last one", POSITIVE)
-    tau_schedule: TauSchedule = setting(TauSchedule.exponential, "how it falls")
+    path: GatePath = setting(
+        GatePath.soft,
+        "run all branches and mix them, or one drawn branch a block",
+        more="In training; `soft` mixes them with noisy weights.",
+    )
     gate_learning_rate: float | None = setting(
         None, "constant; None: that of the weights, which two_phase does not allow", POSITIVE
     )
@@ -540,19 +567,6 @@ def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
     return "dataset.sequence_length", dataset.sequence_length
 
 
-# Trainer settings that transformers does not have; adadepth.training translates them.
-OWN_TRAINER_FIELDS = frozenset({
-    "optimizer", "decay_vectors", "schedule", "plateau_patience", "plateau_min_lr", "precision", "time_budget_minutes",
-    "early_stopping_patience", "early_stopping_threshold", "halting_statistics",
-})  # fmt: skip
-
-
-def borrowed_arguments(trainer: TrainerConfig) -> dict[str, Any]:
-    """Return the settings that are ``transformers.TrainingArguments`` fields, by name."""
-    values = dataclasses.asdict(trainer)
-    return {name: value for name, value in values.items() if name not in OWN_TRAINER_FIELDS}
-
-
 # Parts of a configuration that only some runs read: at their defaults they say nothing.
 OPTIONAL_GROUPS: dict[str, type] = {
     "features": FeaturesConfig,
@@ -561,38 +575,3 @@ OPTIONAL_GROUPS: dict[str, type] = {
     "search": SearchConfig,
     "context": ContextConfig,
 }
-_RESULT_KEYS = (
-    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", *OPTIONAL_GROUPS, "trainer",
-)  # fmt: skip
-
-
-def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Select from a configuration, as nested dictionaries, what may change a result.
-
-    Args:
-        settings: A configuration, or what the file of an earlier run says, which may lack what is newer: of
-            `OPTIONAL_GROUPS` it then had the defaults.
-    """
-    chosen = {key: settings[key] for key in _RESULT_KEYS if key in settings}
-    for key, group in OPTIONAL_GROUPS.items():
-        chosen[key] = _plain(group()) | dict(chosen.get(key) or {})
-    kinds = {"dataset": DatasetConfig, "trainer": TrainerConfig} | OPTIONAL_GROUPS
-    return {key: without_neutral(kinds[key], value) if key in kinds else value for key, value in chosen.items()}
-
-
-def result_hash(config: ExperimentConfig) -> str:
-    """Hash (8 hexadecimal digits) of the settings that may change a result; equal for equal experiments.
-
-    A group of `OPTIONAL_GROUPS` takes part only where it differs from its defaults, so that a run's hash does not
-    depend on what it does not use.
-    """
-    unused = {key for key, group in OPTIONAL_GROUPS.items() if getattr(config, key) == group()}
-    settings = result_settings(dataclasses.asdict(config))
-    relevant = {key: value for key, value in settings.items() if key not in unused}
-    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _plain(group: Any) -> dict[str, Any]:
-    """A group's settings as the file of a run holds them."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(group)))
-    return plain

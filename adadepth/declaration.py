@@ -10,7 +10,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -60,6 +60,7 @@ class Declared:
 
     Attributes:
         help: One line of what it means.
+        more: Further sentences: an equation, its source, what each choice does. `--help` leaves them out.
         allowed: Its range; the choices of an enumeration follow from its type.
         shape: It fixes the shape or the meaning of weights, which are useless under another value.
         neutral: It changes speed or what is written, never the weights that a run arrives at.
@@ -69,6 +70,7 @@ class Declared:
     """
 
     help: str
+    more: str
     allowed: Allowed | None
     shape: bool
     neutral: bool
@@ -89,7 +91,7 @@ class Declared:
 
 def setting(
     default: Any, help: str, allowed: Allowed | None = None, *, shape: bool = False, neutral: bool = False,
-    in_model: bool = True, hub: Any = _UNSAID, debug: Any = _UNSAID,
+    in_model: bool = True, hub: Any = _UNSAID, debug: Any = _UNSAID, more: str = "",
 ) -> Any:  # fmt: skip
     """Declare a field of a dataclass; see `Declared`.
 
@@ -102,8 +104,14 @@ def setting(
         in_model: See there.
         hub: See there.
         debug: See there.
+        more: See there; whole sentences.
     """
-    metadata = {_KEY: Declared(help, allowed, shape, neutral, in_model, hub, debug)}
+    return field_with(default, Declared(help, more, allowed, shape, neutral, in_model, hub, debug))
+
+
+def field_with(default: Any, about: Declared) -> Any:
+    """A field of a dataclass of which this is declared; see `setting`."""
+    metadata = {_KEY: about}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     if isinstance(default, list | dict):
@@ -115,6 +123,27 @@ def declared(settings: Any) -> dict[str, Declared]:
     """What is declared of every field of a dataclass, by name, in order; fields made otherwise are left out."""
     fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
     return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}
+
+
+def same_as(settings: type, name: str) -> Any:
+    """A field that means what a setting of another dataclass does, under a name of its own."""
+    field = next(field for field in dataclasses.fields(settings) if field.name == name)
+    return field_with(field.default, field.metadata[_KEY])
+
+
+def in_words(about: Declared, options: Collection[str] = ()) -> str:
+    """One line of what a setting means and can be.
+
+    Args:
+        about: What is declared of it.
+        options: Its choices, from `choices`.
+    """
+    parts = (
+        about.help,
+        f"one of {', '.join(options)}" if options else "",
+        about.allowed.words if about.allowed else "",
+    )
+    return "; ".join(part for part in parts if part)
 
 
 def out_of_range(settings: Any, prefix: str = "") -> Iterator[str]:
@@ -136,6 +165,17 @@ def choices(settings: type) -> dict[str, tuple[str, ...]]:
 def shapes(settings: type) -> list[str]:
     """Names of the settings that fix the shape or the meaning of weights."""
     return [name for name, about in declared(settings).items() if about.shape]
+
+
+def telling(settings: Any) -> dict[str, Any]:
+    """What a run is told by: settings that fix a shape, and those that are not at their default; never what is None."""
+    fixed, default = shapes(type(settings)), type(settings)()
+    values = {name: getattr(settings, name) for name in declared(type(settings))}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and (name in fixed or name == "name" or value != getattr(default, name))
+    }
 
 
 def without_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.declaration import choices, declared
+from adadepth.declaration import choices, declared, in_words
 
 RESOLVER = "adadepth_keys"
 _INDENT = "  "
@@ -29,7 +29,7 @@ def _lines(node: DictConfig, depth: int) -> Iterator[str]:
     schema = OmegaConf.get_type(node) or dict
     about, allowed = declared(schema), choices(schema)
     for name, each in about.items():
-        words = _comment(each.help, allowed.get(name), each.allowed.words if each.allowed is not None else "")
+        words = f"  # {in_words(each, allowed.get(name, ()))}"
         missing = OmegaConf.is_missing(node, name)
         value = "???" if missing else node._get_node(name)
         if isinstance(value, DictConfig) and declared(OmegaConf.get_type(value) or object):
@@ -37,11 +37,6 @@ def _lines(node: DictConfig, depth: int) -> Iterator[str]:
             yield from _lines(value, depth + 1)
         else:
             yield f"{_INDENT * depth}{name}: {value if missing else _inline(node[name])}{words}"
-
-
-def _comment(help: str, options: tuple[str, ...] | None, allowed: str) -> str:
-    parts = [help, f"one of {', '.join(options)}" if options else "", allowed]
-    return f"  # {'; '.join(part for part in parts if part)}"
 
 
 def _inline(value: Any) -> str:

@@ -17,6 +17,7 @@ from adadepth.analysis.exits.tables import study_table
 from adadepth.analysis.measure.budgets import budget_table
 from adadepth.analysis.measure.class_table import class_table
 from adadepth.analysis.render.table import as_csv
+from adadepth.analysis.units import words
 from adadepth.atomic import write_atomic
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
@@ -181,7 +182,7 @@ def run_unit(files: RunFiles) -> str:
 
 def halts(files: RunFiles) -> bool:
     """Whether units of a run halt one by one, as tokens and sequences do; a task or an architecture has one depth."""
-    return run_unit(files) not in ("task", "architecture")
+    return words(run_unit(files)).halts
 
 
 def is_summary_of_seeds(files: RunFiles) -> bool:

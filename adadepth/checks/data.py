@@ -27,14 +27,23 @@ def check_text(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
     if not isinstance(dataset, TextConfig):
         return
-    if dataset.source is Source.local and not dataset.path:
-        yield "dataset.path: dataset.source=local needs a file, a folder or a list of them"
-    if dataset.evaluation_path is not None and dataset.source is not Source.local:
-        yield f"dataset.evaluation_path={dataset.evaluation_path}: read only with dataset.source=local"
-    if dataset.source is Source.hub and not dataset.hub:
-        yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
+    yield from _source(dataset, "path", Source.local, "a file, a folder or a list of them")
+    yield from _source(dataset, "hub", Source.hub, "a list of {path, name, split} entries")
+    yield from _read_only_with(dataset, "evaluation_path", Source.local)
     for key in ("hub", "evaluation_hub", "test_hub"):
         yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
+
+
+def _source(dataset: TextConfig | TableConfig, key: str, source: Source, needed: str) -> Iterator[str]:
+    """Where the data lie, for the source that is chosen."""
+    if dataset.source is source and not getattr(dataset, key):
+        yield f"dataset.{key}: dataset.source={source} needs {needed}"
+
+
+def _read_only_with(dataset: TextConfig, key: str, source: Source) -> Iterator[str]:
+    """What another source does not read."""
+    if getattr(dataset, key) and dataset.source is not source:
+        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source={source}"
 
 
 def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -64,11 +73,8 @@ def check_stream(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
     if not isinstance(dataset, StreamConfig):
         return
-    if dataset.test_path is not None and dataset.source is not Source.local:
-        yield f"dataset.test_path={dataset.test_path}: read only with dataset.source=local"
-    for key in ("evaluation_hub", "test_hub"):
-        if getattr(dataset, key) and dataset.source is not Source.hub:
-            yield f"dataset.{key}: read only with dataset.source=hub"
+    for key, source in (("test_path", Source.local), ("evaluation_hub", Source.hub), ("test_hub", Source.hub)):
+        yield from _read_only_with(dataset, key, source)
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
@@ -92,8 +98,7 @@ def check_table(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
     if not isinstance(dataset, TableConfig):
         return
-    if dataset.source is Source.local and not dataset.path:
-        yield "dataset.path: dataset.source=local needs a folder, or a mapping of splits to files"
+    yield from _source(dataset, "path", Source.local, "a folder, or a mapping of splits to files")
     if dataset.source is Source.hub and not dataset.hub.path:
         yield "dataset.hub.path: dataset.source=hub needs it"
     if not dataset.evaluation_splits:

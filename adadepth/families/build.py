@@ -14,7 +14,6 @@ from adadepth.declaration import declared, shapes
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
 from adadepth.families.registry import family, load, one_of
-from adadepth.families.shared.configuration import shape_fields
 from adadepth.families.shared.steps import rule_of
 from adadepth.halting.exit_rules import parse_rule
 
@@ -136,7 +135,7 @@ def _configuration(
 ) -> PreTrainedConfig:
     """The model's configuration: the settings, where those are open the source's, and what the data decide."""
     given = {name: getattr(settings, name) for name in _setting_names(settings)}
-    values = {name: getattr(value, "value", value) for name, value in given.items() if value is not None}
+    values = {name: value for name, value in given.items() if value is not None}
     if source is not None:
         _check_source(config_class, settings, source, values, fields)
         values |= {
@@ -152,7 +151,7 @@ def _configuration(
                 f"model.pretrained={settings.pretrained}: it has {values['vocab_size']} pieces, the tokenizer "
                 f"{vocab_size}; give its own with tokenizer.path, or say model.vocab_size={values['vocab_size']}"
             )
-    return config_class(**values, **fields)
+    return config_class(**{name: getattr(value, "value", value) for name, value in {**values, **fields}.items()})
 
 
 def _setting_names(settings: ModelConfig) -> list[str]:
@@ -185,7 +184,7 @@ def _check_source(
 
 def _shapes(config_class: type[PreTrainedConfig], settings: ModelConfig) -> list[str]:
     """What cannot differ from what weights were made with; a configuration of transformers declares nothing itself."""
-    return list(dict.fromkeys([*shapes(type(settings)), *shape_fields(config_class)]))
+    return list(dict.fromkeys([*shapes(type(settings)), *shapes(config_class)]))
 
 
 def _load_weights(

@@ -85,9 +85,8 @@ class Family:
     """All that the rest of the package knows of a family. Code is named as `"module:name"` and imported when needed.
 
     Attributes:
-        name: What `model.name` says; the `model_type` of its configuration.
-        settings: Its settings, a subclass of `ModelConfig` whose `name` is the family's.
-        config: Its `PreTrainedConfig`.
+        settings: Its settings, a subclass of `ModelConfig` whose `name` is the family's: what `model.name` says.
+        config: Its `PreTrainedConfig`; its `model_type` is that name, too.
         heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
             `question_answering`, `multiple_choice`, `language_model`, `search`.
         auto: Further Auto classes of transformers, besides those of its heads -> class registered with it.
@@ -116,7 +115,6 @@ class Family:
             where they have nothing to say; see `adadepth.analysis.render.section`.
     """
 
-    name: str
     settings: type[ModelConfig]
     config: str
     heads: Mapping[str, str]
@@ -139,6 +137,17 @@ class Family:
     weights_from: str | None = None
     config_from: str | None = None
     sections: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What `model.name` says."""
+        return self.settings.name
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The `OPTIONAL_GROUPS` of a configuration that it can read."""
+        holds_budget = self.budget.trained or self.budget.fitted
+        return self.reads | {"budget"} if holds_budget else self.reads
 
     def reported_losses(self, settings: ModelConfig) -> tuple[str, ...]:
         """What an evaluation under these settings reports besides the task's loss."""
@@ -242,10 +251,10 @@ def _wrong(descriptor: object, name: str) -> str | None:
     """What keeps an object from being the descriptor of the family of that name."""
     if not isinstance(descriptor, Family):
         return f"must be an adadepth.families.registry.Family, not {type(descriptor).__name__}"
+    if not issubclass(descriptor.settings, ModelConfig):
+        return f"its settings must be a ModelConfig, not {descriptor.settings.__name__}"
     if descriptor.name != name:
-        return f"its descriptor calls it {descriptor.name!r}"
-    if not issubclass(descriptor.settings, ModelConfig) or getattr(descriptor.settings, "name", None) != name:
-        return f"its settings must be a ModelConfig whose name is {name!r}"
+        return f"its settings call it {descriptor.name!r}"
     if wrong := [place for place in (descriptor.config, *descriptor.heads.values()) if place.count(":") != 1]:
         return f"{wrong[0]!r} must be 'module:Class'"
     return None

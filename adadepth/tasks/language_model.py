@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.config import ExperimentConfig, SearchMethod, StreamConfig, TokenizerConfig
+from adadepth.config import ExperimentConfig, GateConfig, SearchMethod, StreamConfig, TokenizerConfig
 from adadepth.data.streams.load import LanguageData, load_language_data
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
@@ -71,14 +72,8 @@ def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel
     """A new network as the settings describe it, with a word for every one of the tokenizer."""
     search, model = config.search, config.model
     set_seed(config.seed)
-    gates: dict[str, Any] = {
-        "tau_start": search.tau_start,
-        "tau_end": search.tau_end,
-        "tau_schedule": str(search.tau_schedule),
-        "straight_through": search.straight_through,
-        "gate_path": str(search.path),
-        "gate_seed": config.seed,
-    }
+    gates: dict[str, Any] = {field.name: getattr(search, field.name) for field in dataclasses.fields(GateConfig)}
+    gates |= {"gate_path": search.path, "gate_seed": config.seed}
     return build_language_model(model, len(data.tokenizer), gates if family(model.name).searches(model) else None)
 
 

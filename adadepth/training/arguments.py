@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import TrainingArguments
 
-from adadepth.config import ExperimentConfig, Precision, TrainerConfig, borrowed_arguments
+from adadepth.config import BorrowedConfig, ExperimentConfig, Precision, TrainerConfig
 from adadepth.errors import ConfigError
 
 
@@ -24,7 +24,8 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         ConfigError: If transformers refuses a combination of settings, in its own words.
     """
     precision = choose_precision(config.trainer)
-    values = borrowed_arguments(config.trainer) | {
+    trainer = dataclasses.asdict(config.trainer)
+    values = {field.name: trainer[field.name] for field in dataclasses.fields(BorrowedConfig)} | {
         "output_dir": str(checkpoints),
         "seed": config.seed,
         "dataloader_num_workers": config.runtime.num_workers,

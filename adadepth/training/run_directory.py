@@ -22,11 +22,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from adadepth.atomic import write_atomic
-from adadepth.config import ExperimentConfig, result_hash, result_settings
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
+from adadepth.declaration import telling
 from adadepth.errors import CheckpointError, nearest
+from adadepth.families.registry import family
+from adadepth.results import result_hash, result_settings
 
 RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
@@ -63,7 +66,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
         return
     with _locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
-        write_atomic(directory / CONFIG, OmegaConf.to_yaml(OmegaConf.structured(config)))
+        write_atomic(directory / CONFIG, OmegaConf.to_yaml(_written(config)))
         run.update(**_description(config, earlier))
 
         def close(status: str, **fields: Any) -> None:
@@ -146,6 +149,13 @@ def _new_directory(config: ExperimentConfig) -> Path:
     return directory
 
 
+def _written(config: ExperimentConfig) -> DictConfig:
+    """The configuration as a run's file holds it: without groups at their defaults that the family never reads."""
+    written, read = OmegaConf.structured(config), family(config.model.name).groups
+    unread = [name for name, group in OPTIONAL_GROUPS.items() if name not in read and getattr(config, name) == group()]
+    return OmegaConf.masked_copy(written, [name for name in written if name not in unread])
+
+
 def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     """Compare the settings that may change a result with those the run in ``directory`` was started with."""
     stored: Any = OmegaConf.to_container(OmegaConf.load(directory / CONFIG))
@@ -169,6 +179,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "mode": str(config.mode),
         "seed": config.seed,
         "result_hash": result_hash(config),
+        "settings": {group: told for group in ("model", *OPTIONAL_GROUPS) if (told := telling(getattr(config, group)))},
         "command": shlex.join(["python", *sys.argv]),
         "started": earlier.get("started", now),
         "resumed": now if earlier else None,

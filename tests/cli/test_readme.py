@@ -71,13 +71,10 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
-    kind = {"ponder": "finetune", "adalayers": "finetune", "par": "search"}.get(arguments[1].split("_")[0], "default")
-    of_roots = {"par_network": "stream", "act_maze": "finetune"}
-    debug = f"debug={of_roots.get(arguments[1], kind)}"
     if any("latest" in argument for argument in arguments):
-        invoke(monkeypatch, *arguments[:2], debug)
+        invoke(monkeypatch, *arguments[:2], "debug=default")
     capsys.readouterr()
-    invoke(monkeypatch, *arguments, debug)
+    invoke(monkeypatch, *arguments, "debug=default")
     *_, line = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
 

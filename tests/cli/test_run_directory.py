@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from adadepth.atomic import write_atomic
-from adadepth.config import ExperimentConfig, result_hash
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.errors import CheckpointError
+from adadepth.results import result_hash
 from adadepth.training.run_directory import (
     jsonable,
     open_run,
@@ -71,6 +73,42 @@ def test_a_finished_run_is_recorded(config: ExperimentConfig) -> None:
     assert record["hardware"]["cpus"] == os.cpu_count()
     assert yaml.safe_load((directory / "config.yaml").read_text())["model"]["hidden_size"] == 192
     assert not (directory / ".lock").exists()
+
+
+@pytest.mark.parametrize(("root", "groups"), [
+    ("act_tiny", {"budget"}), ("par_tiny", {"budget", "search", "context"}), ("ponder_parity", {"budget", "halting"}),
+    ("adalayers_tiny", {"budget", "features"}),
+])  # fmt: skip
+def test_the_file_holds_what_the_family_reads(root: str, groups: set[str], tmp_path: Path) -> None:
+    config = configured(root, f"output_dir={tmp_path}")
+    directory = finished(config)
+    written = yaml.safe_load((directory / "config.yaml").read_text())
+    assert written.keys() & OPTIONAL_GROUPS.keys() == groups
+    assert vars(config).keys() - written.keys() == OPTIONAL_GROUPS.keys() - groups
+    assert run_directory(configured(root, f"output_dir={tmp_path}", "resume=latest")) == directory
+
+
+def test_a_group_that_is_not_at_its_defaults_is_always_written(config: ExperimentConfig) -> None:
+    config.search.tau_end = 0.2
+    written = yaml.safe_load((finished(config) / "config.yaml").read_text())
+    assert written["search"]["tau_end"] == 0.2
+    assert "context" not in written
+
+
+def test_a_run_whose_file_has_every_group_is_resumed(config: ExperimentConfig, tmp_path: Path) -> None:
+    """As runs were written before."""
+    directory = finished(config)
+    (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    assert "search" in yaml.safe_load((directory / "config.yaml").read_text())
+    again = ("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini", "resume=latest")
+    assert run_directory(configured(*again)) == directory
+
+
+def test_the_record_says_what_the_run_is_told_by(tmp_path: Path) -> None:
+    told = read_record(finished(configured("act_tiny", f"output_dir={tmp_path}", "model.recall=true")))["settings"]
+    assert told["model"].items() >= {"name": "albert_act", "recall": True, "hidden_size": 768}.items()
+    assert "act_epsilon" not in told["model"], "at its default"
+    assert told.keys() == {"model"}
 
 
 @pytest.mark.parametrize(("error", "status"), [

@@ -26,7 +26,6 @@ HOMES = {
     **{("trainer", name): "ponder_tiny" for name in ("finetune", "finetune_lamb", "scratch", "halting")},
     ("tokenizer", "pretrained"): "ponder_tiny",
     ("sweep", "glue"): "ponder_tiny",
-    ("debug", "finetune"): "ponder_tiny",
     ("model", "ponder_albert_hops"): "ponder_hops", ("trainer", "ponder_hops"): "ponder_hops",
     **{("model", f"adalayers_{name}"): "adalayers_tiny" for name in (
         "minilm", "roberta_large", "bart_large_cnn", "bert_base",
@@ -45,7 +44,6 @@ HOMES = {
     **{("tokenizer", name): "par_tiny" for name in ("words", "bytes", "wikitext")},
     **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},
     **{("preset", name): "par_tiny" for name in ("none", "seed")},
-    **{("debug", name): "par_tiny" for name in ("stream", "search")},
     **{("dataset", name): "act_squad" for name in ("squad", "squad_v2", "question_table")},
     **{("dataset", name): "act_swag" for name in ("swag", "choice_table")},
     **{("trainer", f"albert_{name}"): "act_squad" for name in ("squad", "squad_v2", "race")},

@@ -35,7 +35,11 @@ MISTAKES = [
     ("par_tiny", ["dataset=python_docs"], "task=architecture_search reads streams of text"),
     ("par_tiny", ["model=albert_act_mini"], "task=architecture_search trains par_xl"),
     ("par_tiny", ["dataset.test_path=a.txt"], "dataset.test_path=a.txt: read only with dataset.source=local"),
-    ("par_tiny", ["dataset.test_hub=[{path: a}]"], "dataset.test_hub: read only with dataset.source=hub"),
+    (
+        "par_tiny",
+        ["dataset.test_hub=[{path: a}]"],
+        "dataset.test_hub=[{'path': 'a'}]: read only with dataset.source=hub",
+    ),
     ("par_base", ["dataset.evaluation_hub=[{paht: a}]"], "dataset.evaluation_hub[0].paht: unknown key (did you mean"),
     (
         "par_tiny",

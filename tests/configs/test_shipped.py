@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig, result_hash, result_settings
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
+from adadepth.results import result_hash, result_settings
 from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, configured, home
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])

@@ -139,14 +139,14 @@ def test_ponder_trains_in_low_precision_with_a_float32_distribution():
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_adalayers_trains_with_and_without_the_cache(tmp_path, precision, features):
     config = configured(
-        "adalayers_tiny", "debug=finetune", f"trainer.precision={precision}", f"features.{features}",
+        "adalayers_tiny", "debug=default", f"trainer.precision={precision}", f"features.{features}",
         "dataset.max_train_examples=64", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
     )  # fmt: skip
     assert tasks.run(config) >= 0
 
 
 def test_a_whole_fine_tuning_run(tmp_path):
-    config = configured("ponder_tiny", "debug=finetune", "trainer.precision=bf16", f"output_dir={tmp_path}")
+    config = configured("ponder_tiny", "debug=default", "trainer.precision=bf16", f"output_dir={tmp_path}")
     assert tasks.run(config) >= 0
 
 
@@ -170,7 +170,7 @@ def test_a_supernet_trains_in_bfloat16_with_memory(path):
 
 
 def test_a_search_runs_its_four_stages(tmp_path):
-    tasks.run(configured("par_tiny", "debug=search", f"output_dir={tmp_path}", "trainer.precision=bf16"))
+    tasks.run(configured("par_tiny", "debug=default", f"output_dir={tmp_path}", "trainer.precision=bf16"))
     (directory,) = tmp_path.glob("par_tiny/*")
     rows = json.loads((directory / "architectures.json").read_text())["rows"]
     assert len(rows) == 6

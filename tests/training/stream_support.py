@@ -34,7 +34,7 @@ def stream_config(folder: Path, *overrides: str, root: str = "par_tiny") -> Expe
         write_text(text)
     is_fixed = root == "par_network"
     return configured(
-        root, "debug=stream" if is_fixed else "debug=search",
+        root, "debug=default", "trainer.eval_steps=1", "trainer.save_steps=1", "dataset.evaluation_length=null",
         "model.architecture=sf-s" if is_fixed else "model.num_hidden_layers=3", "dataset=stream_text",
         f"dataset.path={text}", "dataset.evaluation_fraction=0.2", "dataset.sequence_length=8", "tokenizer=words",
         "tokenizer.vocab_size=null", "model.cutoffs=[6,12]", "trainer.disable_tqdm=true",

@@ -82,7 +82,7 @@ def settings(tmp_path, base, root, *overrides):
     given = [f"model.base_model={base}", f"dataset.path={table}", *SMALL, *tagged]
     given += ["dataset.source=local"] * (root != "adalayers_tiny") + ["model.classes_weights=null"]
     config = configured(
-        root, "debug=finetune", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
+        root, "debug=default", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
         "trainer.disable_tqdm=true", *given, *overrides,
     )  # fmt: skip
     if not table.exists():
@@ -360,7 +360,7 @@ def test_the_estimate_is_told_before_anything_is_written(tmp_path, base, caplog)
 
 def test_the_tiny_experiment_runs_without_a_network(tmp_path):
     config = configured(
-        "adalayers_tiny", "debug=finetune", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
+        "adalayers_tiny", "debug=default", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
         "dataset.max_train_examples=64", "trainer.disable_tqdm=true",
     )  # fmt: skip
     tasks.run(config)
@@ -376,7 +376,7 @@ def test_two_processes_share_the_computation_of_states(root, tmp_path, base):
     tagged = ["dataset.labels=[O,B-PER,I-PER]"] if "conll" in root else []
     given = [
         f"model.base_model={base}", f"dataset.path={tmp_path}/table", "dataset.source=local", *SMALL, *tagged,
-        "model.classes_weights=null", "debug=finetune", f"dataset.cache_dir={tmp_path}/cache",
+        "model.classes_weights=null", "debug=default", f"dataset.cache_dir={tmp_path}/cache",
         "dataset.max_evaluation_examples=9", "features.batch_tokens=32",
     ]  # fmt: skip
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

@@ -247,7 +247,7 @@ def test_two_processes_search_as_one_run(tmp_path):
     """They agree on the folder, wait for each other between the stages, and both end well."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     overrides = [
-        "debug=search",
+        "debug=default",
         "search.baselines=[]",
         f"output_dir={tmp_path / 'outputs'}",
         "trainer.disable_tqdm=true",
@@ -266,14 +266,14 @@ def test_root(root, tmp_path):
     local = (
         "dataset.source=local", f"dataset.path={texts[0]}", f"dataset.evaluation_path={texts[1]}",
         f"dataset.test_path={texts[2]}", "dataset.hub=[]", "dataset.evaluation_hub=[]", "dataset.test_hub=[]",
+        "dataset.sequence_length=8", "dataset.evaluation_length=null",
     )  # fmt: skip
     overrides = () if root in ("par_tiny", "par_network") else (*local, "model.cutoffs=[10]", "tokenizer.vocab_size=60")
     if root == "par_wikitext2":
         overrides = (*overrides, "preset=seed", "tokenizer.symbols=[]")
-    debug = "stream" if root == "par_network" else "search"
     blocks = () if root == "par_network" else ("model.num_hidden_layers=3", "search.baselines=[alternating]")
     config = configured(
-        root, f"debug={debug}", f"output_dir={tmp_path / 'outputs'}", "trainer.disable_tqdm=true", *overrides, *blocks
+        root, "debug=default", f"output_dir={tmp_path / 'outputs'}", "trainer.disable_tqdm=true", *overrides, *blocks
     )
     tasks.run(config)
     record = record_of(only_run(tmp_path))

@@ -9,7 +9,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from tests.configs.support import configured
 
 TINY = (
-    "debug=finetune", "trainer.disable_tqdm=true", "dataset.size=3", "dataset.beyond_sizes=[]",
+    "debug=default", "trainer.disable_tqdm=true", "dataset.size=3", "dataset.beyond_sizes=[]",
     "dataset.max_evaluation_examples=24", "dataset.train_examples=32", "model.num_hidden_layers=4",
     "model.hidden_size=16", "model.embedding_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
     "budget.target=2", "budget.grow_from=3", "trainer.max_steps=4", "trainer.logging_steps=1",
@@ -96,7 +96,7 @@ def test_the_work_of_full_depth_can_be_the_unit(tmp_path):
 
 
 def test_sequences_that_halt_are_held_too(tmp_path):
-    small = ("debug=finetune", "trainer.disable_tqdm=true", "model.num_hidden_layers=4", "dataset=hops_sequence")
+    small = ("debug=default", "trainer.disable_tqdm=true", "model.num_hidden_layers=4", "dataset=hops_sequence")
     budget = ("budget=depth", "budget.target=2", "model.kl_penalty_factor=0", f"output_dir={tmp_path}")
     tasks.run(configured("ponder_tiny", *small, *budget))
     (directory,) = tmp_path.glob("*/*")

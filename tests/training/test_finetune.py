@@ -68,7 +68,7 @@ def write_table(folder, config):
 
 def run(tmp_path, root, *overrides):
     """Run at the debug length; returns the folders of the runs, in order, and the metric."""
-    config = configured(root, "debug=finetune", f"output_dir={tmp_path}/out", "trainer.disable_tqdm=true", *overrides)
+    config = configured(root, "debug=default", f"output_dir={tmp_path}/out", "trainer.disable_tqdm=true", *overrides)
     metric = tasks.run(config)
     return sorted((tmp_path / "out").glob("*/*")), metric
 
@@ -212,7 +212,7 @@ def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
         for path in sorted((stopped / "checkpoints" / f"checkpoint-{step}").iterdir()):
             path.unlink()
     config = configured(
-        "ponder_tiny", "debug=finetune", f"output_dir={tmp_path}/stopped/out", "trainer.disable_tqdm=true",
+        "ponder_tiny", "debug=default", f"output_dir={tmp_path}/stopped/out", "trainer.disable_tqdm=true",
         *given, "name=stopped", f"resume={stopped}",
     )  # fmt: skip
     tasks.run(config)
@@ -302,7 +302,7 @@ def test_pretraining_weights_reach_the_fine_tuned_model(tmp_path, pretrained):
 def test_two_processes_train_and_evaluate_as_one(tmp_path):
     """The metrics of a checkpoint, nine examples over two processes: every example counted once."""
     root = Path(__file__).resolve().parents[2]
-    shared = [*SMALL, "debug=finetune", "trainer.precision=fp32", "dataset.max_evaluation_examples=9"]
+    shared = [*SMALL, "debug=default", "trainer.precision=fp32", "dataset.max_evaluation_examples=9"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command = [*launch, str(root / "adadepth" / "run.py"), "--config-name", "ponder_tiny", *shared]
     done = subprocess.run(

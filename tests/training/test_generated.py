@@ -21,7 +21,7 @@ SENTENCE = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "slept"]
 
 def run(folder: Path, root: str, *overrides: str) -> Path:
     """Two updates at the debug length; returns the run's folder."""
-    config = configured(root, "debug=finetune", f"output_dir={folder}", "trainer.disable_tqdm=true", *overrides)
+    config = configured(root, "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true", *overrides)
     tasks.run(config)
     (directory,) = folder.glob("*/*")
     return directory

@@ -26,7 +26,7 @@ from tests.configs.support import configured
 SMALL = (
     "model=albert_act_mini", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=3",
     "model.num_attention_heads=2", "model.intermediate_size=64", "model.max_position_embeddings=64",
-    "dataset.sequence_length=40", "tokenizer.path=null", "tokenizer.vocab_size=90", "debug=finetune",
+    "dataset.sequence_length=40", "tokenizer.path=null", "tokenizer.vocab_size=90", "debug=default",
     "trainer.disable_tqdm=true", "trainer.gradient_accumulation_steps=1", "trainer.weight_decay=0",
 )  # fmt: skip
 NO_DROPOUT = ("model.classifier_dropout_prob=0", "model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")

@@ -32,7 +32,7 @@ SIZES = {"embedding_size": 16, "hidden_size": 32, "num_hidden_layers": 4, "num_a
 
 def evaluated(tmp_path, model_class, root, *overrides):
     """Evaluate a fresh model on the data of a configuration; the trainer and its metrics."""
-    config = configured(root, "debug=finetune", f"output_dir={tmp_path}", "trainer.disable_tqdm=true", *overrides)
+    config = configured(root, "debug=default", f"output_dir={tmp_path}", "trainer.disable_tqdm=true", *overrides)
     args = training_arguments(config, tmp_path / "trainer")
     torch.manual_seed(0)
     data = load_labelled_data(config.dataset, config.tokenizer, config.seed)

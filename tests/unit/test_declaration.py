@@ -7,6 +7,7 @@ import math
 import typing
 
 import pytest
+from transformers import PreTrainedConfig
 
 from adadepth.composition import model_schemas
 from adadepth.config import ContextConfig, SearchConfig
@@ -21,6 +22,7 @@ from adadepth.declaration import (
     between,
     choices,
     declared,
+    in_words,
     out_of_range,
     shapes,
     without_neutral,
@@ -28,7 +30,6 @@ from adadepth.declaration import (
 from adadepth.families.albert_act.settings import AlbertActSettings
 from adadepth.families.par_xl.settings import ParXLSettings
 from adadepth.families.registry import family, load
-from adadepth.families.shared.configuration import shape_fields
 
 
 @pytest.mark.parametrize(("allowed", "inside", "outside"), [
@@ -66,7 +67,7 @@ def test_shapes_are_those_declared() -> None:
     assert {"hidden_size", "vocab_size"} <= set(shapes(AlbertActSettings))
     assert "act_penalty" not in shapes(AlbertActSettings)
     assert {"architecture", "cutoffs"} <= set(shapes(ParXLSettings))
-    assert "type_vocab_size" in shape_fields(load(family("albert_act").config))
+    assert "type_vocab_size" in shapes(load(family("albert_act").config))
 
 
 def test_what_cannot_change_a_result_is_left_out() -> None:
@@ -123,3 +124,47 @@ def test_types_are_those_of_json() -> None:
             ]
         )[0]
     ) == (int | float,)
+
+
+OWN_CONFIGS = [name for name in model_schemas() if load(family(name).config).__module__.startswith("adadepth.")]
+# Of every language model in transformers; a family only gives them other defaults.
+SPECIAL = {"pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"}
+
+
+@pytest.mark.parametrize("name", OWN_CONFIGS)
+def test_every_field_of_a_configuration_is_declared_and_in_its_docstring(name: str) -> None:
+    config_class = load(family(name).config)
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    fields -= SPECIAL | {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    about = declared(config_class)
+    assert fields == about.keys() - SPECIAL
+    for field, each in about.items():
+        text = " ".join(config_class.__doc__.split())
+        assert f" {field}: {each.help}" in text
+        assert each.more in text
+
+
+def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a_line() -> None:
+    about = declared(AlbertActSettings)["cap_remainder"]
+    assert in_words(about, choices(AlbertActSettings)["cap_remainder"]) == (
+        "what a token that reaches L without halting pays and weighs; one of reference, penalty, forced"
+    )
+    assert "one of reference, penalty, forced. `reference`: no remainder" in " ".join(
+        load(family("albert_act").config).__doc__.split()
+    )
+
+
+def test_what_a_search_says_of_gates_is_declared_there() -> None:
+    config_class = load(family("par_xl").config)
+    here, there = declared(config_class), declared(SearchConfig)
+    for name in ("tau_start", "tau_end", "tau_schedule", "straight_through", "latency_weight"):
+        assert here[name] is there[name]
+    assert here["gate_path"] is there["path"]
+    assert here["clamp_length"] is declared(ContextConfig)["clamp_length"]
+    assert config_class().gate_path == "soft"
+
+
+def test_the_name_of_a_family_is_that_of_its_configuration() -> None:
+    for name in OWN_CONFIGS:
+        assert load(family(name).config).model_type == family(name).name == name
+        assert "name" not in declared(load(family(name).config))

@@ -9,13 +9,7 @@ from adadepth.analysis.files import RunFiles, run_unit, series
 from adadepth.analysis.render.formats import percent
 from adadepth.analysis.render.section import Section, absent, fill
 from adadepth.analysis.render.table import Column, Table, text
-
-# By unit, in the order of `adaptive` and `full`: what needs the work.
-_NEEDS = {
-    "task": ("needed by the deepest state", "all blocks for every example"),
-    "architecture": ("expected of a drawn path; of a fixed network its own",
-                     "attention and feed-forward in turns, as many blocks"),
-}  # fmt: skip
+from adadepth.analysis.units import words
 
 
 def work(files: RunFiles) -> Section | None:
@@ -46,17 +40,16 @@ def _times(files: RunFiles) -> str:
 
 def work_table(cost: Mapping[str, Any], unit: str) -> Table:
     """A row for every count of multiply-accumulates, with its shares of two others."""
-    needed, full = _NEEDS.get(unit, ("needed by the traced depths", f"full depth for every {unit}"))
+    about = words(unit)
     names = {"executed": "executed, padding included", "dense": "dense: every row until the deepest has halted",
-             "adaptive": needed, "full": full}  # fmt: skip
-    if unit in _NEEDS:
+             "adaptive": about.needed, "full": about.full}  # fmt: skip
+    if not about.halts:
         del names["dense"]
-    of_full = "alternating blocks" if unit == "architecture" else "full depth"
     columns = [
         Column("work", "work", text, "text"),
-        Column("macs", "multiply-accumulates" + " per token" * (unit == "architecture"), "{:.4g}".format),
+        Column("macs", about.macs, "{:.4g}".format),
         *([Column("of_dense", "of dense", percent)] if "dense" in names else []),
-        Column("of_full", f"of {of_full}", percent),
+        Column("of_full", f"of {about.of_full}", percent),
     ]
     return Table("work", columns, [{"work": name, **_shares(cost, key)} for key, name in names.items()])
 

@@ -40,6 +40,7 @@ from adadepth.analysis.runs.definitions import definitions
 from adadepth.analysis.runs.facts import facts_section, title
 from adadepth.analysis.runs.losses import losses
 from adadepth.analysis.runs.seeds import seeds
+from adadepth.analysis.units import words
 from adadepth.atomic import write_atomic
 
 REPORT, FIGURES, TABLES, FILM = "report.html", "figures", "tables", "gates.gif"
@@ -96,12 +97,9 @@ def _subtitle(files: RunFiles) -> str:
     if is_summary_of_seeds(files):
         n = files.seeds["n"]
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
-    parts = [f"{_KINDS.get(run_unit(files), 'Halting')} report"]
+    parts = [f"{words(run_unit(files)).kind} report"]
     parts += [f"evaluation at step {files.halting['step']:,}"] if "step" in files.halting else []
     return " · ".join([*parts, *([f"run {files.run['status']}"] if "status" in files.run else [])])
-
-
-_KINDS = {"task": "Layer", "architecture": "Architecture"}
 
 
 def draw_figures(run_directory: Path, further: Iterable[SectionOf] = ()) -> list[Path]:

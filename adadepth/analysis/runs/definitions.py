@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from adadepth.analysis.files import RunFiles, run_unit
 from adadepth.analysis.render.section import Section, fill
-
-_TERMS = {"task": "layer_terms", "architecture": "architecture_terms"}
+from adadepth.analysis.units import words
 
 
 def definitions(files: RunFiles) -> Section:
     """Terms, and reasons for what is absent."""
     unit, has_exits = run_unit(files), bool(files.exits.get("sets") or files.exit_rules.get("sets"))
     html = fill(
-        "definitions", terms=_TERMS.get(unit, "halting_terms"), unit=unit, has_exits=has_exits,
+        "definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits,
         not_computed=files.halting.get("missing"),
     )  # fmt: skip
     return Section("Definitions", "definitions", html)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
-from adadepth.analysis.architecture.search import is_fixed
 from adadepth.analysis.files import CONFIG, RunFiles, is_summary_of_seeds, run_unit
 from adadepth.analysis.render.formats import clock, is_number, number, rounded
 from adadepth.analysis.render.section import Section, absent, fill
@@ -37,20 +36,11 @@ def title(files: RunFiles) -> str:
 def facts(files: RunFiles) -> list[tuple[str, str]]:
     """What ran, on what, where: (name, value) for every fact that the files hold."""
     run, config = files.run, files.config
-    model, data = config.get("model") or {}, config.get("dataset") or {}
-    is_architecture, described = run_unit(files) == "architecture", files.halting.get("architecture")
-    stage = config.get("halting") or {}
-    is_search = is_architecture and not (described and is_fixed(described))
+    data = config.get("dataset") or {}
     found = {
-        "Model": _listed(model, _MODEL_SETTINGS),
-        "Halting": _listed(model, _HALTING_SETTINGS),
-        "Second stage": _listed(stage, ("slope", "threshold")) if stage.get("alone") else "",
-        "Layers": _listed(model, _LAYER_SETTINGS),
-        "Network": _listed(model, _NETWORK_SETTINGS),
-        "Search": _listed(config.get("search") or {}, _SEARCH_SETTINGS) if is_search else "",
-        "Evaluation": _listed(config.get("context") or {}, _CONTEXT_SETTINGS) if is_architecture else "",
-        "Data": _listed(data, ("name", "source", "sequence_length")),
-        "Tokenizer": tokenizer(files) if is_architecture else "",
+        **_settings(files),
+        "Data": _listed({key: data.get(key) for key in ("name", "source", "sequence_length")}),
+        "Tokenizer": tokenizer(files) if run_unit(files) == "architecture" else "",
         "Step": number(files.halting["step"]) if "step" in files.halting else "",
         "Seed": _seeds(files),
         "Hardware": _text(run.get("hardware")),
@@ -66,26 +56,17 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found.items() if value]
 
 
-_MODEL_SETTINGS = ("name", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_steps", "cell", "pretrained")
-_HALTING_SETTINGS = (
-    "act_epsilon", "act_penalty", "readout_weight", "penalty_reduction", "cap_remainder", "state_rule",
-    "halt_bias_init", "prior", "target_halt_probability", "kl_penalty_factor", "kl_direction", "truncation",
-    "ce_normalisation", "halting_head", "exit_rule",
-)  # fmt: skip
-_LAYER_SETTINGS = (
-    "base_model", "project_dim", "mix", "head", "alpha_distribution", "lambda_distribution_entropy",
-    "lambda_distribution_depth", "topk_distribution", "distribution_cutoff", "pick_one_layer_only",
-    "freeze_distribution", "freeze_base_model", "seed_compat",
-)  # fmt: skip
-_NETWORK_SETTINGS = (
-    "architecture", "memory_length", "cutoffs", "proj_factor", "tie_word_embeddings", "attention_scale",
-    "attention_out_act", "branch_norm", "share_position_bias", "projection_bias", "softmax_bias",
-)  # fmt: skip
-_SEARCH_SETTINGS = (
-    "method", "path", "straight_through", "tau_start", "tau_end", "tau_schedule", "gate_learning_rate", "weights_only",
-    "architecture_share", "latency_weight", "latency_costs", "sampled_paths", "stages", "retrain_from", "retrain_steps",
-)  # fmt: skip
-_CONTEXT_SETTINGS = ("memory_length", "clamp_length", "same_length")
+# Parts of a configuration -> what they are called; `settings` of run.json has of each what tells a run from others.
+_GROUPS = {
+    "model": "Model", "features": "Stored states", "budget": "Budget", "halting": "Second stage", "search": "Search",
+    "context": "Evaluation",
+}  # fmt: skip
+
+
+def _settings(files: RunFiles) -> dict[str, str]:
+    """What the run was told to do; of a run whose record does not say it, all that is set of its model."""
+    told = files.run.get("settings") or {"model": files.config.get("model")}
+    return {title: _listed(told.get(group) or {}) for group, title in _GROUPS.items()}
 
 
 def tokenizer(files: RunFiles) -> str:
@@ -106,8 +87,8 @@ def _seeds(files: RunFiles) -> str:
     return f"{', '.join(map(str, seeds))} ({len(seeds)} seed{'s' * (len(seeds) != 1)})"
 
 
-def _listed(section: Mapping[str, Any], keys: Sequence[str]) -> str:
-    found = ((key, section[key]) for key in keys if section.get(key) is not None)
+def _listed(section: Mapping[str, Any]) -> str:
+    found = ((key, value) for key, value in section.items() if value is not None)
     return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in found)
 
 

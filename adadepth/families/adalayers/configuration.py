@@ -7,6 +7,7 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 
+from adadepth.declaration import setting
 from adadepth.errors import ConfigError
 from adadepth.families.adalayers.settings import AdaLayersSettings
 from adadepth.families.shared.configuration import FamilyConfig
@@ -18,58 +19,21 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     State n is the hidden state after n blocks of the base, state 0 the embeddings; layer j is the j-th entry of the
     distribution, see `layer_states`. Field names are those of the original.
-
-    Attributes:
-        base_model: Where the base's weights come from: a folder, a hub id or `package:NAME/FOLDER`.
-        base_config: The base's own configuration.
-        base_revision: Revision of a hub id.
-        base_hash: Digest of the weights that the head was trained on; others under the same name are refused.
-        base_saved: Whether the checkpoint holds the base's weights itself.
-        project_dim: Width k of the projected states.
-        layers_num: Layers L; None: all that the base has.
-        layer_in_dim: Width K of the base's states; None: from the base.
-        attention_heads_num: Heads of the head's attention; must divide `project_dim`.
-        attention_dropout_prob: Dropout of projected states and head; None means 0.
-        topk_distribution: Only the k largest weights take part.
-        freeze_distribution: Keep the distribution uniform.
-        alpha_distribution: Sharpness of the softmax; it multiplies the step on the logits too.
-        lambda_distribution_entropy: Weight of the distribution's entropy in the loss; positive values sharpen.
-        lambda_distribution_depth: Weight of the mean depth sum_j p_j n_j / N in the loss, >= 0.
-        pick_one_layer_only: Read this layer alone, counted from the end when negative.
-        freeze_base_model: Train the head only.
-        classes_weights: Weight of every class in the loss.
-        add_pos_embeddings: Add sinusoidal positions to the mixed state.
-        distribution_cutoff: Weights of at most this become 0; below 1 / L, or the uniform start would lose all.
-        cutoff_warmup_steps: Optimiser steps without cutoff; a loaded model is past them.
-        include_embeddings: Whether state 0 is a layer.
-        deepest_state: No deeper state has weight; a budget writes it. None: any may.
-        kept_layers: The layers that a truncated model still has; `truncate` writes it.
-        focal_loss_enabled: Focal loss instead of cross-entropy.
-        focal_loss_gamma: Its exponent.
-        focal_loss_alpha: Its factor.
-        attention_layers_num: Encoder layers of the token head.
-        dim_feedforward: Their inner width.
-        mix: `projected`: every layer has a projection of its own; `scalar`: the states themselves are mixed (Peters et
-            al. 2018), and a head with attention projects the result.
-        head: `attention`, or a `linear` probe.
-        distribution_lr_multiplier: Learning rate of the distribution over that of the rest.
-        seed_compat: Compute what the original code did, defects included: the entropy's mean over layers instead of
-            its sum, untrained projections under a frozen distribution, fewer layers than the base has, and the focal
-            loss's mean over all tokens with probabilities from the weighted cross-entropy.
     """
 
-    model_type = "adalayers"
     sub_configs: ClassVar = {"base_config": AutoConfig}
 
     base_model: str | None
     base_revision: str | None
-    base_config: dict | PreTrainedConfig | None = None
-    base_hash: str | None = None
-    base_saved: bool = False
+    base_config: dict | PreTrainedConfig | None = setting(None, "the base's own configuration")
+    base_hash: str | None = setting(
+        None, "digest of the weights that the head was trained on; others under the same name are refused"
+    )
+    base_saved: bool = setting(False, "whether the checkpoint holds the base's weights itself")
     layers_num: int | None
-    layer_in_dim: int | None = None
-    deepest_state: int | None = None
-    kept_layers: list[int] | None = None
+    layer_in_dim: int | None = setting(None, "K, width of the base's states; None: from the base")
+    deepest_state: int | None = setting(None, "no deeper state has weight; a budget writes it. None: any may")
+    kept_layers: list[int] | None = setting(None, "the layers that a truncated model still has; `truncate` writes it")
 
     def __post_init__(self, **kwargs: object) -> None:
         if isinstance(self.base_config, dict):

@@ -7,7 +7,6 @@ from adadepth.families.registry import Budgeting, Family
 _HEADS = "adadepth.families.adalayers.heads"
 
 FAMILY = Family(
-    name="adalayers",
     settings=AdaLayersSettings,
     config="adadepth.families.adalayers.configuration:AdaLayersConfig",
     heads={

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.config import Attention, ModelConfig
+from adadepth.config import Attention, ModelConfig, family_name
 from adadepth.declaration import BELOW_ONE, FINITE, MISSING, POSITIVE, at_least, setting
 
 Mix = StrEnum("Mix", ["projected", "scalar"])
@@ -14,49 +14,72 @@ Head = StrEnum("Head", ["attention", "linear"])
 class AdaLayersSettings(ModelConfig):
     """Adalayers (Dremov 2024): a learned distribution over the layers of a frozen transformer feeds a small head."""
 
-    name: str = setting("adalayers", "the family")
+    name: str = family_name("adalayers")
     base_model: str = setting(MISSING, "the transformer: folder, hub id, or package:NAME/FOLDER", hub=None)
     base_revision: str | None = setting(None, "of a hub id: branch, tag or commit")
     freeze_base_model: bool = setting(True, "false: fine-tune it as well")
     save_base: bool = setting(
         False, "also save a frozen base, which is otherwise named and checked by its hash", in_model=False
     )
-    include_embeddings: bool = setting(True, "whether the embeddings' output counts as a layer", shape=True)
+    include_embeddings: bool = setting(
+        True, "whether the embeddings' output counts as a layer", shape=True, more="It is state 0."
+    )
     layers_num: int | None = setting(
         None, "with seed_compat: only the first so many states; None: all of the base's", at_least(1), shape=True
     )
     mix: Mix = setting(
-        Mix.projected,
-        "the weighted sum is of projected states (Adalayers) or of raw ones (ELMo's scalar mix)",
+        Mix.projected, "the weighted sum is of projected states (Adalayers) or of raw ones (ELMo's scalar mix)",
         shape=True,
+        more="`projected`: every layer has a projection of its own; `scalar`: the states themselves are mixed (Peters "
+        "et al. 2018), and a head with attention projects the result.",
+    )  # fmt: skip
+    project_dim: int = setting(128, "k, width of the head and of projected states", at_least(1), shape=True)
+    alpha_distribution: float = setting(
+        10.0, "the weights are softmax(alpha p)", POSITIVE, more="It multiplies the step on the logits p too."
     )
-    project_dim: int = setting(128, "k, width of the head", at_least(1), shape=True)
-    alpha_distribution: float = setting(10.0, "the weights are softmax(alpha p)", POSITIVE)
-    distribution_cutoff: float = setting(0.0, "weights up to this are 0; below 1 / layers", BELOW_ONE)
+    distribution_cutoff: float = setting(
+        0.0, "weights up to this are 0; below 1 / layers", BELOW_ONE, more="Else the uniform start would lose all."
+    )
     cutoff_warmup_steps: int = setting(
-        0, "updates before the cutoff begins: a layer once cut rarely returns", at_least(0)
+        0, "updates before the cutoff begins: a layer once cut rarely returns", at_least(0),
+        more="A loaded model is past them.",
+    )  # fmt: skip
+    topk_distribution: int | None = setting(
+        None, "most layers with weight", at_least(1), more="Only the largest weights take part."
     )
-    topk_distribution: int | None = setting(None, "most layers with weight", at_least(1))
     lambda_distribution_entropy: float = setting(
         0.0, "weight of the weights' entropy in the loss; positive sharpens", FINITE
     )
     lambda_distribution_depth: float = setting(
-        0.0, "weight of the expected depth, as a share of the base's, in the loss", at_least(0)
-    )
+        0.0, "weight of the expected depth, as a share of the base's, in the loss", at_least(0),
+        more="Of sum_j p_j n_j / N, where layer j is state n_j and the base has N blocks.",
+    )  # fmt: skip
     freeze_distribution: bool = setting(False, "keep the uniform weights")
     pick_one_layer_only: int | None = setting(None, "all weight on one layer: its number, negative from the end")
-    distribution_lr_multiplier: float = setting(1.0, "learning rate of p over that of the head", POSITIVE)
+    distribution_lr_multiplier: float = setting(1.0, "learning rate of p over that of the rest", POSITIVE)
     head: Head = setting(Head.attention, "what reads the mix: attention, or a linear probe", shape=True)
-    attention_heads_num: int = setting(16, "must divide project_dim", at_least(1), shape=True)
+    attention_heads_num: int = setting(
+        16, "must divide project_dim", at_least(1), shape=True, more="Heads of the head's attention."
+    )
     attention_layers_num: int = setting(1, "encoder layers of a tagging head", at_least(1), shape=True)
     dim_feedforward: int = setting(1024, "their inner width", at_least(1), shape=True)
-    attention_dropout_prob: float | None = setting(0.1, "on projections, positions and head", BELOW_ONE)
-    add_pos_embeddings: bool = setting(False, "sinusoidal positions before the head")
+    attention_dropout_prob: float | None = setting(
+        0.1, "on projections, positions and head", BELOW_ONE, more="None means 0."
+    )
+    add_pos_embeddings: bool = setting(False, "sinusoidal positions before the head", more="Added to the mixed state.")
     classes_weights: list[float] | None = setting(None, "of the classes in the loss")
-    focal_loss_enabled: bool = setting(False, "tagging: alpha (1 - p)^gamma weighs the loss of each word")
-    focal_loss_gamma: float = setting(2.0, "gamma", at_least(0))
-    focal_loss_alpha: float = setting(0.25, "alpha", POSITIVE)
-    seed_compat: bool = setting(False, "the original's slips that change numbers: docs/adalayers.md lists them")
+    focal_loss_enabled: bool = setting(
+        False, "tagging: alpha (1 - p)^gamma weighs the loss of each word", more="Instead of plain cross-entropy."
+    )
+    focal_loss_gamma: float = setting(2.0, "gamma, exponent of the focal loss", at_least(0))
+    focal_loss_alpha: float = setting(0.25, "alpha, factor of the focal loss", POSITIVE)
+    seed_compat: bool = setting(
+        False,
+        "the original's slips that change numbers: docs/adalayers.md lists them",
+        more="What the original code did, defects included: the entropy's mean over layers instead of its sum, "
+        "untrained projections under a frozen distribution, fewer layers than the base has, and the focal loss's mean "
+        "over all tokens with probabilities from the weighted cross-entropy.",
+    )
     attn_implementation: Attention | None = setting(
         None, "of the base; None: the best that torch offers here", in_model=False
     )

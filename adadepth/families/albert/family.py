@@ -4,7 +4,6 @@ from adadepth.families.albert.settings import PlainAlbertSettings
 from adadepth.families.registry import Family
 
 FAMILY = Family(
-    name="albert",
     settings=PlainAlbertSettings,
     config="transformers:AlbertConfig",
     heads={"classification": "adadepth.families.albert.modeling:PlainAlbertForSequenceClassification"},

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from adadepth.declaration import setting
+from adadepth.config import family_name
 from adadepth.families.shared.albert.settings import AlbertSettings
 
 
@@ -10,4 +10,4 @@ from adadepth.families.shared.albert.settings import AlbertSettings
 class PlainAlbertSettings(AlbertSettings):
     """Plain ALBERT (Lan et al. 2020), every layer of it: the baseline."""
 
-    name: str = setting("albert", "the family")
+    name: str = family_name("albert")

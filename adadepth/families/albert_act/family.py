@@ -9,7 +9,6 @@ _PRETRAINING = "adadepth.families.albert_act.pretraining"
 _HEADS = "adadepth.families.albert_act.heads"
 
 FAMILY = Family(
-    name="albert_act",
     settings=AlbertActSettings,
     config="adadepth.families.albert_act.configuration:AlbertActConfig",
     heads={

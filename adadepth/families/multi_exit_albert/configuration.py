@@ -8,11 +8,4 @@ from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
 
 @strict
 class MultiExitAlbertConfig(StepwiseAlbertShape, settings=MultiExitAlbertSettings):
-    """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152).
-
-    Attributes:
-        exit_weights: Weight of step j in the loss: `linear`: j, over their sum (PABEE); `uniform`: all alike
-            (ElasticBERT's sum, as a mean).
-    """
-
-    model_type = "multi_exit_albert"
+    """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152)."""

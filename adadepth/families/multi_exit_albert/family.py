@@ -5,7 +5,6 @@ from adadepth.families.multi_exit_albert.settings import MultiExitAlbertSettings
 from adadepth.families.registry import Budgeting, Family
 
 FAMILY = Family(
-    name="multi_exit_albert",
     settings=MultiExitAlbertSettings,
     config="adadepth.families.multi_exit_albert.configuration:MultiExitAlbertConfig",
     heads={"classification": "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertForSequenceClassification"},

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from adadepth.config import family_name
 from adadepth.declaration import setting
 from adadepth.families.shared.albert.settings import AlbertSettings
 
@@ -13,8 +14,13 @@ ExitWeights = StrEnum("ExitWeights", ["linear", "uniform"])
 class MultiExitAlbertSettings(AlbertSettings):
     """ALBERT with a classifier at every iteration, trained jointly (PABEE, Zhou et al. 2020): a baseline."""
 
-    name: str = setting("multi_exit_albert", "the family")
-    exit_weights: ExitWeights = setting(ExitWeights.linear, "of the steps' losses: their number (PABEE), or equal")
-    exit_rule: str = setting(
-        "patience:3", "which step's prediction counts; docs/exit_rules.md lists the rules", hub="patience"
+    name: str = family_name("multi_exit_albert")
+    exit_weights: ExitWeights = setting(
+        ExitWeights.linear,
+        "of the steps' losses: their number (PABEE), or equal",
+        more="`linear`: that of step j is j, over the sum of all; `uniform`: ElasticBERT's sum, as a mean.",
     )
+    exit_rule: str = setting(
+        "patience:3", "which step's prediction counts; docs/exit_rules.md lists the rules", hub="patience",
+        more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+    )  # fmt: skip

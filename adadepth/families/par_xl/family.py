@@ -7,7 +7,6 @@ from adadepth.families.registry import Budgeting, Family, Searching
 _MODELING = "adadepth.families.par_xl.modeling"
 
 FAMILY = Family(
-    name="par_xl",
     settings=ParXLSettings,
     config="adadepth.families.par_xl.configuration:ParXLConfig",
     heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},

@@ -1,10 +1,19 @@
-"""The settings of the PAR Transformer-XL."""
+"""The settings of the PAR Transformer-XL, and the fields of its models' configuration."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.config import Activation, Attention, ModelConfig
-from adadepth.declaration import BELOW_ONE, POSITIVE, at_least, setting
+from adadepth.config import (
+    Activation,
+    Attention,
+    DistanceConfig,
+    GateConfig,
+    GatePath,
+    ModelConfig,
+    SearchConfig,
+    family_name,
+)
+from adadepth.declaration import BELOW_ONE, POSITIVE, at_least, same_as, setting
 
 AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])
 OutputActivation = StrEnum("OutputActivation", ["none", "relu"])
@@ -15,12 +24,15 @@ BranchNorm = StrEnum("BranchNorm", ["per_branch", "paper"])
 class ParXLSettings(ModelConfig):
     """PAR-XL: a Transformer-XL whose blocks attend, feed forward or vanish (Mandava et al. 2020)."""
 
-    name: str = setting("par_xl", "the family")
+    name: str = family_name("par_xl")
     architecture: str | None = setting(
-        None, "one of s, f and - for every block; None: the supernet, which has all of them", shape=True
+        None, "one of s, f and - for every block; None: the supernet, which has all of them", shape=True,
+        more="`s`: attention, `f`: feed-forward, `-`: identity.",
+    )  # fmt: skip
+    vocab_size: int | None = setting(
+        None, "V, words; None: as many as the tokenizer has", at_least(5), shape=True, hub=12000
     )
-    vocab_size: int | None = setting(None, "None: as many as the tokenizer has", at_least(5), shape=True, hub=12000)
-    hidden_size: int = setting(128, "d, width of the blocks", at_least(1), shape=True, debug=16)
+    hidden_size: int = setting(128, "d, width of the blocks and their states", at_least(1), shape=True, debug=16)
     num_hidden_layers: int = setting(
         6, "N, blocks of the supernet; an architecture has as many as it has characters", at_least(1)
     )
@@ -29,27 +41,55 @@ class ParXLSettings(ModelConfig):
     hidden_act: Activation = setting(Activation.relu, "of the feed-forward blocks")
     memory_length: int = setting(16, "M, positions before the segment that attention sees", at_least(0), debug=8)
     cutoffs: list[int] = setting(
-        [], "of the adaptive softmax: where rarer words begin; []: none", shape=True, debug=[50, 200]
-    )
-    proj_factor: int = setting(4, "each cluster of rarer words is so many times narrower", at_least(1), shape=True)
+        [], "of the adaptive softmax: where rarer words begin; []: none", shape=True, debug=[50, 200],
+        more="First word of every tail, ids sorted by frequency; none: a plain softmax.",
+    )  # fmt: skip
+    proj_factor: int = setting(
+        4, "each cluster of rarer words is so many times narrower", at_least(1), shape=True,
+        more="Than the cluster before.",
+    )  # fmt: skip
     softmax_bias: bool = setting(False, "biases of the output layer", shape=True)
-    tie_word_embeddings: bool = setting(False, "one matrix for input and output words", shape=True)
+    tie_word_embeddings: bool = setting(
+        False, "one matrix for input and output words", shape=True, more="The embedding then has the same clusters."
+    )
     hidden_dropout_prob: float = setting(
         0.1, "after the embeddings and every branch, and before the output layer", BELOW_ONE
     )
     attention_probs_dropout_prob: float = setting(0.0, "on the attention weights", BELOW_ONE)
     activation_dropout_prob: float = setting(0.0, "inside the feed-forward blocks", BELOW_ONE)
     attention_scale: AttentionScale = setting(
-        AttentionScale.sqrt, "scores are divided by sqrt(d / heads); linear: the original"
+        AttentionScale.sqrt,
+        "scores are divided by sqrt(d / heads); linear: the original",
+        more="`linear`: by d / heads.",
     )
     attention_out_act: OutputActivation = setting(
         OutputActivation.none, "after attention's last projection; relu: the original"
     )
     branch_norm: BranchNorm = setting(
-        BranchNorm.per_branch, "a norm in each branch, or one after their mixture", shape=True
-    )
-    share_position_bias: bool = setting(True, "u and v are the same in all blocks (Transformer-XL)", shape=True)
-    projection_bias: bool = setting(False, "biases in attention's projections", shape=True)
-    layer_norm_eps: float = setting(1e-5, "added to the variance", POSITIVE)
+        BranchNorm.per_branch, "a norm in each branch, or one after their mixture", shape=True,
+        more="`per_branch`: LN(x + branch(x)) of each branch and x itself are mixed; `paper`: one norm behind the mix, "
+        "LN(x + sum of weighted branches), also where the operation is the identity.",
+    )  # fmt: skip
+    share_position_bias: bool = setting(
+        True, "u and v are the same in all blocks (Transformer-XL)", shape=True,
+        more="Biases of content and position (Dai et al. 2019); else a pair for each block.",
+    )  # fmt: skip
+    projection_bias: bool = setting(
+        False, "biases in attention's projections", shape=True,
+        more="In all five: queries, keys, values, positions, output.",
+    )  # fmt: skip
+    layer_norm_eps: float = setting(1e-5, "added to the variance of every layer norm", POSITIVE)
     initializer_range: float = setting(0.02, "standard deviation of the initial weights", POSITIVE)
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+
+
+@dataclass
+class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
+    """What a model's configuration has: its settings, and what a run says of distances, gates and costs."""
+
+    gate_path: GatePath = same_as(SearchConfig, "path")
+    gate_seed: int = setting(0, "of the gates' noise and paths, the same on all processes", at_least(0))
+    latency_weight: float = same_as(SearchConfig, "latency_weight")
+    operation_costs: list[float] | None = setting(
+        None, "of attention, feed-forward and identity, in any one unit; seconds under a budget"
+    )

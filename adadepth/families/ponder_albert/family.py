@@ -1,11 +1,10 @@
 """What is known of PonderALBERT."""
 
-from adadepth.config import BudgetUnit
 from adadepth.families.ponder_albert.settings import PonderAlbertSettings
-from adadepth.families.registry import Budgeting, Family
+from adadepth.families.registry import Family
+from adadepth.families.shared import ponder_family
 
 FAMILY = Family(
-    name="ponder_albert",
     settings=PonderAlbertSettings,
     config="adadepth.families.ponder_albert.configuration:PonderAlbertConfig",
     heads={"classification": "adadepth.families.ponder_albert.modeling:PonderAlbertForSequenceClassification"},
@@ -15,11 +14,7 @@ FAMILY = Family(
         "PonderClassificationLoss": "adadepth.families.ponder_albert.criterion:PonderClassificationLoss",
     },
     loss_parts={"kl_loss": None},
-    budget=Budgeting(
-        trained=(BudgetUnit.updates, BudgetUnit.macs),
-        fitted=(BudgetUnit.updates, BudgetUnit.macs),
-        checks=("adadepth.families.shared.ponder_checks:check_budget",),
-    ),
+    budget=ponder_family.BUDGET,
     depth="num_hidden_layers",
     reads=frozenset({"halting"}),
     starts_from={"albert": None, "albert_act": None},
@@ -29,7 +24,6 @@ FAMILY = Family(
         "adadepth.families.shared.ponder_checks:check_prior",
         "adadepth.families.ponder_albert.checks:check_halting_head",
     ),
-    advice="model.prior=uniform keeps later steps trained; budget=depth holds a mean depth; a second stage trains the "
-    "halting head alone",
+    advice=ponder_family.ADVICE,
     weights_from="adadepth.families.ponder_albert.convert:rename_weights",
 )

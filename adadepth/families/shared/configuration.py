@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import operator
+import textwrap
 import types
 import typing
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from adadepth.declaration import Declared, choices, declared
+from adadepth.declaration import MISSING, Declared, choices, declared, field_with, in_words
 from adadepth.errors import ConfigError, nearest
 
 
@@ -22,8 +23,9 @@ class FamilyConfig(PreTrainedConfig):
     """A configuration whose fields are the settings of its family, and what only a model has besides.
 
     `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` gives it a field for every setting that is one of a
-    model (`in_model`), with the default that a configuration file without it means (`hub`). A type that the class body
-    states is kept, and so is a default.
+    model (`in_model`), with the default that a configuration file without it means (`hub`), and their family's name as
+    `model_type`. A type that the class body states is kept, and so is a default; what only a model has is declared
+    there with `setting`, too. The docstring gets a list of all of them.
     """
 
     settings_class: ClassVar[type]
@@ -31,25 +33,16 @@ class FamilyConfig(PreTrainedConfig):
     def __init_subclass__(cls, settings: type | None = None, **kwargs: Any) -> None:
         if settings is not None:
             cls.settings_class = settings
+            if (name := getattr(settings, "name", MISSING)) != MISSING:
+                cls.model_type = name
             _add_fields(cls, settings)
         super().__init_subclass__(**kwargs)
+        cls.__doc__ = _documented(cls)
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
         if settings := getattr(type(self), "settings_class", None):
             check_values(self, settings)
-
-
-def shape_fields(config_class: type[PreTrainedConfig]) -> list[str]:
-    """Fields that fix the shape or the meaning of weights: settings so declared, and fields marked by `shape_field`."""
-    about = declared(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
-    marked = [field.name for field in dataclasses.fields(config_class) if field.metadata.get("shape")]
-    return [*(name for name, each in about.items() if each.shape), *marked]
-
-
-def shape_field(default: Any) -> Any:
-    """A field of a configuration that is no setting and fixes the shape of weights."""
-    return dataclasses.field(default=default, metadata={"shape": True})
 
 
 def check_values(config: PreTrainedConfig, settings: type) -> None:
@@ -62,9 +55,9 @@ def check_values(config: PreTrainedConfig, settings: type) -> None:
         value = getattr(config, name, None)
         if value is not None and value not in allowed:
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}{nearest(value, allowed)}")
-    for name, about in declared(settings).items():
-        value = getattr(config, name, None)
-        if about.in_model and about.allowed is not None and value is not None and not about.allowed.test(value):
+    for name, about in declared(type(config)).items():
+        value = getattr(config, name)
+        if about.allowed is not None and value is not None and not about.allowed.test(value):
             raise ConfigError(f"{name}={value} must be {about.allowed.words}")
 
 
@@ -89,16 +82,26 @@ def _add_fields(config_class: type, settings: type) -> None:
         if about is None or not about.in_model or field.name in vars(config_class):
             continue
         added[field.name] = _stored_type(hints[field.name], about)
-        setattr(config_class, field.name, _stored_default(field, about))
+        setattr(config_class, field.name, field_with(_stored_default(field, about), about))
     config_class.__annotations__ = {**added, **own}
 
 
 def _stored_default(field: dataclasses.Field[Any], about: Declared) -> Any:
     if about.differs_on_hub:
         return about.hub
-    if field.default_factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=field.default_factory)
-    return str(field.default) if isinstance(field.default, StrEnum) else field.default
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return str(default) if isinstance(default, StrEnum) else default
+
+
+def _documented(config_class: type) -> str:
+    """The class's own docstring, and a paragraph for every field that is declared."""
+    options = choices(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
+    wrap = functools.partial(textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    fields = [
+        wrap(f"{name}: {' '.join(filter(None, (f'{in_words(about, options.get(name, ()))}.', about.more)))}")
+        for name, about in declared(config_class).items()
+    ]
+    return "\n".join([inspect.cleandoc(config_class.__doc__ or ""), "", "Attributes:", *fields])
 
 
 def _stored_type(annotation: Any, about: Declared) -> Any:

@@ -9,5 +9,3 @@ from adadepth_router.settings import RouterSettings
 @strict
 class RouterConfig(AlbertShape, settings=RouterSettings):
     """`num_hidden_layers` is the number of steps N, the most updates that a token can get."""
-
-    model_type = "router"

@@ -7,7 +7,6 @@ from adadepth_router.settings import RouterSettings
 _UNITS = (BudgetUnit.updates, BudgetUnit.macs)
 
 FAMILY = Family(
-    name="router",
     settings=RouterSettings,
     config="adadepth_router.configuration:RouterConfig",
     heads={"tagging": "adadepth_router.modeling:RouterForTokenClassification"},

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from adadepth.config import family_name
 from adadepth.declaration import FINITE, OPEN_SHARE, at_least, setting
 from adadepth.families.shared.albert.settings import AlbertSettings
 
@@ -10,7 +11,7 @@ from adadepth.families.shared.albert.settings import AlbertSettings
 class RouterSettings(AlbertSettings):
     """A shared ALBERT block, and a router that says which tokens it updates in a step."""
 
-    name: str = setting("router", "the family")
+    name: str = family_name("router")
     router_size: int = setting(32, "inner width of the router", at_least(1), shape=True, debug=8)
     router_bias_init: float = setting(0.5, "initial bias; above 0 updates every token at first", FINITE)
     threshold: float = setting(0.5, "a step updates the tokens of which the router is surer than this", OPEN_SHARE)

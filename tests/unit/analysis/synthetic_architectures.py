@@ -68,7 +68,8 @@ def make_search_run(directory: Path, blocks: int = 6, evaluations: int = 9, seed
         lines.append({"step": 50 * index, "time": 9.0 * index, **metrics, **flatten_search(found)})
     write_halting_files(directory, found, [], lines[-1]["step"])
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    _write_facts(directory, "par_tiny", {"eval/perplexity": found["evaluations"]["soft"]["perplexity"]})
+    perplexity = found["evaluations"]["soft"]["perplexity"]
+    _write_facts(directory, "par_tiny", {"eval/perplexity": perplexity}, search={"method": "two_phase"})
     return directory
 
 
@@ -86,10 +87,11 @@ def make_fixed_run(directory: Path, architecture: str = "sf-fsf") -> Path:
     return directory
 
 
-def _write_facts(directory: Path, name: str, metrics: dict[str, float]) -> None:
+def _write_facts(directory: Path, name: str, metrics: dict[str, float], **told: dict[str, Any]) -> None:
     run = {
         "status": "finished", "config_name": name, "seed": 0, "final_metrics": metrics,
         "data": {"tokenizer": {"path": "tokenizers/5f2a", "vocab_size": 1987}},
+        "settings": {"model": {"name": "par_xl", "hidden_size": 64}, **told},
     }  # fmt: skip
     (directory / "run.json").write_text(json.dumps(run), encoding="utf-8")
     config = f"name: {name}\nmodel:\n  name: par_xl\n  hidden_size: 64\n  memory_length: 16\n  attention_scale: sqrt\n"

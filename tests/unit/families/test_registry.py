@@ -20,20 +20,26 @@ BUILT_IN = ["adalayers", "albert", "albert_act", "multi_exit_albert", "par_xl", 
 TOY = """
 from dataclasses import dataclass
 
-from adadepth.config import ModelConfig
+from adadepth.config import ModelConfig, family_name
 from adadepth.declaration import at_least, setting
 from adadepth.families.registry import Family
 
 
 @dataclass
 class ToySettings(ModelConfig):
-    name: str = setting("toy", "the family")
+    name: str = family_name("toy")
     wheels: int = setting(3, "how many it rolls on", at_least(1))
 
 
-FAMILY = Family(name="toy", settings=ToySettings, config="toy_family:ToyConfig", heads={"tagging": "toy_family:Toy"})
-WRONG_NAME = Family(name="boy", settings=ToySettings, config="toy_family:ToyConfig", heads={})
-NO_PLACE = Family(name="toy", settings=ToySettings, config="toy_family.ToyConfig", heads={})
+@dataclass
+class BoySettings(ModelConfig):
+    name: str = family_name("boy")
+
+
+FAMILY = Family(settings=ToySettings, config="toy_family:ToyConfig", heads={"tagging": "toy_family:Toy"})
+WRONG_NAME = Family(settings=BoySettings, config="toy_family:ToyConfig", heads={})
+NO_SETTINGS = Family(settings=dict, config="toy_family:ToyConfig", heads={})
+NO_PLACE = Family(settings=ToySettings, config="toy_family.ToyConfig", heads={})
 """
 
 
@@ -100,9 +106,10 @@ def test_a_family_of_an_installed_package_is_like_any_other(install) -> None:
     ("toy = toy_famly:FAMILY", "cannot be imported (ModuleNotFoundError: No module named 'toy_famly')"),
     ("albert = toy_family:FAMILY", "there is a family of that name already"),
     ("toy = toy_family:ToySettings", "must be an adadepth.families.registry.Family, not type"),
-    ("toy = toy_family:WRONG_NAME", "its descriptor calls it 'boy'"),
+    ("toy = toy_family:WRONG_NAME", "its settings call it 'boy'"),
+    ("toy = toy_family:NO_SETTINGS", "its settings must be a ModelConfig, not dict"),
     ("toy = toy_family:NO_PLACE", "'toy_family.ToyConfig' must be 'module:Class'"),
-    ("toy = toy_family:FAMILY\n    roy = toy_family:FAMILY", "its descriptor calls it 'toy'"),
+    ("toy = toy_family:FAMILY\n    roy = toy_family:FAMILY", "its settings call it 'toy'"),
 ])  # fmt: skip
 def test_a_broken_one_is_one_line(install, entries: str, message: str) -> None:
     install(entries)

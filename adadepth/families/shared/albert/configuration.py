@@ -7,39 +7,23 @@ from typing import Any, TypeVar
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from adadepth.declaration import Allowed, at_least, setting
 from adadepth.errors import ConfigError
 from adadepth.families.shared.albert.settings import AlbertSettings
-from adadepth.families.shared.configuration import FamilyConfig, check_field_names, shape_field
+from adadepth.families.shared.configuration import FamilyConfig, check_field_names
 from adadepth.halting.exit_rules import parse_rule
 
 Config = TypeVar("Config", bound=PreTrainedConfig)
 
+_ONLY_ONE = Allowed(lambda value: value == 1, "1: no other exists")
+
 
 @strict
 class AlbertShape(FamilyConfig, settings=AlbertSettings):
-    """The shape of an ALBERT, under the names of transformers; a family adds fields of its own.
+    """The shape of an ALBERT, under the names of transformers; a family adds fields of its own."""
 
-    Attributes:
-        vocab_size: Word pieces.
-        embedding_size: Width E of the factorised embeddings.
-        hidden_size: Width H of the states.
-        num_hidden_layers: The largest number of updates L a token or sequence can receive. The shared layer's weights
-            do not depend on it.
-        num_attention_heads: Heads; must divide `hidden_size`.
-        intermediate_size: Width F of the feed-forward layer.
-        inner_group_num: Kept for the published configurations; only 1 exists.
-        hidden_act: Activation; `gelu_new` is the tanh form the published weights were trained with.
-        hidden_dropout_prob: Dropout on embeddings and block outputs.
-        attention_probs_dropout_prob: Dropout on attention weights.
-        classifier_dropout_prob: Dropout before the task heads; the sentence-order head has none, as in training.
-        max_position_embeddings: Positions P.
-        type_vocab_size: Segment types.
-        initializer_range: Standard deviation of the normal initialisation.
-        layer_norm_eps: Epsilon of every layer norm.
-    """
-
-    inner_group_num: int = 1
-    type_vocab_size: int = shape_field(2)
+    inner_group_num: int = setting(1, "kept for the published configurations", _ONLY_ONE)
+    type_vocab_size: int = setting(2, "segment types", at_least(1), shape=True)
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
@@ -51,8 +35,6 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
             raise ConfigError(
                 f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"
             )
-        if self.inner_group_num != 1:
-            raise ConfigError(f"inner_group_num={self.inner_group_num} is not supported; only 1 exists")
 
     @property
     def max_steps(self) -> int:
@@ -62,20 +44,12 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
 
 @strict
 class StepwiseAlbertShape(AlbertShape):
-    """An ALBERT that predicts after every step.
+    """An ALBERT that predicts after every step."""
 
-    Attributes:
-        num_hidden_groups: Kept for the configurations of transformers; only 1 exists.
-        exit_rule: The exit rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.
-    """
-
-    num_hidden_groups: int = 1
-    exit_rule: str = "sample"
+    num_hidden_groups: int = setting(1, "kept for the configurations of transformers", _ONLY_ONE)
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        if self.num_hidden_groups != 1:
-            raise ConfigError(f"num_hidden_groups={self.num_hidden_groups} is not supported; only 1 exists")
         parse_rule(self.exit_rule)
 
 

@@ -13,25 +13,37 @@ class AlbertSettings(ModelConfig):
     Sizes left at null are those of `pretrained`, or ALBERT's own where there is none.
     """
 
-    vocab_size: int | None = setting(None, "None: as many as the tokenizer has", at_least(5), shape=True, hub=30000)
+    vocab_size: int | None = setting(
+        None, "word pieces; None: as many as the tokenizer has", at_least(5), shape=True, hub=30000
+    )
     embedding_size: int | None = setting(
         None, "E, width of the factorised embeddings", at_least(1), shape=True, hub=128, debug=16
     )
-    hidden_size: int | None = setting(None, "H, width of the block", at_least(1), shape=True, hub=4096, debug=32)
-    num_hidden_layers: int | None = setting(None, "L, most iterations of the shared block", at_least(1), hub=12)
+    hidden_size: int | None = setting(
+        None, "H, width of the block and its states", at_least(1), shape=True, hub=4096, debug=32
+    )
+    num_hidden_layers: int | None = setting(
+        None, "L, most iterations of the shared block", at_least(1), hub=12,
+        more="The most updates that a token or sequence can get; the block's weights do not depend on it.",
+    )  # fmt: skip
     num_attention_heads: int | None = setting(None, "must divide hidden_size", at_least(1), shape=True, hub=64, debug=2)
     intermediate_size: int | None = setting(
         None, "F, inner width of the feed-forward part", at_least(1), shape=True, hub=16384, debug=64
     )
-    hidden_act: Activation | None = setting(None, "of the feed-forward part", hub="gelu_new")
+    hidden_act: Activation | None = setting(
+        None, "of the feed-forward part", hub="gelu_new",
+        more="`gelu_new` is the tanh form that the published weights were trained with.",
+    )  # fmt: skip
     hidden_dropout_prob: float = setting(
         0.0, "after the embeddings, the attention and the feed-forward part", BELOW_ONE
     )
     attention_probs_dropout_prob: float = setting(0.0, "on the attention weights", BELOW_ONE)
-    classifier_dropout_prob: float = setting(0.1, "before a classification head", BELOW_ONE)
+    classifier_dropout_prob: float = setting(
+        0.1, "before a classification head", BELOW_ONE, more="The sentence-order head has none, as in the original."
+    )
     max_position_embeddings: int | None = setting(
-        None, "longest sequence the model can read, in tokens", at_least(1), shape=True, hub=512
+        None, "P, longest sequence the model can read, in tokens", at_least(1), shape=True, hub=512
     )
     initializer_range: float = setting(0.02, "standard deviation of the initial weights", POSITIVE)
-    layer_norm_eps: float = setting(1e-12, "added to the variance", POSITIVE)
+    layer_norm_eps: float = setting(1e-12, "added to the variance of every layer norm", POSITIVE)
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)

@@ -1,0 +1,43 @@
+"""What the report calls things, by what has a depth of its own: `unit` of halting.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Words:
+    """How one kind of unit is told of.
+
+    Attributes:
+        kind: Of report.
+        terms: Template of what its words mean.
+        needed: What needs the work `adaptive`.
+        full: What needs the work `full`.
+        of_full: The same in short.
+        macs: What work is counted in.
+        halts: Whether units halt one by one, and some wait for the deepest.
+    """
+
+    kind: str
+    terms: str
+    needed: str
+    full: str
+    of_full: str = "full depth"
+    macs: str = "multiply-accumulates"
+    halts: bool = False
+
+
+_ONE_FOR_ALL = {
+    "task": Words("Layer", "layer_terms", "needed by the deepest state", "all blocks for every example"),
+    "architecture": Words(
+        "Architecture", "architecture_terms", "expected of a drawn path; of a fixed network its own",
+        "attention and feed-forward in turns, as many blocks", "alternating blocks", "multiply-accumulates per token",
+    ),
+}  # fmt: skip
+
+
+def words(unit: str) -> Words:
+    """How a unit is told of: a task or an architecture has one depth, of others each has its own."""
+    own = Words("Halting", "halting_terms", "needed by the traced depths", f"full depth for every {unit}", halts=True)
+    return _ONE_FOR_ALL.get(unit, own)
