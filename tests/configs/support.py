@@ -20,7 +20,7 @@ BASELINES = sorted(path.stem for path in CONFIGS.glob("baseline/*.yaml"))
 HOMES = {
     **{("model", name): "ponder_tiny" for name in (
         "ponder_albert_mini", "albert_mini", "pabee_mini", "ponder_albert_pretrained", "albert_pretrained",
-        "albert_act_pretrained", "pabee_pretrained", "palbert_pretrained",
+        "albert_act_pretrained", "pabee_pretrained", "palbert_pretrained", "pondernet_pretrained",
     )},
     **{("dataset", name): "ponder_tiny" for name in (*GLUE, "table", "bigram_shift", "parity")},
     **{("trainer", name): "ponder_tiny" for name in ("finetune", "finetune_lamb", "scratch", "halting")},
