@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from adadepth.analysis.exits.tables import study_table
+from adadepth.analysis.linguistics.tables import every_row
 from adadepth.analysis.measure.budgets import budget_table
 from adadepth.analysis.measure.class_table import class_table
 from adadepth.analysis.render.table import as_csv
@@ -23,6 +24,7 @@ HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_b
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
+WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 
@@ -63,6 +65,13 @@ def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"step": step, "max_depth": max_depth, "sets": grids}, allow_nan=False)
     write_atomic(directory / GRIDS, text + "\n")
+
+
+def write_words(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write words.json, the depths of a treebank's words by class, and depth_by_word.csv, its rows."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / WORDS, found)
+    write_atomic(directory / WORDS_TABLE, as_csv(every_row(found)))
 
 
 def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
@@ -125,7 +134,7 @@ class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
     Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
-    `seeds`) it tells damage only.
+    `seeds`, `words`) it tells damage only.
     """
 
     directory: Path
@@ -142,6 +151,7 @@ class RunFiles:
     grids: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
+    words: dict[str, Any] = field(default_factory=dict)
 
 
 def read_run(directory: Path) -> RunFiles:
@@ -191,6 +201,7 @@ def read_run(directory: Path) -> RunFiles:
         grids=optional(GRIDS),
         seeds=optional(SEEDS),
         missing=missing,
+        words=optional(WORDS),
     )
 
 
@@ -219,7 +230,7 @@ def sources(files: RunFiles) -> list[str]:
     """Names of the files that hold something."""
     optional = {
         EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
-        RIVALS: files.rivals, GRIDS: files.grids, SEEDS: files.seeds,
+        RIVALS: files.rivals, GRIDS: files.grids, SEEDS: files.seeds, WORDS: files.words,
     }  # fmt: skip
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *(name for name, found in optional.items() if found)]

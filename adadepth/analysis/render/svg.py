@@ -108,7 +108,7 @@ def swatch_legend(entries: Sequence[tuple[str, str]]) -> Markup:
 
 def _left(y: Axis) -> float:
     """Room for the labels of the vertical axis."""
-    return max(_LEFT, 14 + 6.3 * max((len(text) for text in y.names or ()), default=0))
+    return max(_LEFT, 14 + 6.7 * max((len(text) for text in y.names or ()), default=0))
 
 
 def _grid(panel: Panel, area: Area) -> Iterator[str]:

@@ -48,6 +48,7 @@ class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
     # Checkpoints of old transformers releases carry this buffer.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
     depth_unit: DepthUnit = "token"
+    shows_states = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
