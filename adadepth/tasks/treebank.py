@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel
 
 from adadepth.analysis.files import write_words
 from adadepth.analysis.linguistics.classes import word_classes
@@ -49,7 +48,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     examples = {name: scorer.words.examples for name, scorer in scorers.items()}
 
     def start(name: str) -> Evaluation:
-        return Evaluation(model, scorers[name], args.device, wants_statistics=True, wants_states=True)  # type: ignore[arg-type]
+        return Evaluation(model, scorers[name], args.device, wants_statistics=True, wants_states=True)
 
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, Parts(data, examples, start, model)) as session:
@@ -62,7 +61,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         return session.tracking.last_metrics
 
 
-def _load(config: ExperimentConfig, path: str) -> PreTrainedModel:
+def _load(config: ExperimentConfig, path: str) -> Any:
     """The checkpoint's model with the head it was trained with.
 
     Raises:
