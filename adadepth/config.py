@@ -221,6 +221,19 @@ class ChoiceConfig(TableConfig):
 
 
 @dataclass
+class TreebankConfig(ExamplesConfig):
+    """Words with part of speech, relation and head, by which mode=evaluate tells the depths of a model's tokens."""
+
+    path: Any = setting(
+        None, "a folder of CoNLL-U files, a file, a glob, a list, or a mapping split: file; None: the hub"
+    )
+    hub: HubTable = setting(HubTable, "read without a path")
+    evaluation_splits: list[str] | None = setting(None, "None: validation and test, or all there is without these")
+    max_evaluation_examples: int | None = setting(None, "sentences of a split; None: all", at_least(1), debug=8)
+    masking: MaskingConfig = setting(MaskingConfig, "of a model that predicts masked words: which ones")
+
+
+@dataclass
 class GeneratedConfig(ExamplesConfig):
     """Examples that are drawn afresh in every epoch, and of which it is known how much computing a unit needs."""
 
@@ -550,6 +563,7 @@ DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "question_answering": QuestionConfig,
     "stream": StreamConfig,
     "tagging": TaggingConfig,
+    "trees": TreebankConfig,
 }
 
 

@@ -23,6 +23,7 @@ from adadepth.checks.families import check_family, check_halting_stage
 from adadepth.checks.generated import check_generated
 from adadepth.checks.questions import check_choices, check_questions
 from adadepth.checks.training import check_trainer
+from adadepth.checks.treebank import check_treebank
 from adadepth.composition import to_config
 from adadepth.config import (
     CorpusConfig,
@@ -37,6 +38,7 @@ from adadepth.config import (
     TableConfig,
     Task,
     TextConfig,
+    TreebankConfig,
     labels_tokens,
 )
 from adadepth.debugging import given_keys, shrunk
@@ -82,7 +84,7 @@ def validate(config: ExperimentConfig) -> None:
     checks = (
         out_of_range, _task, check_halting_stage, check_family, check_budget, check_text,
         check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions,
-        check_choices, check_parity, check_generated, check_trainer, _mode, _names, _extras,
+        check_choices, check_parity, check_generated, check_treebank, check_trainer, _mode, _names, _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -103,7 +105,9 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
     """Which models and data a task takes, and what only some tasks and modes read."""
     dataset, about = config.dataset, family(config.model.name)
     wanted = _HEADS.get(config.task)
-    if config.task is Task.pretrain:
+    if isinstance(dataset, TreebankConfig):
+        pass  # `check_treebank`
+    elif config.task is Task.pretrain:
         if not isinstance(dataset, CorpusConfig):
             yield f"dataset={dataset.name}: task=pretrain reads a corpus, e.g. dataset=python_docs"
     elif config.task is not Task.finetune:
@@ -161,6 +165,8 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
         yield f"name={config.name}: must be a plain folder name"
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
+    if isinstance(config.dataset, TreebankConfig):
+        return  # only measured: the metric of training has no part in it
     kind, _, metric = config.optimise.partition("/")
     known = evaluation_metrics(config)
     if kind == "eval":

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from adadepth.analysis.exits.tables import study_table
+from adadepth.analysis.linguistics.tables import every_row
 from adadepth.analysis.measure.budgets import budget_table
 from adadepth.analysis.measure.class_table import class_table
 from adadepth.analysis.render.table import as_csv
@@ -24,11 +25,12 @@ HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_b
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
+WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 # Files that only some runs have, by the field of `RunFiles` that holds what they say.
 _OPTIONAL = {
     "exits": EXITS, "exit_rules": EXIT_RULES, "architectures": ARCHITECTURES, "budgets": BUDGETS, "rivals": RIVALS,
-    "grids": GRIDS, "seeds": SEEDS,
+    "grids": GRIDS, "seeds": SEEDS, "words": WORDS,
 }  # fmt: skip
 SPLITS = ("train", "eval")
 
@@ -68,6 +70,12 @@ def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"step": step, "max_depth": max_depth, "sets": grids}, allow_nan=False)
     write_atomic(directory / GRIDS, text + "\n")
+
+
+def write_words(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write words.json, the depths of a treebank's words by class, and depth_by_word.csv, its rows."""
+    _write_json(directory / WORDS, found)
+    write_atomic(directory / WORDS_TABLE, as_csv(every_row(found)))
 
 
 def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
@@ -124,7 +132,7 @@ class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
     Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
-    `seeds`) it tells damage only.
+    `seeds`, `words`) it tells damage only.
     """
 
     directory: Path
@@ -141,6 +149,7 @@ class RunFiles:
     grids: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
+    words: dict[str, Any] = field(default_factory=dict)
 
 
 def read_run(directory: Path) -> RunFiles:

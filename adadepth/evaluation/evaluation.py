@@ -8,6 +8,7 @@ what a report shows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from adadepth.evaluation.processes import add_over_processes
 from adadepth.evaluation.records import seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport, Scorer
 from adadepth.evaluation.statistics import statistics_of
-from adadepth.families.contract import DepthModel
+from adadepth.families.contract import DepthModel, ShowsStates
 
 
 class Evaluation:
@@ -30,27 +31,43 @@ class Evaluation:
         scorer: The task's.
         device: Of the batches.
         wants_statistics: Whether there is to be a report.
+        wants_states: Whether it compares the states of consecutive iterations, of a model that shows them.
     """
 
-    def __init__(self, model: DepthModel, scorer: Scorer, device: torch.device, *, wants_statistics: bool) -> None:
+    def __init__(
+        self,
+        model: DepthModel,
+        scorer: Scorer,
+        device: torch.device,
+        *,
+        wants_statistics: bool,
+        wants_states: bool = False,
+    ) -> None:
         self.model = model
         self.scorer = scorer
         self._reporter = OneDepth(model) if model.depth_unit == "task" else scorer
         self.wants_statistics = wants_statistics
         self._losses = LossSums()
         self._statistics = statistics_of(model, self._reporter.classes, self._reporter.difficulties, device)
-        self._seeded = seeded_exits(model)
+        self._options = seeded_exits(model)
+        shows_states = isinstance(model, ShowsStates) and model.shows_states
+        self._reads_states = wants_statistics and wants_states and shows_states
+        if self._reads_states:
+            self._options["output_hidden_states"] = True
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """Further arguments of the model's forward pass of a batch."""
-        return {**self._seeded, **self.scorer.options(batch)}
+        return {**self._options, **self.scorer.options(batch)}
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add a batch."""
         self.scorer.record(batch, outputs)
-        self._losses.add(outputs.loss_parts, self.model.count_targets(batch))
+        if outputs.loss_parts is not None:  # sentences without targets have no loss
+            self._losses.add(outputs.loss_parts, self.model.count_targets(batch))
         if self.wants_statistics:
             units = self._reporter.units(batch, outputs)
+            if self._reads_states:
+                units = replace(units, states=outputs.hidden_states)
             self._statistics.add(outputs.trace, units, self.model.price(outputs.trace))
             self._reporter.show(batch, outputs, units)
 

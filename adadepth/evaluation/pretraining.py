@@ -22,20 +22,14 @@ class PretrainingScorer(Scorer):
     Args:
         tokenizer: Of the text.
         device: Of the batches.
-        wants_states: Whether statistics are to compare the states of consecutive iterations.
     """
 
     classes = TOKEN_CLASSES
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, device: torch.device, *, wants_states: bool) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> None:
         self._tokenizer = tokenizer
-        self._wants_states = wants_states
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # right and all: words, then orders
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
-
-    def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Statistics compare the states of consecutive iterations."""
-        return {"output_hidden_states": self._wants_states}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Count the right predictions."""
@@ -59,7 +53,7 @@ class PretrainingScorer(Scorer):
         """Tokens by what they are, with the losses of those that are predicted."""
         chosen = batch["labels"] >= 0
         losses = torch.full(chosen.shape, math.nan, device=chosen.device).masked_scatter(chosen, outputs.token_losses)
-        return Units(special_token_classes(batch, self._tokenizer), losses, states=outputs.hidden_states)
+        return Units(special_token_classes(batch, self._tokenizer), losses)
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Sentences with the words that were predicted."""

@@ -96,6 +96,20 @@ class PricesReadouts(Protocol):
 
 
 @runtime_checkable
+class ShowsStates(Protocol):
+    """A model whose forward takes `output_hidden_states` and then returns what its iterations did to its units.
+
+    `hidden_states` of the output are those before the first and after every iteration that ran, each (*updates, H).
+
+    Attributes:
+        shows_states: Whether it does now.
+    """
+
+    @property
+    def shows_states(self) -> bool: ...  # noqa: D102
+
+
+@runtime_checkable
 class HasHaltingPrior(Protocol):
     """A model whose halting distribution is drawn to a prior."""
 

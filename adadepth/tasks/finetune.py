@@ -16,6 +16,7 @@ from adadepth.config import (
     ExperimentConfig,
     LabelledConfig,
     MazeConfig,
+    Mode,
     ParityConfig,
     QuestionConfig,
     TokenizerConfig,
@@ -119,7 +120,13 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
         return SequenceScorer(model, data, classes[name])
 
     def start(name: str) -> Evaluation:
-        return Evaluation(model, scorer(name), args.device, wants_statistics=config.trainer.halting_statistics)
+        return Evaluation(
+            model,
+            scorer(name),
+            args.device,
+            wants_statistics=config.trainer.halting_statistics,
+            wants_states=config.mode is Mode.evaluate,  # all states of a batch at once are too much in training
+        )
 
     return Parts(data, data.evaluation, start, model)
 

@@ -53,8 +53,8 @@ def pretraining_parts(config: ExperimentConfig, args: TrainingArguments, data: P
     wanted = config.trainer.halting_statistics
 
     def start(name: str) -> Evaluation:
-        scorer = PretrainingScorer(data.tokenizer, args.device, wants_states=wanted)
-        return Evaluation(model, scorer, args.device, wants_statistics=wanted)
+        scorer = PretrainingScorer(data.tokenizer, args.device)
+        return Evaluation(model, scorer, args.device, wants_statistics=wanted, wants_states=True)
 
     return Parts(data, {"held_out": data.evaluation}, start, model)
 

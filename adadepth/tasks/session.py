@@ -243,7 +243,7 @@ def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tup
 
 
 def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> str:
-    record, counts = run.record, summary["train"]
+    record, counts = run.record, summary["train"] if "train" in summary else next(iter(summary["evaluation"].values()))
     unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
     size = f"{counts[unit]:,} {unit}" if unit else "streamed"
     return (

@@ -31,6 +31,7 @@ from adadepth.analysis.depth.work import work
 from adadepth.analysis.exits.sections import exit_rules, exits
 from adadepth.analysis.files import RunFiles, is_summary_of_seeds, max_depth, read_run, run_unit, sources
 from adadepth.analysis.layers.sections import layer_overview, layers_section
+from adadepth.analysis.linguistics.sections import words as words_section
 from adadepth.analysis.render import plots
 from adadepth.analysis.render.figure import thin
 from adadepth.analysis.render.section import Section, SectionOf, fill
@@ -47,7 +48,8 @@ REPORT, FIGURES, TABLES, FILM = "report.html", "figures", "tables", "gates.gif"
 _MAX_FRAMES = 60  # of the film
 
 _DEPTHS: tuple[SectionOf, ...] = (
-    overview, layer_overview, architecture_overview, examples, difficulty, classes, layers_section, architecture,
+    overview, layer_overview, architecture_overview, examples, difficulty, words_section, classes, layers_section,
+    architecture,
 )  # fmt: skip
 _REST: tuple[SectionOf, ...] = (
     search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,

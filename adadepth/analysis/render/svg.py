@@ -85,7 +85,7 @@ def chart(panel: Panel) -> Markup:
     assert panel.x is not None, "only boards have no axes"
     assert panel.y is not None, "only boards have no axes"
     height = round(HEIGHT * panel.tall)
-    left = max(_LEFT, 14 + 6.3 * max(map(len, panel.y.names or ()), default=0))  # room for the labels
+    left = max(_LEFT, 14 + 6.7 * max(map(len, panel.y.names or ()), default=0))  # room for the labels
     area = Area(panel.x.span, panel.y.span, left, WIDTH - _RIGHT, _TOP, height - _BOTTOM)
     content = [*_grid(panel, area), *_paint(panel.mark, area), *_axes(panel.x, panel.y, area, height)]
     return _picture("".join(content), description, WIDTH, height) + _legend(panel.mark)

@@ -43,8 +43,7 @@ def open_splits(
     if dataset.source == "hub":
         found = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
     else:
-        files = _named_files(dataset.path) if isinstance(dataset.path, Mapping) else _folder(dataset.path, wanted)
-        found = {split: joined([_table(file) for file in files[split]]) for split in wanted if split in files}
+        found = file_splits(dataset.path, wanted)
     for split in required:
         if split not in found:
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
@@ -54,6 +53,16 @@ def open_splits(
         for key, names in columns.items():
             require_columns(table, key, names)
     return tables
+
+
+def file_splits(path: Any, wanted: list[str]) -> dict[str, Table]:
+    """Return those of the wanted splits that a folder, or a mapping of splits to files, has.
+
+    Raises:
+        DataError: There is no such folder or file, or it is no table.
+    """
+    files = _named_files(path) if isinstance(path, Mapping) else _folder(path, wanted)
+    return {split: joined([_table(file) for file in files[split]]) for split in wanted if split in files}
 
 
 def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:

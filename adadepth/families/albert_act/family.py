@@ -37,6 +37,7 @@ FAMILY = Family(
     ),
     advice="budget=depth holds a mean depth; model.halt_bias_init=-2 starts deeper; tasks that need depth need "
     "model.state_rule=graves and model.recall=true",
+    sections=("adadepth.families.albert_act.report:published",),
     weights_from="adadepth.families.shared.albert.convert:from_albert",
     config_from="adadepth.families.albert_act.convert:read_config",
 )

@@ -133,6 +133,7 @@ class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
     depth_unit: DepthUnit = "token"
     depth_knob = "halting threshold 1 - act_epsilon"
+    shows_states = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

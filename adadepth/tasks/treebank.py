@@ -1,0 +1,144 @@
+"""`mode=evaluate` on a treebank: the depth of a trained model's tokens by what the words are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adadepth.analysis.files import write_words
+from adadepth.analysis.linguistics.classes import word_classes
+from adadepth.analysis.linguistics.tables import every_row, flatten_words, words_text
+from adadepth.analysis.linguistics.words import describe_words
+from adadepth.analysis.render.table import as_records
+from adadepth.config import ExperimentConfig, Task, TreebankConfig
+from adadepth.data.treebank.load import TreebankData, TreebankSet, load_treebank
+from adadepth.errors import CheckpointError
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.words import MaskedTreebankScorer, TreebankScorer
+from adadepth.families.build import load_model, pretraining_class, read_config
+from adadepth.families.registry import family
+from adadepth.tasks.processes import decide, main_first
+from adadepth.tasks.session import (
+    Parts,
+    Session,
+    check_positions,
+    model_path,
+    open_session,
+    overridden_model_settings,
+)
+from adadepth.training.arguments import training_arguments
+from adadepth.training.run_directory import run_directory
+
+MASKED = "masked"  # beside `plain`; also the end of the names of masked sets
+_HEADS = ("classification", "tagging", "question_answering")  # that read one sentence at a time
+
+
+def evaluate(config: ExperimentConfig) -> dict[str, float]:
+    """Measure depths by word on every set of a treebank, write and show them; returns the metrics."""
+    args = training_arguments(config)
+    path = model_path(config)
+    model = _load(config, path)
+    dataset, masks = config.dataset, config.task is Task.pretrain
+    assert isinstance(dataset, TreebankConfig), "validated"
+    tokenizer = config.tokenizer.path if config.tokenizer.path not in (None, config.model.pretrained) else path
+    data = main_first(args, lambda: load_treebank(dataset, str(tokenizer), masks=masks))
+    check_positions(config, model)
+    scorers = _scorers(data, args.device)
+    examples = {name: scorer.words.examples for name, scorer in scorers.items()}
+
+    def start(name: str) -> Evaluation:
+        return Evaluation(model, scorers[name], args.device, wants_statistics=True, wants_states=True)
+
+    directory = decide(args, lambda: run_directory(config))
+    with open_session(config, args, directory, Parts(data, examples, start, model)) as session:
+        session.trainer.evaluate()
+        found = _describe(data, scorers, session)
+        session.tracking.last_metrics |= flatten_words(found)
+        if session.trainer.is_world_process_zero():
+            _tell(found, session)
+        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
+        return session.tracking.last_metrics
+
+
+def _load(config: ExperimentConfig, path: str) -> Any:
+    """The checkpoint's model with the head it was trained with.
+
+    Raises:
+        CheckpointError: If its tokens have no depth of their own, or it does not read single sentences.
+    """
+    model: Any = load_model(path, _head(config, path), config.model, overridden_model_settings())
+    if model.depth_unit != "token":
+        raise CheckpointError(
+            f"checkpoint={path}: {config.model.name} gives a whole {model.depth_unit} one depth; "
+            f"dataset={config.dataset.name} needs a model whose tokens halt one by one"
+        )
+    return model
+
+
+def _head(config: ExperimentConfig, path: str) -> Any:
+    if config.task is Task.pretrain:
+        return pretraining_class(config.model)
+    about = family(config.model.name)
+    heads = {head.__name__: head for kind in _HEADS if kind in about.heads for head in [about.head(kind)]}
+    held = (read_config("checkpoint", path).architectures or ["no architecture"])[0]
+    if held not in heads:
+        raise CheckpointError(
+            f"checkpoint={path}: holds {held}; dataset={config.dataset.name} with task=finetune reads "
+            f"{', '.join(heads) or f'no head of {about.name}'}"
+        )
+    return heads[held]
+
+
+def _scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer | MaskedTreebankScorer]:
+    """A scorer for every set; masked ones come first, because they have the published classes of tokens."""
+    scorers: dict[str, TreebankScorer | MaskedTreebankScorer] = {
+        f"{name}_{MASKED}": MaskedTreebankScorer(data.tokenizer, found.masked, device)
+        for name, found in data.sets.items()
+        if found.masked is not None
+    }
+    return scorers | {name: TreebankScorer(data.tokenizer, found.plain) for name, found in data.sets.items()}
+
+
+def _describe(
+    data: TreebankData, scorers: dict[str, TreebankScorer | MaskedTreebankScorer], session: Session
+) -> dict[str, Any]:
+    """What words.json holds."""
+    max_depth = session.trainer.unwrapped_model.max_updates
+    sets: dict[str, Any] = {}
+    for name, found in data.sets.items():
+        readings = {"plain": scorers[name]}
+        if found.masked is not None:
+            readings[MASKED] = scorers[f"{name}_{MASKED}"]
+        sets[name] = {
+            reading: describe_words(scorer.words.pieces(), _classes(found), _sentences(found), max_depth)
+            for reading, scorer in readings.items()
+        }
+    return {
+        "max_depth": max_depth,
+        "masks": any(found.masked is not None for found in data.sets.values()),
+        "counted_words": data.summary["counted_words"],
+        "counted_in": data.summary["counted_in"],
+        "sentences": {name: len(found.plain) for name, found in data.sets.items()},
+        "words": {name: sum(map(len, found.plain.pieces)) for name, found in data.sets.items()},
+        "sets": sets,
+    }
+
+
+def _classes(found: TreebankSet) -> dict[str, list[str]]:
+    trees = found.trees
+    return word_classes(trees.upos, trees.deprel, trees.depth.tolist(), found.per_million.tolist())
+
+
+def _sentences(found: TreebankSet) -> np.ndarray:
+    """Number of the sentence that each word belongs to, (words,) int64."""
+    return np.repeat(np.arange(len(found.trees)), np.diff(found.trees.sentences))
+
+
+def _tell(found: dict[str, Any], session: Session) -> None:
+    """Write, print and track."""
+    write_words(session.run.directory, found)
+    print(words_text(found), flush=True)
+    tracker, step = session.tracking.tracker, session.trainer.state.global_step
+    tracker.log(flatten_words(found), step)
+    tracker.table("halting/words", *as_records(every_row(found)), step)

@@ -1,0 +1,194 @@
+"""`mode=evaluate dataset=treebank` as a user calls it: masked language models, taggers, another package's family."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth import run
+from adadepth.families.build import build_classifier
+from tests.configs.support import configured
+from tests.toy_support import toy_family_installed
+from tests.treebank_support import UPOS, write_treebank
+
+SMALL = (
+    "debug=default", "trainer.disable_tqdm=true", "dataset.sequence_length=64", "model.num_hidden_layers=3",
+    "tokenizer=trained", "tokenizer.vocab_size=300",
+)  # fmt: skip
+
+
+def execute(*arguments: str) -> int:
+    """The exit status of a command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["adadepth", *arguments])
+        patch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))  # restored afterwards
+        try:
+            run.main()
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def run_in(folder: Path, *arguments: str) -> Path:
+    """The folder of a run."""
+    assert execute(*arguments, f"output_dir={folder}") == 0
+    (directory,) = folder.glob("*/*")
+    return directory
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("treebank")
+    return write_treebank(folder, "en-ud-train.conllu", "en-ud-dev.conllu", "en-ud-test.conllu")
+
+
+def on(treebank: Path, trained: Path) -> tuple[str, ...]:
+    """What evaluates a run on a treebank."""
+    return (
+        "mode=evaluate", f"checkpoint={trained}", "dataset=treebank", f"dataset.path={treebank}",
+        "dataset.sequence_length=64", "trainer.disable_tqdm=true",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_in(tmp_path_factory.mktemp("pretrained"), "--config-name", "act_tiny", *SMALL)
+
+
+@pytest.fixture(scope="module")
+def evaluated(pretrained: Path, treebank: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    arguments = ("dataset.masking.probability=0.5", "logger=tensorboard")
+    return run_in(
+        tmp_path_factory.mktemp("evaluated"), "--config-name", "act_tiny", *on(treebank, pretrained), *arguments
+    )
+
+
+def test_every_word_is_in_its_class(evaluated: Path) -> None:
+    words = read(evaluated / "words.json")
+    assert set(words["sets"]) == {"validation", "test"}
+    assert words["sets"]["validation"] == words["sets"]["test"]  # the same sentences under two names
+    plain = words["sets"]["validation"]["plain"]
+    assert plain["all"]["n"] == len(UPOS)
+    assert {row["class"]: row["n"] for row in plain["kinds"]["upos"]} == {tag: UPOS.count(tag) for tag in UPOS}
+    assert {row["class"]: row["n"] for row in plain["kinds"]["deprel"]}["advmod"] == 2  # one of them advmod:neg
+    assert {row["class"]: row["n"] for row in plain["kinds"]["tree_depth"]} == {"0": 2, "1": 6, "2": 2}
+    assert words["counted_words"] == 3 * len(UPOS)
+
+
+def test_states_are_compared_by_class(evaluated: Path) -> None:
+    plain = read(evaluated / "words.json")["sets"]["validation"]["plain"]
+    assert plain["all"]["cosine_n"][0] == len(UPOS)  # everybody runs the first iteration
+    assert all(-1 <= value <= 1 for value in plain["all"]["cosine"] if value is not None)
+    rows = plain["kinds"]["upos"]
+    total = sum(row["cosine"][0] * row["cosine_n"][0] for row in rows)
+    assert total / len(UPOS) == pytest.approx(plain["all"]["cosine"][0])
+
+
+def test_some_words_are_masked(evaluated: Path) -> None:
+    masked = read(evaluated / "words.json")["sets"]["validation"]["masked"]
+    assert 0 < masked["all"]["n"] < len(UPOS)
+    assert sum(row["n"] for row in masked["kinds"]["upos"]) == masked["all"]["n"]
+    halting = read(evaluated / "halting.json")
+    assert (halting["set"], halting["classes"]["plain"]["n"] > 0) == ("validation_masked", True)
+    assert halting["classes"]["mask/mask"]["n"] >= masked["all"]["n"]
+
+
+def test_the_depths_are_those_of_the_sentences(evaluated: Path) -> None:
+    sentences = [json.loads(line) for line in (evaluated / "sentences.jsonl").read_text().splitlines()]
+    assert {sentence["index"] for sentence in sentences} == {0, 1}
+    plain = read(evaluated / "words.json")["sets"]["validation"]["plain"]["all"]
+    metrics = [json.loads(line) for line in (evaluated / "metrics.jsonl").read_text().splitlines()]
+    (mean,) = (line["halting/validation/plain/mean"] for line in metrics if "halting/validation/plain/mean" in line)
+    (pieces,) = (line["halting/validation/plain/n"] for line in metrics if "halting/validation/plain/n" in line)
+    assert pieces == pytest.approx(plain["pieces"] * plain["n"])
+    if plain["split"] == 0:
+        assert plain["mean"] == pytest.approx(mean)
+
+
+def test_files_trackers_and_the_report_have_it(evaluated: Path) -> None:
+    rows = list(csv.DictReader((evaluated / "depth_by_word.csv").read_text(encoding="utf-8").splitlines()))
+    assert {row["kind"] for row in rows} == {"word", "upos", "deprel", "deprel_full", "tree_depth", "frequency"}
+    metrics = (evaluated / "metrics.jsonl").read_text(encoding="utf-8")
+    assert '"halting/validation/upos/VERB/mean"' in metrics
+    assert '"halting/words"' in metrics
+    assert read(evaluated / "run.json")["final_metrics"]["halting/test_masked/word/all/mean"] > 0
+    page = (evaluated / "report.html").read_text(encoding="utf-8")
+    assert "Depth by linguistic class" in page
+    assert "Published depths" in page
+    assert "2 sentences, 10 of their 10 words" in page
+    assert list((evaluated / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+def test_a_tagger_is_read_as_it_is(treebank: Path, tmp_path: Path) -> None:
+    tagger = run_in(
+        tmp_path / "trained", "--config-name", "act_pos", *SMALL, "dataset.source=local", f"dataset.path={treebank}"
+    )
+    found = read(run_in(tmp_path / "found", "--config-name", "act_pos", *on(treebank, tagger)) / "words.json")
+    assert list(found["sets"]["test"]) == ["plain"]
+    assert found["sets"]["test"]["plain"]["all"]["n"] == len(UPOS)
+    assert found["sets"]["test"]["plain"]["all"]["cosine_n"][0] == len(UPOS)
+    again = run_in(
+        tmp_path / "again", "--config-name", "act_pos", "mode=evaluate", f"checkpoint={tagger}", "dataset.source=local",
+        f"dataset.path={treebank}", "dataset.sequence_length=64", "trainer.disable_tqdm=true",
+    )  # fmt: skip
+    halting = read(again / "halting.json")  # its own evaluation compares states, too
+    assert "halting/cosine" not in halting["missing"]
+    assert halting["cosine"]["all"][0]["running_n"] == halting["n"]
+
+
+@pytest.fixture
+def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with toy_family_installed(tmp_path_factory.mktemp("site")):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_installed")
+def test_a_family_of_another_package_is_read_by_what_it_can(treebank: Path, tmp_path: Path) -> None:
+    model = (
+        "model=router", "model.hidden_size=32", "model.embedding_size=16", "model.intermediate_size=32",
+        "model.num_attention_heads=4", "model.max_position_embeddings=64", "model.num_hidden_layers=3",
+    )  # fmt: skip
+    tagger = run_in(
+        tmp_path / "trained", "--config-name", "act_pos", *SMALL, *model, "dataset.source=local",
+        f"dataset.path={treebank}",
+    )  # fmt: skip
+    found = read(run_in(tmp_path / "found", "--config-name", "act_pos", *model, *on(treebank, tagger)) / "words.json")
+    everyone = found["sets"]["test"]["plain"]["all"]
+    assert everyone["n"] == len(UPOS)
+    assert "cosine" not in everyone  # it shows no states
+
+
+def test_a_family_of_whole_sequences_is_refused_in_one_line(
+    treebank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = tmp_path / "model"
+    settings = configured("ponder_tiny", "debug=default").model
+    build_classifier(settings, 60, {"num_labels": 2}).save_pretrained(trained)
+    assert execute("--config-name", "ponder_tiny", *on(treebank, trained), f"output_dir={tmp_path / 'found'}") == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert line == (
+        f"error: checkpoint={trained}: ponder_albert gives a whole sequence one depth; "
+        "dataset=treebank needs a model whose tokens halt one by one"
+    )
+    assert not (tmp_path / "found").exists()
+
+
+def test_a_head_of_another_task_is_refused_in_one_line(
+    treebank: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute("--config-name", "act_pos", *on(treebank, pretrained), f"output_dir={tmp_path}") == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "holds AlbertActForPreTraining; dataset=treebank with task=finetune reads" in line

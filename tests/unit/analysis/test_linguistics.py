@@ -1,0 +1,253 @@
+"""Depth by linguistic class against hand-made treebanks, and its intervals against closed forms and the bootstrap."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from adadepth.analysis.linguistics.classes import word_classes
+from adadepth.analysis.linguistics.intervals import FEWEST, clustered_mean
+from adadepth.analysis.linguistics.sections import kind_figure
+from adadepth.analysis.linguistics.tables import every_row, flatten_words, kind_table, words_text
+from adadepth.analysis.linguistics.words import Pieces, describe_words, joined_pieces
+from adadepth.analysis.render.table import as_records
+from adadepth.evaluation.words import WordRecorder
+from adadepth.halting.trace import DepthTrace
+
+
+def interval(values: Any, clusters: Any) -> tuple[float, float]:
+    found = clustered_mean(np.asarray(values, dtype=np.float64), np.asarray(clusters))
+    assert found.low is not None
+    assert found.high is not None
+    return found.low, found.high
+
+
+# ---- intervals
+
+
+def test_of_clusters_of_one_it_is_that_of_students_t() -> None:
+    values = np.random.default_rng(0).normal(4, 1, 40)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert interval(values, np.arange(40)) == pytest.approx((expected.low, expected.high))
+
+
+def test_of_equal_clusters_it_is_that_of_their_means() -> None:
+    values = np.random.default_rng(1).normal(4, 1, (15, 6)) + np.random.default_rng(2).normal(0, 1, (15, 1))
+    expected = stats.ttest_1samp(values.mean(axis=1), 0).confidence_interval(0.95)
+    assert interval(values.ravel(), np.repeat(np.arange(15), 6)) == pytest.approx((expected.low, expected.high))
+
+
+def test_words_that_repeat_each_other_count_once() -> None:
+    values, twice = np.random.default_rng(3).normal(4, 1, 30), np.repeat(np.arange(30), 2)
+    assert interval(values[twice], twice) == pytest.approx(interval(values, np.arange(30)))
+
+
+def test_of_unequal_clusters_it_is_near_that_of_the_bootstrap_over_sentences() -> None:
+    generator = np.random.default_rng(4)
+    sizes = generator.integers(1, 30, 300)
+    clusters = np.repeat(np.arange(300), sizes)
+    values = generator.normal(0, 1, 300)[clusters] + generator.normal(4, 1, len(clusters))
+    totals = np.bincount(clusters, values)
+    drawn = generator.integers(0, 300, (4000, 300))
+    means = totals[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    low, high = interval(values, clusters)
+    assert (high - low) / 2 == pytest.approx(1.96 * means.std(), rel=0.05)
+    assert (low, high) == pytest.approx(tuple(np.quantile(means, (0.025, 0.975))), abs=0.02)
+    naive = 1.96 * values.std() / math.sqrt(len(values))
+    assert (high - low) / 2 > 2 * naive  # what ignoring sentences would have said
+
+
+def test_few_sentences_have_no_interval() -> None:
+    values = np.arange(FEWEST - 1, dtype=np.float64)
+    found = clustered_mean(values, np.arange(FEWEST - 1))
+    assert found == (values.mean(), None, None, FEWEST - 1)
+    assert clustered_mean(np.ones(FEWEST), np.arange(FEWEST)) == (1.0, 1.0, 1.0, FEWEST)
+
+
+# ---- classes
+
+
+def test_classes_of_words() -> None:
+    found = word_classes(
+        ["NOUN"] * 6, ["nsubj:pass", "obj", "root", "a:b:c", "x", "y"], [1, 7, 0, 6, 8, 30],
+        [10_000.0, 9_999.9, 100.0, 99.0, 10.0, 9.9],
+    )  # fmt: skip
+    assert found["deprel"] == ["nsubj", "obj", "root", "a", "x", "y"]
+    assert found["deprel_full"] == ["nsubj:pass", "obj", "root", "a:b:c", "x", "y"]
+    assert found["tree_depth"] == ["1", "7 or more", "0", "6", "7 or more", "7 or more"]
+    assert found["frequency"] == [
+        "10,000 or more", "1,000 to 10,000", "100 to 1,000", "10 to 100", "10 to 100", "below 10",
+    ]  # fmt: skip
+
+
+# ---- words of pieces
+
+# Words 0 to 4 in two sentences, 3 in as many pieces; their pieces got these depths, in this order.
+WORD = np.array([3, 3, 3, 4, 0, 1, 2])
+FIRST = np.array([True, False, False, True, True, True, True])
+UPDATES = np.array([2.0, 3.0, 7.0, 6.0, 1.0, 5.0, 8.0])
+COSINES = np.array([[0.5, math.nan], [0.1, 0.3], [-0.5, math.nan], [0.2, 0.4], [0.3, math.nan]], dtype=np.float32)
+SENTENCES = np.array([0, 0, 0, 1, 1])
+CLASSES = {
+    "upos": ["NOUN", "VERB", "NOUN", "NOUN", "VERB"],
+    "deprel": ["nsubj", "root", "obj", "nsubj", "root"],
+    "deprel_full": ["nsubj:pass", "root", "obj", "nsubj", "root"],
+    "tree_depth": ["1", "0", "1", "1", "0"],
+    "frequency": ["below 10", "10,000 or more", "below 10", "below 10", "10 to 100"],
+}  # fmt: skip
+
+
+def described(pieces: Pieces | None = None) -> dict[str, Any]:
+    return describe_words(pieces or Pieces(WORD, FIRST, UPDATES, COSINES), CLASSES, SENTENCES, max_depth=8)
+
+
+def test_a_word_has_the_depth_of_its_first_piece_and_the_mean_of_all() -> None:
+    noun, verb = described()["kinds"]["upos"][1], described()["kinds"]["upos"][0]
+    assert (verb["class"], verb["n"], verb["mean"]) == ("VERB", 2, 5.5)  # deepest first
+    assert (noun["n"], noun["sentences"], noun["mean"]) == (3, 2, pytest.approx((1 + 8 + 2) / 3))
+    assert noun["over_pieces"] == pytest.approx((1 + 8 + (2 + 3 + 7) / 3) / 3)
+    assert (noun["pieces"], noun["split"]) == (pytest.approx(5 / 3), pytest.approx(1 / 3))
+    assert (noun["p10"], noun["median"], noun["p90"]) == (1, 2, 8)
+    assert noun["at_cap"] == pytest.approx(1 / 3)
+    assert noun["std"] == pytest.approx(np.std([1, 2, 8]))
+
+
+def test_cosines_are_those_of_first_pieces_that_ran_the_iteration() -> None:
+    verb, noun = described()["kinds"]["upos"]
+    assert (noun["cosine_n"], verb["cosine_n"]) == ([3, 0], [2, 2])
+    assert noun["cosine"] == [pytest.approx((-0.5 + 0.3 + 0.5) / 3), None]
+    assert verb["cosine"] == pytest.approx([(0.2 + 0.1) / 2, (0.4 + 0.3) / 2])
+
+
+def test_orders_of_classes() -> None:
+    kinds = described()["kinds"]
+    assert [row["class"] for row in kinds["tree_depth"]] == ["0", "1"]
+    assert [row["class"] for row in kinds["frequency"]] == ["10,000 or more", "10 to 100", "below 10"]
+    assert [row["class"] for row in kinds["deprel"]] == ["obj", "root", "nsubj"]
+    assert described()["all"]["n"] == 5
+
+
+def test_a_word_without_its_first_piece_is_not_counted() -> None:
+    kept = np.array([False, True, True, True, True, True, True])  # the first piece of word 3 was not masked
+    found = described(Pieces(WORD[kept], FIRST[kept], UPDATES[kept], None))
+    assert found["all"]["n"] == 4
+    assert "cosine" not in found["all"]
+
+
+def test_batches_add_up_in_any_order() -> None:
+    first, second = (
+        Pieces(WORD[:4], FIRST[:4], UPDATES[:4], COSINES[:2]),
+        Pieces(WORD[4:], FIRST[4:], UPDATES[4:], COSINES[2:]),
+    )
+    assert described(joined_pieces([second, first])) == described() == described(joined_pieces([first, second]))
+
+
+def test_nothing_masked_is_no_row() -> None:
+    nothing = Pieces(WORD[:0], FIRST[:0], UPDATES[:0], None)
+    found = described(nothing)
+    assert "all" not in found
+    assert set(map(len, found["kinds"].values())) == {0}
+
+
+class Owners:
+    """Sequences [CLS] a b b [SEP] and [CLS] c [SEP], of words 0, 1 and 2."""
+
+    def owners(self, index: int) -> np.ndarray:
+        return np.array([[-1, 0, 1, 1, -1], [-1, 2, -1]][index])
+
+
+def recorded(**further: torch.Tensor) -> Pieces:
+    recorder = WordRecorder(Owners())  # type: ignore[arg-type]
+    ids = torch.arange(10).view(2, 5)
+    batch = {"input_ids": ids, "index": torch.tensor([1, 0]), **further}
+    updates = torch.tensor([[6.0, 1, 5, 0, 0], [6, 2, 3, 4, 5]])
+    valid = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
+    still, turned = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    states = [still.expand(2, 5, 2), turned.expand(2, 5, 2), turned.expand(2, 5, 2)]
+    recorder.add(batch, DepthTrace("token", updates, valid, max_depth=6), states)
+    return recorder.pieces()
+
+
+def test_the_recorder_finds_the_pieces_of_a_batch() -> None:
+    found = recorded()
+    assert found.word.tolist() == [2, 0, 1, 1]
+    assert found.first.tolist() == [True, True, True, False]
+    assert found.updates.tolist() == [1, 2, 3, 4]
+    assert found.cosines is not None
+    nan = math.nan
+    np.testing.assert_allclose(found.cosines, [[0, nan] + [nan] * 4, [0, 1] + [nan] * 4, [0, 1] + [nan] * 4])
+
+
+def test_of_masked_sentences_it_keeps_what_was_fed_as_mask() -> None:
+    kinds = torch.tensor([[0, 2, 0, 0, 0], [0, 1, 3, 1, 0]])  # random; [MASK], kept, [MASK]
+    found = recorded(mask_kind=kinds)
+    assert (found.word.tolist(), found.first.tolist(), found.updates.tolist()) == ([0, 1], [True, False], [2, 4])
+    assert found.cosines is not None
+    assert len(found.cosines) == 1
+
+
+# ---- what is shown
+
+
+def found(masked: bool = True) -> dict[str, Any]:
+    readings = {
+        "plain": described(),
+        **({"masked": described(Pieces(WORD[4:], FIRST[4:], UPDATES[4:], None))} if masked else {}),
+    }
+    return {
+        "max_depth": 8, "masks": masked, "counted_words": 5, "counted_in": ["dev"], "sentences": {"dev": 2},
+        "words": {"dev": 6}, "sets": {"dev": readings},
+    }  # fmt: skip
+
+
+def test_a_table_has_masked_words_beside_their_class() -> None:
+    table = kind_table("dev", "upos", found()["sets"]["dev"])
+    rows = {row["class"]: row for row in table.rows}
+    assert list(rows) == ["all", "VERB", "NOUN"]
+    assert (rows["NOUN"]["n"], rows["NOUN"]["masked_n"], rows["NOUN"]["masked_mean"]) == (3, 2, 4.5)
+    assert not any(
+        column.key.startswith("masked") for column in kind_table("dev", "upos", found(False)["sets"]["dev"]).columns
+    )
+
+
+def test_the_file_has_every_row() -> None:
+    keys, rows = as_records(every_row(found()))
+    cells = [dict(zip(keys, row, strict=True)) for row in rows]
+    kinds = [(cell["reading"], cell["kind"], cell["class"]) for cell in cells]
+    assert ("plain", "word", "all") in kinds
+    assert ("plain", "deprel_full", "nsubj:pass") in kinds
+    assert ("masked", "upos", "NOUN") in kinds
+    assert len(kinds) == len(set(kinds))
+    assert [cell["cosine_2_n"] for cell in cells if cell["kind"] == "word"] == [2, None]
+
+
+def test_trackers_get_few_and_safe_names() -> None:
+    names = flatten_words(found())
+    assert names["halting/dev/upos/NOUN/mean"] == pytest.approx(11 / 3)
+    assert names["halting/dev_masked/word/all/mean"] == pytest.approx(14 / 3)
+    assert all(name.replace("/", "").replace("_", "").isalnum() for name in names)
+    assert len(names) == 6
+
+
+def test_the_text_says_how_words_are_counted() -> None:
+    text = words_text(found())
+    assert text.isascii()
+    assert "depth by word, dev: 2 sentences, 5 of their 6 words" in text
+    assert "first piece" in text
+
+
+def test_the_figure_leaves_out_rare_classes() -> None:
+    row = {"class": "NOUN", "n": 20, "low": 1.0, "mean": 2.0, "high": 3.0}
+    rare, few = {**row, "class": "X", "n": 19}, {**row, "class": "SYM", "low": None}
+    figure = kind_figure(
+        "dev", "upos", {"plain": {"kinds": {"upos": [row, rare, few]}}, "masked": {"kinds": {"upos": [rare]}}}
+    )
+    (panel,) = figure.panels
+    assert panel.y is not None
+    assert panel.y.names == ["NOUN (20)"]
+    assert panel.mark.rows == [(1.0, 2.0, 3.0)]

@@ -1,0 +1,184 @@
+"""Sentences of a treebank on their way from CoNLL-U to sequences whose tokens know their words."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adadepth.config import HubTable, MaskingConfig, TreebankConfig
+from adadepth.data.text.columns import column_table
+from adadepth.data.treebank.load import TreebankData, load_treebank
+from adadepth.data.treebank.trees import Trees, count_forms, per_million, read_trees
+from adadepth.errors import DataError
+from tests.treebank_support import DEPREL, DEPTH, FORMS, UPOS, write_treebank
+
+from .tokenizers_support import tokenizer
+
+
+def trees_of(text: str, folder: Path) -> Trees:
+    (folder / "some.conllu").write_text(text.replace(" ", "\t"), encoding="utf-8")
+    return read_trees(column_table(folder / "some.conllu"))
+
+
+def row(number: int, head: int | str) -> str:
+    return f"{number} w w X _ _ {head} dep _ _\n"
+
+
+def load(folder: Path, *, masks: bool = False, **changes: Any) -> TreebankData:
+    tokenizer("bert").save_pretrained(folder / "tokenizer")
+    path = changes.pop("path", str(write_treebank(folder / "treebank", "en-ud-dev.conllu")))
+    dataset = TreebankConfig(**{"name": "trees", "path": path, "sequence_length": 64, **changes})
+    return load_treebank(dataset, str(folder / "tokenizer"), masks=masks)
+
+
+def test_words_are_what_has_a_head(tmp_path: Path) -> None:
+    found = read_trees(column_table(write_treebank(tmp_path, "a.conllu") / "a.conllu"))
+    assert found.sentences.tolist() == [0, 7, 10]
+    assert (found.forms, found.upos, found.deprel) == (FORMS, UPOS, DEPREL)
+    assert found.depth.tolist() == DEPTH
+    assert found.sentence(1) == ["Stop", "it", "now"]
+
+
+def test_rows_of_the_hub_hold_contractions_and_class_numbers(tmp_path: Path) -> None:
+    rows = {"tokens": ["don't", "do", "n't", "stop", "it"], "upos": ["_", "AUX", "PART", "VERB", "PRON"],
+            "head": ["None", "3", "3", "0", "_"], "deprel": ["_", "aux", "advmod", "root", "_"]}  # fmt: skip
+    (tmp_path / "validation.jsonl").write_text(json.dumps(rows) + "\n", encoding="utf-8")
+    data = load(tmp_path, path=str(tmp_path))
+    trees = data.sets["validation"].trees
+    assert (trees.forms, trees.depth.tolist()) == (["do", "n't", "stop"], [1, 1, 0])
+
+
+@pytest.mark.parametrize(("rows", "depths"), [
+    ([0], [0]), ([2, 3, 4, 0], [3, 2, 1, 0]), ([0, 1, 2, 3], [0, 1, 2, 3]), ([0, 0], [0, 0]),
+])  # fmt: skip
+def test_depth_counts_the_arcs_to_the_root(rows: list[int], depths: list[int], tmp_path: Path) -> None:
+    text = "".join(row(number, head) for number, head in enumerate(rows, start=1))
+    assert trees_of(text, tmp_path).depth.tolist() == depths
+
+
+@pytest.mark.parametrize(("rows", "expected"), [
+    ([2, 1], "sentence 0 of dataset.path=FILE: the heads of its words go round in a circle"),
+    ([0, 3], "sentence 0 of dataset.path=FILE: a head is number 3, but there are 2 words"),
+    (["_", "_"], "dataset.path=FILE: no word has a head; a treebank has one for each in its column head"),
+])  # fmt: skip
+def test_what_is_no_tree_is_one_line(rows: list[Any], expected: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as raised:
+        trees_of("".join(row(number, head) for number, head in enumerate(rows, start=1)), tmp_path)
+    assert str(raised.value) == expected.replace("FILE", str(tmp_path / "some.conllu"))
+
+
+def test_frequencies_are_those_of_lower_cased_words_of_all_splits(tmp_path: Path) -> None:
+    table = column_table(write_treebank(tmp_path, "a.conllu") / "a.conllu")
+    counts = count_forms([table, table])
+    assert counts == Counter(dict.fromkeys(("do", "n't", "cats", ",", "please", "!", "it", "now"), 2) | {"stop": 4})
+    assert per_million(["STOP", "it"], counts).tolist() == [200_000, 100_000]
+
+
+def test_every_token_knows_its_word(tmp_path: Path) -> None:
+    data = load(tmp_path)
+    (name,), examples = data.sets, data.sets["validation"].plain
+    assert name == "validation"
+    for index in range(2):
+        ids, owners = examples[index]["input_ids"], examples.owners(index)
+        assert (len(ids), owners[0], owners[-1]) == (len(owners), -1, -1)
+        words: dict[int, list[int]] = {}
+        for token, owner in zip(ids[1:-1].tolist(), owners[1:-1].tolist(), strict=True):
+            words.setdefault(owner, []).append(token)
+        first, last = data.sets["validation"].trees.sentences[index : index + 2]
+        assert list(words) == list(range(first, last))  # in order, none lost
+        for owner, pieces in words.items():
+            assert pieces == data.tokenizer(FORMS[owner], add_special_tokens=False)["input_ids"]
+    assert max(Counter(examples.owners(0).tolist()).values()) > 1  # some word is split
+    assert examples.lengths().tolist() == [len(examples[index]["input_ids"]) for index in range(2)]
+
+
+def test_a_long_sentence_is_cut_and_says_so(tmp_path: Path) -> None:
+    data = load(tmp_path, sequence_length=8)
+    examples = data.sets["validation"].plain
+    assert len(examples[0]["input_ids"]) == 8
+    whole = load(tmp_path).sets["validation"].plain
+    assert examples.owners(0)[:7].tolist() == whole.owners(0)[:7].tolist()
+    cut = sum(length > 8 for length in whole.lengths())
+    assert data.summary["evaluation"]["validation"]["cut"] == cut >= 1
+
+
+def test_masks_are_those_of_an_evaluation_and_never_change(tmp_path: Path) -> None:
+    data = load(tmp_path, masks=True, masking=MaskingConfig(probability=0.5))
+    found = data.sets["validation"]
+    assert found.masked is not None
+    for index in range(2):
+        plain, masked = found.plain[index], found.masked[(3, index)]
+        chosen = masked["labels"] >= 0
+        assert 1 <= chosen.sum() <= round(0.5 * (len(chosen) - 2))
+        np.testing.assert_array_equal(np.where(chosen, masked["labels"], masked["input_ids"]), plain["input_ids"])
+        np.testing.assert_array_equal(masked["input_ids"], found.masked[index]["input_ids"])
+        assert ((masked["mask_kind"] == 1) <= (masked["input_ids"] == data.tokenizer.mask_token_id)).all()
+    batch = data.collate([found.masked[0], found.masked[1]])
+    assert batch["labels"].shape == batch["mask_kind"].shape == batch["input_ids"].shape
+    assert "labels" not in data.collate([found.plain[0]])
+
+
+@pytest.mark.parametrize(("files", "chosen", "expected"), [
+    (["en-ud-train.conllu", "en-ud-dev.conllu", "en-ud-test.conllu"], None, ["validation", "test"]),
+    (["en-ud-train.conllu"], None, ["train"]),
+    (["en-ud-train.conllu", "en-ud-dev.conllu"], ["train"], ["train"]),
+    (["one.conllu", "two.conllu"], None, ["treebank"]),
+])  # fmt: skip
+def test_sets_of_a_folder(files: list[str], chosen: list[str] | None, expected: list[str], tmp_path: Path) -> None:
+    folder = write_treebank(tmp_path / "folder", *files)
+    data = load(tmp_path, path=str(folder), evaluation_splits=chosen)
+    assert list(data.sets) == expected
+    assert data.summary["counted_words"] == 10 * len(files)
+
+
+def test_files_that_are_no_splits_are_one_set(tmp_path: Path) -> None:
+    folder = write_treebank(tmp_path / "folder", "a.conllu", "b.conllu")
+    for path in (str(folder / "*.conllu"), [str(folder / "a.conllu"), str(folder / "b.conllu")]):
+        assert len(load(tmp_path, path=path).sets["treebank"].trees) == 4
+    assert list(load(tmp_path, path={"mine": str(folder / "a.conllu")}).sets) == ["mine"]
+
+
+def test_sentences_are_evenly_spread(tmp_path: Path) -> None:
+    data = load(tmp_path, max_evaluation_examples=1)
+    assert (len(data.sets["validation"].plain), len(data.sets["validation"].trees)) == (1, 2)
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"evaluation_splits": ["tset"]}, "dataset.evaluation_splits=tset: there is validation"),
+    ({"path": "PLACE/nothing"}, "dataset.path=PLACE/nothing: no such file or folder"),
+    ({"path": "PLACE"}, "dataset.path=PLACE: no file of CoNLL-U (.conllu) in that folder"),
+    ({"path": "PLACE/words.txt"}, "dataset.path=PLACE/words.txt: not a file of CoNLL-U, which ends in .conllu"),
+    ({"path": None, "hub": HubTable(path="somebody/trees")}, "dataset.hub=somebody/trees"),
+])  # fmt: skip
+def test_what_is_missing_is_one_line(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "words.txt").write_text("no columns\n")
+    if isinstance(path := changes.get("path"), str):
+        changes = changes | {"path": path.replace("PLACE", str(place))}
+    with pytest.raises(DataError) as raised:
+        load(tmp_path, **changes)
+    assert str(raised.value).startswith(expected.replace("PLACE", str(place)))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_table_without_heads_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "test.jsonl").write_text(json.dumps({"tokens": ["a"], "upos": ["X"]}) + "\n")
+    with pytest.raises(DataError, match="a treebank has the columns tokens, upos, head, deprel; missing: head"):
+        load(tmp_path, path=str(tmp_path))
+
+
+@pytest.mark.data
+def test_the_treebank_of_the_paper_is_read_whole(tmp_path: Path, data_root: Path) -> None:
+    data = load(tmp_path, path=str(data_root / "ud_english_ewt"))
+    counts = {name: (len(found.trees), len(found.trees.forms)) for name, found in data.sets.items()}
+    text = {name: (data_root / "ud_english_ewt" / f"en_ewt-ud-{file}.conllu").read_text(encoding="utf-8")
+            for name, file in (("validation", "dev"), ("test", "test"))}  # fmt: skip
+    for name, content in text.items():
+        words = [line for line in content.splitlines() if line.split("\t")[0].isdigit()]
+        assert counts[name] == (content.count("# sent_id"), len(words))
