@@ -17,6 +17,7 @@ from adadepth.evaluation.scorer import EvaluationReport, Scorer
 from adadepth.halting.gates import sample_path
 
 _PATH_SEED = 0x9A7  # of the sampled paths: the same in every evaluation whose gates are the same
+_OF_A_BATCH = 1  # in the key of a batch's noise; that of an update has its number alone
 _LONGEST_LOSS = 700.0  # exp of more does not fit a float
 
 
@@ -45,7 +46,7 @@ class LanguageScorer(Scorer):
         device: Of the batches.
         name: Of this evaluation.
         quality: Where to put the metrics for the reports of other evaluations, by `name`.
-        gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, as in training.
+        gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, with other noise for every batch.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LanguageScorer(Scorer):
         self._gates = gates
         self._memory: Tensor | None = None
         self._path: Sequence[int] = ()
+        self._drawn = 0
         self._sums = torch.zeros(0, 2, dtype=torch.float64, device=device)  # of each pass: losses, targets
         self._batches = torch.zeros(2, dtype=torch.float64, device=device)  # perplexities of the batches, their number
 
@@ -78,6 +80,9 @@ class LanguageScorer(Scorer):
             if self._gates == "sampled":
                 generator = torch.Generator().manual_seed(_PATH_SEED + batch["path"])
                 self._path = sample_path(self._model.gates.detach().float().cpu(), generator)
+        if self._gates == "noisy":
+            self._drawn += 1
+            self._model.draw_noise(self._drawn, _OF_A_BATCH)
         chosen = {} if self._gates is None else {"gates": self._path if self._gates == "sampled" else self._gates}
         return {"memory": self._memory, "context": self._context, **chosen}
 

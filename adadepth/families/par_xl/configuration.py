@@ -46,6 +46,7 @@ class ParXLConfig(FamilyConfig, settings=ParXLSettings):
         share_position_bias: One pair of biases u, v for all blocks (Dai et al. 2019), or a pair for each.
         projection_bias: Biases in the five projections of attention: queries, keys, values, positions, output.
         layer_norm_eps: Epsilon of every layer norm.
+        initializer: Initial weights: `normal`, or `glorot` (Glorot & Bengio 2010; Keras' defaults for every kind).
         initializer_range: Standard deviation of the normal initialisation.
         tau_start: Temperature of the gates at the first update, > 0.
         tau_end: At the last one, > 0.

@@ -9,6 +9,7 @@ from adadepth.declaration import BELOW_ONE, POSITIVE, at_least, setting
 AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])
 OutputActivation = StrEnum("OutputActivation", ["none", "relu"])
 BranchNorm = StrEnum("BranchNorm", ["per_branch", "paper"])
+Initializer = StrEnum("Initializer", ["normal", "glorot"])
 
 
 @dataclass
@@ -51,5 +52,8 @@ class ParXLSettings(ModelConfig):
     share_position_bias: bool = setting(True, "u and v are the same in all blocks (Transformer-XL)", shape=True)
     projection_bias: bool = setting(False, "biases in attention's projections", shape=True)
     layer_norm_eps: float = setting(1e-5, "added to the variance", POSITIVE)
-    initializer_range: float = setting(0.02, "standard deviation of the initial weights", POSITIVE)
+    initializer: Initializer = setting(
+        Initializer.normal, "initial weights: normal with initializer_range; glorot: the original's, by their shapes"
+    )
+    initializer_range: float = setting(0.02, "standard deviation of normal initial weights", POSITIVE)
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
