@@ -17,6 +17,7 @@ from adadepth.evaluation.scorer import EvaluationReport, Scorer
 from adadepth.halting.gates import sample_path
 
 _PATH_SEED = 0x9A7  # of the sampled paths: the same in every evaluation whose gates are the same
+_OF_A_BATCH = 1  # in the key of a batch's noise; that of an update has its number alone
 _LONGEST_LOSS = 700.0  # exp of more does not fit a float
 
 
@@ -46,7 +47,7 @@ class LanguageScorer(Scorer):
         device: Of the batches.
         name: Of this evaluation.
         qualities: Where to put the metrics for the reports of other evaluations, by `name`.
-        gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, as in training.
+        gates: Of a supernet: `soft`, `argmax`, `sampled` (a path a pass), or `noisy`, with other noise for every batch.
     """
 
     model: Any
@@ -60,6 +61,7 @@ class LanguageScorer(Scorer):
     def __post_init__(self) -> None:
         self._memory: Tensor | None = None
         self._path: Sequence[int] = ()
+        self._drawn = 0
         empty = torch.zeros(0, 2, dtype=torch.float64, device=self.device)
         self._sums = empty  # of each pass: losses, targets
         self._batches = empty.new_zeros(2)  # perplexities of the batches, their number
@@ -72,6 +74,9 @@ class LanguageScorer(Scorer):
             if self.gates == "sampled":
                 generator = torch.Generator().manual_seed(_PATH_SEED + batch["path"])
                 self._path = sample_path(self.model.gates.detach().float().cpu(), generator)
+        if self.gates == "noisy":
+            self._drawn += 1
+            self.model.draw_noise(self._drawn, _OF_A_BATCH)
         chosen = {} if self.gates is None else {"gates": self._path if self.gates == "sampled" else self.gates}
         return {"memory": self._memory, "context": self.context, **chosen}
 

@@ -211,6 +211,9 @@ class LearnsGates(Protocol):
     def gate_probabilities(self) -> Tensor:
         """Softmax of the gates, (N, K)."""
 
+    def draw_noise(self, *key: int) -> Tensor:
+        """Set the noise that `noisy` adds to that of these numbers, and return it, (N, K)."""
+
 
 @runtime_checkable
 class SearchesArchitecture(LearnsGates, Protocol):

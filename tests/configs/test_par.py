@@ -74,6 +74,7 @@ def test_the_original_is_the_size_and_recipe_it_published() -> None:
     assert (model.hidden_size, model.num_attention_heads, model.intermediate_size) == (128, 4, 512)
     assert (model.num_hidden_layers, model.memory_length, model.cutoffs, model.proj_factor) == (6, 16, [250, 2500], 4)
     assert (model.attention_scale, model.attention_out_act, model.layer_norm_eps) == ("linear", "relu", 1e-3)
+    assert model.initializer == "glorot"
     assert (model.share_position_bias, model.projection_bias, model.softmax_bias) == (False, True, True)
     assert (trainer.max_steps, trainer.learning_rate, trainer.warmup_steps) == (56_500, 1e-4, 4000)
     assert (trainer.per_device_train_batch_size, config.dataset.sequence_length) == (32, 32)

@@ -159,6 +159,27 @@ def test_a_supernet_is_evaluated_in_three_ways_and_as_the_original_did(tmp_path)
     assert statistics["cost"]["executed_over_full"] > statistics["cost"]["adaptive_over_full"]
 
 
+def test_every_batch_of_a_noisy_evaluation_has_noise_of_its_own(tmp_path):
+    """As the original's did: one draw for all would be the perplexity of one path."""
+    config = stream_config(tmp_path, *TRAINING_ONLY, *JOINT, "search.seed_evaluation=true")
+    trainer = stream_trainer(config, tmp_path / "run")
+    trainer.model.set_step(3, 10)
+    noise_of_update, temperature = trainer.model._noise, trainer.model.temperature
+    drawn = []
+
+    def note(model, args, kwargs):
+        if kwargs.get("gates") == "noisy":
+            drawn.append(model._noise)
+
+    with trainer.model.register_forward_pre_hook(note, with_kwargs=True):
+        trainer.evaluate()
+    assert len(drawn) == len(trainer.data.evaluation)
+    assert len({tuple(noise.flatten().tolist()) for noise in [noise_of_update, *drawn]}) == len(drawn) + 1
+    assert trainer.model.temperature == temperature
+    trainer.model.set_step(3, 10)
+    assert torch.equal(trainer.model._noise, noise_of_update)
+
+
 def test_memory_helps_at_any_length(tmp_path):
     """Evaluation with another memory is another number, and none is the loss of segments by themselves."""
     found = {}

@@ -30,6 +30,7 @@ from adadepth.halting.gates import gate_temperature, gate_weights, gumbel_noise
 from adadepth.halting.trace import DepthTrace, Work
 
 _MODES = ("soft", "argmax", "noisy")
+_EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
 
 
 class ParXLPreTrainedModel(PreTrainedModel):
@@ -56,9 +57,16 @@ class ParXLPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
+        glorot = self.config.initializer == "glorot"
+        if glorot and isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+        if glorot and isinstance(module, nn.Embedding):
+            init.uniform_(module.weight, -_EMBEDDING_BOUND, _EMBEDDING_BOUND)
         for name, parameter in module.named_parameters(recurse=False):
             if name.startswith("position_bias"):
-                init.normal_(parameter, std=self.config.initializer_range)
+                # The original's shape, (1, h, 1, d / h), counts as h inputs and d outputs.
+                fans = self.config.num_attention_heads + self.config.hidden_size
+                init.normal_(parameter, std=(2.0 / fans) ** 0.5 if glorot else self.config.initializer_range)
         if isinstance(module, ParXLSupernet):
             init.zeros_(module.gates)
 
@@ -196,11 +204,16 @@ class ParXLSupernet(ParXLPreTrainedModel):
         """Set the temperature of update `step` of `total`, and draw its noise and its path."""
         config = self.config
         self.temperature = gate_temperature(step, total, config.tau_start, config.tau_end, config.tau_schedule)
-        seed = int(np.random.SeedSequence((config.gate_seed, step)).generate_state(1)[0])
-        noise = gumbel_noise(self.gates.shape, torch.Generator().manual_seed(seed))
+        noise = self.draw_noise(step)
         if config.gate_path == "sampled":
             self._path = (self.gates.detach().float().cpu() + noise).argmax(dim=-1).tolist()
+
+    def draw_noise(self, *key: int) -> Tensor:
+        """Set the noise to that of `gate_seed` and these numbers, and return it, (N, 3), on the CPU."""
+        seed = int(np.random.SeedSequence((self.config.gate_seed, *key)).generate_state(1)[0])
+        noise = gumbel_noise(self.gates.shape, torch.Generator().manual_seed(seed))
         self._noise = noise.to(self.gates.device)
+        return noise
 
     def gate_probabilities(self) -> Tensor:
         """softmax(a), float32, (N, 3)."""

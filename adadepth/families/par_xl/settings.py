@@ -18,6 +18,7 @@ from adadepth.declaration import BELOW_ONE, POSITIVE, at_least, same_as, setting
 AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])
 OutputActivation = StrEnum("OutputActivation", ["none", "relu"])
 BranchNorm = StrEnum("BranchNorm", ["per_branch", "paper"])
+Initializer = StrEnum("Initializer", ["normal", "glorot"])
 
 
 @dataclass
@@ -79,7 +80,11 @@ class ParXLSettings(ModelConfig):
         more="In all five: queries, keys, values, positions, output.",
     )  # fmt: skip
     layer_norm_eps: float = setting(1e-5, "added to the variance of every layer norm", POSITIVE)
-    initializer_range: float = setting(0.02, "standard deviation of the initial weights", POSITIVE)
+    initializer: Initializer = setting(
+        Initializer.normal, "initial weights: normal with initializer_range; glorot: the original's, by their shapes",
+        more="Glorot & Bengio 2010; Keras' defaults for every kind of weight.",
+    )  # fmt: skip
+    initializer_range: float = setting(0.02, "standard deviation of normal initial weights", POSITIVE)
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
 
 

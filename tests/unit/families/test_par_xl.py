@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -26,6 +28,24 @@ def test_has_the_originals_size():
     config = ParXLConfig(cutoffs=[250, 2500], **ORIGINAL)
     # The original's 3,023,682 include a temperature for each of the six blocks.
     assert sum(weight.numel() for weight in ParXLSupernet(config).parameters()) == 3_023_682 - 6
+
+
+def test_glorot_weights_are_as_wide_as_their_shapes_say():
+    torch.manual_seed(0)
+    original = ORIGINAL | {"vocab_size": 5000, "cutoffs": [250, 2500], "num_hidden_layers": 1}
+    model = ParXLSupernet(ParXLConfig(initializer="glorot", **original))
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    assert len(linears) == 4 + 2 + 1 + 1 + 2 * 2, "attention, feed-forward, words, tails' entries, tails"
+    for name, linear in linears.items():
+        bound = math.sqrt(6 / sum(linear.weight.shape))
+        assert bound * 0.97 < linear.weight.abs().max() <= bound, name
+        assert linear.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1), name
+        assert not linear.bias.any(), name
+    words = model.get_input_embeddings().tables[0].weight
+    assert 0.0499 < words.abs().max() <= 0.05
+    attention = model.model.blocks[0].attention
+    biases = torch.stack([attention.position_bias_u, attention.position_bias_v])
+    assert biases.std().item() == pytest.approx(math.sqrt(2 / (4 + 128)), rel=0.15)
 
 
 @pytest.mark.parametrize("changes", [{}, ORIGINAL, {"branch_norm": "paper"}, {"cutoffs": [9, 30]}])
