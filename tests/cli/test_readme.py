@@ -2,8 +2,10 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from adadepth import tasks
 from adadepth.run import main
 from tests.configs.support import GLUE
+from tests.figures_support import leave_undrawn
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 
@@ -40,6 +43,22 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     main()
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Where a root was run: what the commands that go on from the latest run find."""
+
+    @cache
+    def run(root):
+        folder = tmp_path_factory.mktemp(root)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            leave_undrawn(patch)
+            invoke(patch, "--config-name", root, "debug=default")
+        return folder
+
+    return run
+
+
 def test_the_readme_has_commands():
     assert len(RUNS) >= 10
     assert commands("torchrun")
@@ -47,7 +66,7 @@ def test_the_readme_has_commands():
 
 
 @pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
-def test_run(arguments, tmp_path, monkeypatch, capsys):
+def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     monkeypatch.chdir(tmp_path)
     if "--help" in arguments:
         with pytest.raises(SystemExit) as end:
@@ -71,13 +90,12 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
-    kind = {"ponder": "finetune", "adalayers": "finetune", "par": "search"}.get(arguments[1].split("_")[0], "default")
-    of_roots = {"par_network": "stream", "act_maze": "finetune"}
-    debug = f"debug={of_roots.get(arguments[1], kind)}"
+    if len(arguments) > 2:  # a root alone draws its figures
+        leave_undrawn(monkeypatch)
     if any("latest" in argument for argument in arguments):
-        invoke(monkeypatch, *arguments[:2], debug)
+        shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
     capsys.readouterr()
-    invoke(monkeypatch, *arguments, debug)
+    invoke(monkeypatch, *arguments, "debug=default")
     *_, line = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
 
@@ -125,6 +143,7 @@ def test_links_lead_somewhere():
 def test_two_precisions_in_one_process(tmp_path, monkeypatch):
     """A second job of another precision in the same process, each with a folder and a W&B run of its own."""
     monkeypatch.chdir(tmp_path)
+    leave_undrawn(monkeypatch)
     invoke(
         monkeypatch, "--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32"
     )
