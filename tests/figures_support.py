@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ from adadepth.analysis.render import plots
 from adadepth.analysis.render.figure import Figure, Panel
 
 
-def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def undrawn() -> Iterator[None]:
     """Write one point where a run would draw a figure, a film or a frame of it."""
-    patch.setattr(plots, "save", _save)
-    patch.setattr(plots, "save_film", _save_film)
-    patch.setattr(plots, "save_frame", _save_film)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "save", _save)
+        patch.setattr(plots, "save_film", _save_film)
+        patch.setattr(plots, "save_frame", _save_film)
+        yield
 
 
 def _save(figure: Figure, folder: Path) -> list[Path]:

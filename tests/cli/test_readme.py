@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from adadepth import tasks
 from adadepth.run import main
 from tests.configs.support import GLUE
-from tests.figures_support import leave_undrawn
+from tests.figures_support import undrawn
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 
@@ -50,9 +51,8 @@ def trained(tmp_path_factory):
     @cache
     def run(root):
         folder = tmp_path_factory.mktemp(root)
-        with pytest.MonkeyPatch.context() as patch:
+        with undrawn(), pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            leave_undrawn(patch)
             invoke(patch, "--config-name", root, "debug=default")
         return folder
 
@@ -90,12 +90,12 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
-    if len(arguments) > 2:  # a root alone draws its figures
-        leave_undrawn(monkeypatch)
     if any("latest" in argument for argument in arguments):
         shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
     capsys.readouterr()
-    invoke(monkeypatch, *arguments, "debug=default")
+    # A root alone draws its figures, and an evaluation those that only it has.
+    with nullcontext() if len(arguments) == 2 or "mode=evaluate" in arguments else undrawn():
+        invoke(monkeypatch, *arguments, "debug=default")
     *_, line = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
 
@@ -143,9 +143,8 @@ def test_links_lead_somewhere():
 def test_two_precisions_in_one_process(tmp_path, monkeypatch):
     """A second job of another precision in the same process, each with a folder and a W&B run of its own."""
     monkeypatch.chdir(tmp_path)
-    leave_undrawn(monkeypatch)
-    invoke(
-        monkeypatch, "--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32"
-    )
+    given = ("--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32")
+    with undrawn():
+        invoke(monkeypatch, *given)
     assert len([*tmp_path.glob("outputs/act_tiny/*/run.json")]) == 2
     assert len([*tmp_path.glob("outputs/act_tiny/*/wandb/offline-run-*")]) == 2

@@ -10,7 +10,7 @@ import pytest
 from adadepth import tasks
 from adadepth.training import speed
 from tests.configs.support import configured
-from tests.figures_support import leave_undrawn
+from tests.figures_support import undrawn
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +19,7 @@ def _undrawn() -> Iterator[None]:
 
     The README's runs, in tests/cli, draw those of every family.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        leave_undrawn(patch)
+    with undrawn(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(speed, "_SECONDS", 0.0)  # executions are compared on one batch
         yield
 
@@ -29,8 +28,7 @@ def _undrawn() -> Iterator[None]:
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the first family with its tokenizer, as its own training would leave it."""
     folder = tmp_path_factory.mktemp("pretrained")
-    with pytest.MonkeyPatch.context() as patch:
-        leave_undrawn(patch)
+    with undrawn():
         tasks.run(
             configured(
                 "act_tiny", "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true",
