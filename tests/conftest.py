@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import random
@@ -84,6 +85,12 @@ def pytest_configure(config: pytest.Config) -> None:
     _block_network(patch)
     config.add_cleanup(patch.undo)
     config.add_cleanup(_SCRATCH.cleanup)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of later garbage collections: trainers ask for a whole one in every run."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,8 +2,11 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from adadepth import tasks
 from adadepth.run import main
 from tests.configs.support import GLUE
+from tests.figures_support import undrawn
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 
@@ -41,6 +45,21 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     main()
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Where a root was run: what the commands that go on from the latest run find."""
+
+    @cache
+    def run(root):
+        folder = tmp_path_factory.mktemp(root)
+        with undrawn(), pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            invoke(patch, "--config-name", root, "debug=default")
+        return folder
+
+    return run
+
+
 def test_the_readme_has_commands():
     assert len(RUNS) >= 10
     assert commands("torchrun")
@@ -48,7 +67,7 @@ def test_the_readme_has_commands():
 
 
 @pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
-def test_run(arguments, tmp_path, monkeypatch, capsys):
+def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     monkeypatch.chdir(tmp_path)
     if "--help" in arguments:
         with pytest.raises(SystemExit) as end:
@@ -74,9 +93,11 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
     if any("latest" in argument for argument in arguments):
-        invoke(monkeypatch, *arguments[:2], "debug=default")
+        shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
     capsys.readouterr()
-    invoke(monkeypatch, *arguments, "debug=default")
+    # A root alone draws its figures, and an evaluation those that only it has.
+    with nullcontext() if len(arguments) == 2 or "mode=evaluate" in arguments else undrawn():
+        invoke(monkeypatch, *arguments, "debug=default")
     *_, line = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
 
@@ -124,8 +145,8 @@ def test_links_lead_somewhere():
 def test_two_precisions_in_one_process(tmp_path, monkeypatch):
     """A second job of another precision in the same process, each with a folder and a W&B run of its own."""
     monkeypatch.chdir(tmp_path)
-    invoke(
-        monkeypatch, "--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32"
-    )
+    given = ("--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32")
+    with undrawn():
+        invoke(monkeypatch, *given)
     assert len([*tmp_path.glob("outputs/act_tiny/*/run.json")]) == 2
     assert len([*tmp_path.glob("outputs/act_tiny/*/wandb/offline-run-*")]) == 2

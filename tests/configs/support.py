@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
 
-from adadepth.composition import register_schema
+from adadepth.composition import model_schemas, register_schema
 from adadepth.config import ExperimentConfig
 from adadepth.validation import checked
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROOTS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 OPTIONS = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yaml") if path.parent.name != "hydra")
+GROUPS = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 BASELINES = sorted(path.stem for path in CONFIGS.glob("baseline/*.yaml"))
 # Which root takes an option of its own task; any other option belongs to the pretraining root.
@@ -81,9 +85,34 @@ def home(group: str, option: str) -> str:
 
 
 def composed(root: str, *overrides: str) -> DictConfig:
-    register_schema()
+    """Compose a choice of options once a session, and set the values on a copy, with the call by which Hydra does."""
+    values = [override for override in overrides if _is_value(override)]
+    choices = tuple(override for override in overrides if override not in values)
+    config = copy.deepcopy(_chosen(root, choices, tuple(model_schemas().items())))
+    for override in OverridesParser.create().parse_overrides(values):
+        assert not override.is_sweep_override(), override.input_line
+        OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        config.hydra.overrides.task.append(override.input_line)
+    return config
+
+
+def _is_value(override: str) -> bool:
+    """Whether a plain `key=value`: neither an option of a group nor a change of what keys there are."""
+    key = override.partition("=")[0]
+    return key.replace(".", "").isidentifier() and not key.startswith("hydra") and key not in GROUPS
+
+
+@cache
+def _chosen(root: str, choices: tuple[str, ...], schemas: tuple[tuple[str, type], ...]) -> DictConfig:
+    """A root with the options chosen, composed anew when the families and so their schemas are others."""
+    _register(schemas)
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose(root, overrides=list(overrides), return_hydra_config=True)
+        return compose(root, overrides=list(choices), return_hydra_config=True)
+
+
+@cache
+def _register(schemas: tuple[tuple[str, type], ...]) -> None:
+    register_schema()
 
 
 def configured(root: str = "act_tiny", *overrides: str) -> ExperimentConfig:

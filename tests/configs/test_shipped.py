@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import open_dict
 
+from adadepth.composition import register_schema
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
 from adadepth.results import result_hash, result_settings
-from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, configured, home
+from adadepth.validation import checked
+from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
@@ -16,6 +20,22 @@ NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "tabl
 def test_the_shipped_configs_are_found() -> None:
     assert {"act_tiny", "act_base", "ponder_tiny", "ponder_parity", "act_cola", "ponder_rte"} <= set(ROOTS)
     assert ("model", "albert_act_mini") in OPTIONS
+
+
+@pytest.mark.parametrize(("root", "overrides"), [
+    ("act_tiny", ["seed=3", "trainer.learning_rate=1e-4", "name=other", "dataset.path=[a.txt,b.txt]"]),
+    ("par_tiny", ["model.cutoffs=[9]", "debug=default", "tokenizer.vocab_size=null", "search.shapes=[[8,8,2]]"]),
+    ("act_tiny", ["trainer.deepspeed={zero_optimization: {stage: 2}}", "trainer=albert_phase2", "+trainer.foo=1"]),
+], ids=str)  # fmt: skip
+def test_what_these_tests_compose_is_what_hydra_composes(root: str, overrides: list[str]) -> None:
+    register_schema()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        whole = compose(root, overrides=overrides)
+    found = composed(root, *overrides)
+    given = set(found.hydra.overrides.task)
+    with open_dict(found):
+        del found["hydra"]
+    assert (found, given) == (whole, set(overrides))
 
 
 @pytest.mark.parametrize("root", ROOTS)
@@ -30,13 +50,18 @@ def test_every_option_composes(group: str, option: str) -> None:
     configured(home(group, option), f"{group}={option}", *NEEDS.get((group, option), []))
 
 
-@pytest.mark.parametrize("option", ["logger=wandb", "trainer=finetune_lamb", "model=albert_mini", "sweep=glue"])
+@pytest.mark.parametrize("family", ["ponder", "act"])
 @pytest.mark.parametrize("task", GLUE)
-def test_every_glue_root_takes_every_family(task: str, option: str) -> None:
-    for family in ("ponder", "act"):
-        config = configured(f"{family}_{task}", option)
-        assert config.dataset.name == task
-        assert config.trainer.metric_for_best_model == "eval_score"
+def test_every_glue_root_takes_every_family(task: str, family: str) -> None:
+    """All at once: they are options of different groups, and none sets what another sets."""
+    options = ("logger=wandb", "trainer=finetune_lamb", "model=albert_mini", "sweep=glue")
+    found = composed(f"{family}_{task}", *options)
+    config = checked(found)
+    assert config.dataset.name == task
+    assert config.trainer.metric_for_best_model == "eval_score"
+    for option in options:
+        group, _, name = option.partition("=")
+        assert found.hydra.runtime.choices[group] == name
 
 
 @pytest.mark.parametrize(("task", "metrics"), [

@@ -29,22 +29,6 @@ SMALL = (
 SENTENCE = "the cat sat on a mat and then it slept for some hours in the warm sun while birds sang"
 
 
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    """A checkpoint of the first family with its tokenizer, as its own training would leave it."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    config = configured(
-        "act_tiny",
-        "debug=default",
-        f"output_dir={folder}",
-        "trainer.disable_tqdm=true",
-        "trainer.halting_statistics=false",
-    )
-    tasks.run(config)
-    (model,) = folder.glob("act_tiny/*/model")
-    return model
-
-
 def write_table(folder, config):
     """Files in the columns of a task: enough rows to train, evaluate and submit."""
     folder.mkdir()

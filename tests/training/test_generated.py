@@ -87,18 +87,6 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pretrained")
-    config = configured(
-        "act_tiny", "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true",
-        "trainer.halting_statistics=false",
-    )  # fmt: skip
-    tasks.run(config)
-    (model,) = folder.glob("act_tiny/*/model")
-    return model
-
-
 def tagger_of(directory: Path) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForTokenClassification.from_pretrained(directory / "model")
     return model

@@ -47,27 +47,37 @@ def test_resume_is_bit_exact_mid_epoch_and_at_its_end(tmp_path, workers, accumul
         assert whole.lr_scheduler.state_dict()["last_epoch"] == resumed.lr_scheduler.state_dict()["last_epoch"]
 
 
+HELD = (
+    f"trainer.max_steps={STEPS}",
+    "trainer.save_strategy=steps",
+    "trainer.save_steps=3",
+    "trainer.save_total_limit=null",
+    "trainer.per_device_train_batch_size=4",
+    "trainer.logging_steps=1",
+    "model.act_penalty=0",
+    "model.state_rule=graves",
+    "budget.target=2",
+    "budget.grow=0.3",
+    "budget.hold=0.1",
+    "budget.ramp=0.3",
+)
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    """A whole run under a budget, and the folder of its checkpoints."""
+    folder = tmp_path_factory.mktemp("held")
+    trainer = tiny_trainer(folder, *HELD)
+    trainer.train()
+    return trainer, folder
+
+
 @pytest.mark.parametrize("at", [3, 6, 9], ids=["grows", "falls", "stays"])
-def test_a_budget_goes_on_bit_for_bit(tmp_path, at):
+def test_a_budget_goes_on_bit_for_bit(tmp_path, at, held):
     """Killed while depth grows, in the ramp and after it: weights, price and depth are those of the whole run."""
-    overrides = (
-        f"trainer.max_steps={STEPS}",
-        "trainer.save_strategy=steps",
-        "trainer.save_steps=3",
-        "trainer.save_total_limit=null",
-        "trainer.per_device_train_batch_size=4",
-        "trainer.logging_steps=1",
-        "model.act_penalty=0",
-        "model.state_rule=graves",
-        "budget.target=2",
-        "budget.grow=0.3",
-        "budget.hold=0.1",
-        "budget.ramp=0.3",
-    )
-    whole = tiny_trainer(tmp_path, *overrides)
-    whole.train()
-    resumed = tiny_trainer(tmp_path / "resumed", *overrides)
-    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+    whole, folder = held
+    resumed = tiny_trainer(tmp_path, *HELD)
+    resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{at}"))
     for name, value in parameters(whole).items():
         assert torch.equal(value, parameters(resumed)[name]), name
     assert (

@@ -13,6 +13,7 @@ from adadepth.errors import UserError
 from adadepth.training.callbacks import StopCallback
 from adadepth.training.checkpoints import complete_checkpoints
 from tests.configs.support import configured
+from tests.figures_support import undrawn
 from tests.training.support import tiny_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,20 +78,30 @@ def test_early_stopping(tmp_path):
     assert json.loads((directory / "run.json").read_text())["best_checkpoint"] == "checkpoint-1"
 
 
+# Nothing is evaluated, to compare training alone; the steps are few enough to catch and many enough to hit.
+SIXTY_STEPS = (
+    "debug=default", "trainer.disable_tqdm=true", "trainer.max_steps=60", "trainer.eval_strategy=no",
+    "trainer.load_best_model_at_end=false", "trainer.save_strategy=steps", "trainer.save_steps=60",
+    "trainer.eval_on_start=false",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The folder of a run that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    with undrawn():
+        tasks.run(configured("act_tiny", *SIXTY_STEPS, f"output_dir={folder}"))
+    (directory,) = folder.glob("act_tiny/*")
+    return directory
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number):
-    """A killed and resumed command leaves the weights of one that was left alone."""
-    # The penalty keeps evaluation out of the comparison; the steps are few enough to catch and many enough to hit.
-    command = [
-        sys.executable, "adadepth/run.py", "--config-name", "act_tiny", "debug=default", "trainer.disable_tqdm=true",
-        "trainer.max_steps=60", "trainer.eval_strategy=no", "trainer.load_best_model_at_end=false",
-        "trainer.save_strategy=steps", "trainer.save_steps=60", "trainer.eval_on_start=false",
-    ]  # fmt: skip
-    whole, stopped = (f"output_dir={tmp_path / name}" for name in ("whole", "stopped"))
-    subprocess.run([*command, whole], cwd=ROOT, check=True, capture_output=True, timeout=120)
-    process = subprocess.Popen(
-        [*command, stopped], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number, reference):
+    """A killed command, resumed by another process, leaves the weights of one that was left alone."""
+    given = (*SIXTY_STEPS, f"output_dir={tmp_path}")
+    command = [sys.executable, "adadepth/run.py", "--config-name", "act_tiny", *given]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = []
     for line in process.stdout:
         lines.append(line)
@@ -100,12 +111,11 @@ def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number):
     lines += process.stdout.readlines()
     assert process.wait(60) == 128 + number, "".join(lines)
     assert f"interrupted by {number.name}" in "".join(lines)
-    (directory,) = (tmp_path / "stopped").glob("act_tiny/*")
+    (directory,) = tmp_path.glob("act_tiny/*")
     assert json.loads((directory / "run.json").read_text())["status"] == "interrupted"
     assert (directory / "report.html").is_file()
-    subprocess.run([*command, stopped, "resume=latest"], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    tasks.run(configured("act_tiny", *given, "resume=latest"))
     assert json.loads((directory / "run.json").read_text())["status"] == "finished"
-    (reference,) = (tmp_path / "whole").glob("act_tiny/*")
     for name in ("model/model.safetensors",):
         assert (directory / name).read_bytes() == (reference / name).read_bytes()
     assert _losses(directory) == _losses(reference)
