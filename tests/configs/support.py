@@ -27,7 +27,7 @@ HOMES = {
         "albert_act_pretrained", "pabee_pretrained", "palbert_pretrained", "pondernet_pretrained",
     )},
     **{("dataset", name): "ponder_tiny" for name in (*GLUE, "table", "bigram_shift", "parity")},
-    **{("trainer", name): "ponder_tiny" for name in ("finetune", "finetune_lamb", "scratch", "halting")},
+    **{("trainer", name): "ponder_tiny" for name in ("finetune", "finetune_lamb", "palbert", "scratch", "halting")},
     ("tokenizer", "pretrained"): "ponder_tiny",
     ("sweep", "glue"): "ponder_tiny",
     ("model", "ponder_albert_hops"): "ponder_hops", ("trainer", "ponder_hops"): "ponder_hops",
