@@ -8,6 +8,7 @@ what a report shows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,12 +31,22 @@ class Evaluation:
         scorer: The task's.
         device: Of the batches.
         wants_statistics: Whether there is to be a report.
+        wants_rows: Whether it holds the predictions of all examples.
     """
 
-    def __init__(self, model: DepthModel, scorer: Scorer, device: torch.device, *, wants_statistics: bool) -> None:
+    def __init__(
+        self,
+        model: DepthModel,
+        scorer: Scorer,
+        device: torch.device,
+        *,
+        wants_statistics: bool,
+        wants_rows: bool = False,
+    ) -> None:
         self.model = model
         self.scorer = OneDepth(scorer, model) if model.depth_unit == "task" else scorer
         self.wants_statistics = wants_statistics
+        self.wants_rows = wants_rows
         self._losses = LossSums()
         self._statistics = statistics_of(model, self.scorer.classes, self.scorer.difficulties, device)
         self._seeded = seeded_exits(model)
@@ -65,4 +76,7 @@ class Evaluation:
 
     def report(self) -> EvaluationReport | None:
         """Statistics of depth and the scorer's part, if they were wanted."""
-        return self.scorer.report(self._statistics.summary()) if self.wants_statistics else None
+        if not self.wants_statistics:
+            return None
+        report = self.scorer.report(self._statistics.summary())
+        return replace(report, rows=self.scorer.rows()) if self.wants_rows else report

@@ -36,6 +36,10 @@ class OneDepth(Scorer):
         """The scorer's."""
         return self._scorer.metrics(losses)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The scorer's."""
+        return self._scorer.rows()
+
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """The distribution over layers, what the head adds to the base, and where the states came from."""
         if "layers" in statistics and isinstance(self._model, MixesLayers):

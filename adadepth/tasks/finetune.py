@@ -123,11 +123,12 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
         if data.problem == "multiple_choice":
             return ChoiceScorer(data)
         if data.problem == "tagging":
-            return TaggingScorer(model, data, classes[name], examples.gold)
+            return TaggingScorer(model, data, classes[name], examples.gold, wants_rows=config.predictions)
         return SequenceScorer(model, data, classes[name])
 
     def start(name: str) -> Evaluation:
-        return Evaluation(model, scorer(name), args.device, wants_statistics=config.trainer.halting_statistics)
+        wanted = config.trainer.halting_statistics
+        return Evaluation(model, scorer(name), args.device, wants_statistics=wanted, wants_rows=config.predictions)
 
     return Parts(data, data.evaluation, start, model)
 
