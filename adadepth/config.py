@@ -176,8 +176,11 @@ class LabelledConfig(TableConfig):
     text_columns: list[str] = setting(["sentence"], "one, or two for pairs")
     label_column: str = setting("label", "a class number, a class name, or a value")
     problem: Problem = setting(Problem.classification, "of classes, or of one value")
-    test_splits: list[str] = setting(["test"], "without labels, for submission; may be absent")
-    submission: list[str] = setting([], "GLUE's file names, one a test split")
+    test_splits: list[str] = setting(["test"], "without labels, for submission; may be absent", neutral=True)
+    test_hub: dict[str, Any] = setting(
+        {}, "hub: test splits that are data sets of their own there, {SPLIT: {path, name, split}}", neutral=True
+    )
+    submission: list[str] = setting([], "GLUE's file names, one a test split", neutral=True)
 
 
 @dataclass

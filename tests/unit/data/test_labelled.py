@@ -72,6 +72,20 @@ def test_every_source_gives_the_same_examples(tmp_path: Path, data: LabelledData
     assert found.labels == data.labels == ("0", "1")
 
 
+def test_a_test_split_may_be_a_data_set_of_its_own(tmp_path: Path) -> None:
+    write_splits(tmp_path / "in", "jsonl", train=rows_of_pairs(40), validation=rows_of_pairs(10, 40))
+    write_splits(tmp_path / "ax", "jsonl", test=rows_of_pairs(4, 60))
+    dataset = config(None, tmp_path / "cache")
+    dataset.source, dataset.hub, dataset.test_splits = Source.hub, HubTable(str(tmp_path / "in")), ["test", "ax"]
+    dataset.test_hub = {"ax": {"path": str(tmp_path / "ax"), "name": None, "split": "test"}}
+    found = load(dataset).test["ax"]
+    assert len(found) == 4
+    assert "label" not in found[0]
+    dataset.test_hub["ax"]["split"] = "tset"
+    with pytest.raises(DataError, match=r"dataset.test_hub.ax.split=tset: the data set has only test"):
+        load(dataset)
+
+
 def test_delimited_files_keep_what_looks_like_a_number_or_nothing(tmp_path: Path) -> None:
     rows = [{"premise": text, "hypothesis": "x", "label": n % 2} for n, text in enumerate(["NA", "1e5", "", "null"])]
     for suffix in ("csv", "tsv"):
