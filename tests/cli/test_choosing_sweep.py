@@ -189,3 +189,34 @@ def test_what_cannot_be_chosen_from_fails_before_anything_runs(
     result = command(*SWEEP, *overrides)
     assert (result.status, jobs, list(tmp_path.iterdir())) == (2, [], [])
     assert re.fullmatch(rf"error: [^\n]*{re.escape(message)}[^\n]*\n", result.err), result.err
+
+
+@pytest.mark.slow
+def test_a_small_sweep_from_the_data_to_the_submission(command: Callable[..., Result], tmp_path: Path) -> None:
+    """The real thing: two cells of two seeds; what is evaluated at the end scores what it scored in training."""
+    table = tmp_path / "table"
+    table.mkdir()
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "slept"]
+    for split, rows in (("train", 24), ("validation", 12), ("test", 5)):
+        texts = [" ".join(words[row % 5 :][:4]) for row in range(rows)]
+        lines = [json.dumps({"sentence": text, "label": row % 2}) for row, text in enumerate(texts)]
+        (table / f"{split}.jsonl").write_text("\n".join(lines))
+    result = command(
+        *SWEEP, "model=albert_mini", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=2",
+        "model.num_attention_heads=2", "model.intermediate_size=64", "model.max_position_embeddings=32",
+        "dataset.sequence_length=16", "tokenizer.path=null", "tokenizer.vocab_size=60", "dataset.source=local",
+        f"dataset.path={table}", "dataset.metrics=[accuracy]", "trainer.num_train_epochs=2", "trainer.warmup_steps=0",
+        "trainer.learning_rate=1e-3,1e-2", "predictions=true",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    chosen = json.loads((FOLDER / "choice.json").read_text())["chosen"]
+    evaluation = FOLDER / chosen["evaluation"]
+    metrics = json.loads((evaluation / "run.json").read_text())["final_metrics"]
+    assert metrics["eval/score"] == pytest.approx(chosen["score"])
+    rows = [json.loads(line) for line in (evaluation / "predictions" / "validation.jsonl").read_text().splitlines()]
+    assert sum(row["label"] == row["prediction"] for row in rows) / 12 == pytest.approx(chosen["score"])
+    header, *lines = (FOLDER / "submission" / "CoLA.tsv").read_text().splitlines()
+    assert header == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines] == ["0", "1", "2", "3", "4"]
+    assert {line.split("\t")[1] for line in lines} <= {"0", "1"}
+    assert checkpoints(FOLDER) == [Path(chosen["checkpoint"]).name]

@@ -20,6 +20,7 @@ from adadepth.data.generated.blocks import symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS
 from adadepth.data.labelled import load as labelled
 from adadepth.data.text.layout import Layout, cut_longest
+from adadepth.errors import DataError
 from tests.configs.support import GLUE, configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table

@@ -48,7 +48,7 @@ SERVER = {
     "qnli": {"QNLI": ["entailment", "not_entailment"]},
     "rte": {"RTE": ["entailment", "not_entailment"]},
     "stsb": {"STS-B": ["0.000", "1.000"]},
-    "mnli": dict.fromkeys(["MNLI-m", "MNLI-mm", "AX"], ["entailment", "neutral", "contradiction"]),
+    "mnli": {name: ["entailment", "neutral", "contradiction"] for name in ("MNLI-m", "MNLI-mm", "AX")},
 }
 
 
