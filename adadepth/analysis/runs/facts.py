@@ -69,7 +69,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
 _MODEL_SETTINGS = ("name", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_steps", "cell", "pretrained")
 _HALTING_SETTINGS = (
     "act_epsilon", "act_penalty", "readout_weight", "penalty_reduction", "cap_remainder", "state_rule",
-    "halt_bias_init", "prior", "target_halt_probability", "kl_penalty_factor", "kl_direction", "truncation",
+    "halt_bias_init", "pooling", "prior", "target_halt_probability", "kl_penalty_factor", "kl_direction", "truncation",
     "ce_normalisation", "halting_head", "exit_rule",
 )  # fmt: skip
 _LAYER_SETTINGS = (

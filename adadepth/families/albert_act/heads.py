@@ -16,6 +16,7 @@ from adadepth.families.albert_act.configuration import AlbertActConfig
 from adadepth.families.albert_act.exiting import SIGNALS, exit_rule_of, predict_steps
 from adadepth.families.albert_act.modeling import AlbertActModel, AlbertActPreTrainedModel
 from adadepth.families.albert_act.outputs import AlbertActOutput, HaltingOutput, SpanOutput, TaskOutput
+from adadepth.families.albert_act.pooling import mean_of_tokens, refuse_steps
 from adadepth.families.albert_act.readouts import CLASSES, Read, ran_steps, readout_term, refuse_readouts, slots_of
 from adadepth.families.shared.losses import (
     IGNORED_LABEL,
@@ -33,7 +34,7 @@ from adadepth.halting.exit_rules import ExitRule
 class AlbertActTaskModel(AlbertActPreTrainedModel):
     """An encoder, dropout, and the arithmetic that all task heads share."""
 
-    needs_pooler = True
+    needs_pooler: bool = True
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -102,9 +103,20 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
 
 
 class AlbertActForSequenceClassification(AlbertActTaskModel):
-    """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences."""
+    """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences.
 
-    exit_signals = SIGNALS
+    What is read is the pooled first token, or with `pooling=mean` the mean of the last states of all real tokens.
+    """
+
+    @property
+    def needs_pooler(self) -> bool:
+        """Whether the first token is read; one that nobody reads would have no gradient."""
+        return self.config.pooling == "first"
+
+    @property
+    def exit_signals(self) -> frozenset[str]:
+        """What exit rules can read: a sequence is read on its way at its first token only."""
+        return SIGNALS if self.config.pooling == "first" else frozenset()
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -153,7 +165,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         outputs = self.albert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
         )
-        logits = self.classifier(self.dropout(outputs.pooler_output))
+        logits = self.classifier(self.dropout(self._pooled(outputs)))
         result = TaskOutput(logits=logits, **self.halting_fields(outputs))
         if labels is not None:
             readouts = None
@@ -169,8 +181,18 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         """Multiply-accumulates of one readout: H^2 for the pooler and H C."""
         return self.config.hidden_size * (self.config.hidden_size + label_count(self.config))
 
+    def _pooled(self, outputs: AlbertActOutput) -> Tensor:
+        """What the class is read from, (B, H)."""
+        if self.config.pooling == "first":
+            assert outputs.pooler_output is not None
+            return outputs.pooler_output
+        assert outputs.trace is not None
+        assert outputs.last_hidden_state is not None
+        return mean_of_tokens(outputs.last_hidden_state, outputs.trace.valid)
+
     def _read(self, state: Tensor) -> Tensor:
         """Logits from first tokens, (R, H) to (R, C)."""
+        refuse_steps(self.config)
         return self.classifier(self.dropout(self.albert.pooled(state)))
 
     def _labelled_rows(self, labels: Tensor) -> Tensor:

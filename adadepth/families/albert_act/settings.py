@@ -11,6 +11,7 @@ PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
 HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
 Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
+Pooling = StrEnum("Pooling", ["first", "mean"])
 PositionInit = StrEnum("PositionInit", ["normal", "sinusoidal"])
 
 
@@ -40,3 +41,7 @@ class AlbertActSettings(AlbertSettings):
         PositionInit.normal, "initial position embeddings; sinusoidal: neighbours are alike"
     )
     execution: Execution = setting(Execution.auto, "update all tokens until the last has halted, or running ones only")
+    pooling: Pooling = setting(
+        Pooling.first,
+        "what the class of a sequence is read from: its first token, pooled, or the mean of all real ones",
+    )
