@@ -13,7 +13,7 @@ from torch import Tensor
 
 from adadepth.analysis.exits.records import StepRecords
 
-_DIGITS = 6  # of a probability
+_DIGITS = 6  # of a probability, and of a mean depth
 Row = dict[str, Any]
 
 
@@ -35,7 +35,7 @@ def example_rows(records: StepRecords, labels: Sequence[str]) -> list[Row]:
         records.index.tolist(), records.labels.tolist(), records.logits, records.depth.tolist(), exits, strict=True
     )
     return [
-        {"id": number, **_predicted(label, logits, labels), "updates": updates, "exit_step": step}
+        {"id": number, **_predicted(label, logits, labels), "updates": round(updates, _DIGITS), "exit_step": step}
         for number, label, logits, updates, step in columns
     ]
 

@@ -112,7 +112,7 @@ class QuestionScorer(LabelledScorer):
             "prediction": self.answer(question),
             "score": found.score if math.isfinite(found.score) else None,
             "null_score": found.null,
-            "updates": found.updates / found.tokens,
+            "updates": round(found.updates / found.tokens, 6),
             "exit_step": None,
         }
 

@@ -317,7 +317,7 @@ def test_two_processes_train_and_evaluate_as_one(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (trained,) = (tmp_path / "outputs" / "ponder_tiny").iterdir()
     two = json.loads((trained / "run.json").read_text())["final_metrics"]
-    rows = [json.loads(line) for line in (trained / "predictions" / "held_out.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (trained / "predictions" / "validation.jsonl").read_text().splitlines()]
     assert len({row["id"] for row in rows}) == len(rows) == 9
     assert sum(row["label"] == row["prediction"] for row in rows) / 9 == pytest.approx(two["eval/accuracy"])
     again = configured(
