@@ -125,6 +125,9 @@ class ChoosingSweeper(GridSweeper):
         failures = self._train(grid.missing_jobs(self.cells, grid.finished_runs(self.folder)))
         found = self._chosen(failures)
         if not found["chosen"]:
+            if _is_main():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_grid(self.folder, found)
             raise ConfigError(grid_text(found))
         evaluation = self._evaluate(found["chosen"])
         if _is_main():
