@@ -177,8 +177,11 @@ class LabelledConfig(TableConfig):
     text_columns: list[str] = setting(["sentence"], "one, or two for pairs")
     label_column: str = setting("label", "a class number, a class name, or a value")
     problem: Problem = setting(Problem.classification, "of classes, or of one value")
-    test_splits: list[str] = setting(["test"], "without labels, for submission; may be absent")
-    submission: list[str] = setting([], "GLUE's file names, one a test split")
+    test_splits: list[str] = setting(["test"], "without labels, for submission; may be absent", neutral=True)
+    test_hub: dict[str, Any] = setting(
+        {}, "hub: test splits that are data sets of their own there, {SPLIT: {path, name, split}}", neutral=True
+    )
+    submission: list[str] = setting([], "GLUE's file names, one a test split", neutral=True)
 
 
 @dataclass
@@ -539,6 +542,7 @@ class ExperimentConfig:
     runtime: RuntimeConfig = setting(RuntimeConfig, "speed only")
     seeds: int = setting(1, "runs with as many consecutive seeds; above 1 the metrics are means over them", at_least(1))
     exit_rules: list[str] = setting([], "mode=evaluate: compare these on one checkpoint; [all]")
+    predictions: bool = setting(False, "task=finetune: write what is predicted of every evaluated example")
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
     checkpoint: str | None = setting(
         None, "mode=evaluate: a run directory, one of its checkpoints, `latest`, or a hub id"

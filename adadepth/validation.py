@@ -151,6 +151,8 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield "run: mode=report needs it (a run directory, or `latest`)"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
         yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    if config.predictions and (config.task is not Task.finetune or not config.trainer.halting_statistics):
+        yield "predictions=true: read only with task=finetune and trainer.halting_statistics=true"
     if config.rival_of is not None and family(config.model.name).fixed_depth is None:
         able = one_of(name for name, each in families().items() if each.fixed_depth is not None)
         yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"

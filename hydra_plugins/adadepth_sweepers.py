@@ -1,6 +1,6 @@
-"""Sweepers for Hydra's multirun: a grid, and Optuna's samplers by ask and tell.
+"""Sweepers for Hydra's multirun: a grid, a grid that chooses over seeds and epochs, and Optuna by ask and tell.
 
-Both read Hydra's own syntax (``key=a,b``, ``choice``, ``range``, ``interval``, ``tag(log, ...)``) from
+All read Hydra's own syntax (``key=a,b``, ``choice``, ``range``, ``interval``, ``tag(log, ...)``) from
 ``hydra.sweeper.params`` and the command line, and check every value before the first job runs. Optuna is an optional
 extra, imported only by its sweeper. Hydra discovers this module and instantiates only sweepers that live in the
 namespace ``hydra_plugins``, which is why it is not in ``adadepth``.
@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,11 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from adadepth.analysis.measure.grid import settings_text
+from adadepth.analysis.render.grid_page import grid_text, write_grid
+from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError
+from adadepth.tasks import grid
 from adadepth.validation import checked
 
 if TYPE_CHECKING:
@@ -52,13 +57,12 @@ class GridSweeper(Sweeper):
         given = parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()] + arguments)
         return list({override.get_key_element(): override for override in given}.values())
 
-    def check(self, jobs: Sequence[Sequence[str]]) -> None:
+    def check(self, jobs: Sequence[Sequence[str]]) -> list[ExperimentConfig]:
         """Compose and validate every job; raises before anything has run."""
-        for job in jobs:
-            checked(self.context.config_loader.load_sweep_config(self.base, list(job)))
+        return [checked(self.context.config_loader.load_sweep_config(self.base, list(job))) for job in jobs]
 
-    def sweep(self, arguments: list[str]) -> list[JobReturn]:
-        """Run the grid; the first failure is raised after all jobs have run."""
+    def grid(self, arguments: list[str]) -> tuple[list[list[str]], dict[str, list[str]]]:
+        """The overrides of every job, and of every swept key its assignments."""
         overrides = self.parse(arguments)
         for override in overrides:
             if isinstance(override.value(), IntervalSweep):
@@ -66,12 +70,121 @@ class GridSweeper(Sweeper):
                     f"{override.input_line}: a grid has no intervals; use choice, range or sweep with Optuna"
                 )
         jobs = [list(job) for job in itertools.product(*map(_assignments, overrides))]
+        return jobs, {o.get_key_element(): _assignments(o) for o in overrides if o.is_sweep_override()}
+
+    def sweep(self, arguments: list[str]) -> list[JobReturn]:
+        """Run the grid; the first failure is raised after all jobs have run."""
+        jobs, assignments = self.grid(arguments)
         self.check(jobs)
         returns = list(self.launcher.launch(jobs, initial_job_idx=0))
-        swept = {assignment for o in overrides if o.is_sweep_override() for assignment in _assignments(o)}
+        swept = set(itertools.chain.from_iterable(assignments.values()))
         for job, result in zip(jobs, returns, strict=True):
             log.info("%s -> %s", " ".join(filter(swept.__contains__, job)), result.return_value)
         return returns
+
+
+class ChoosingSweeper(GridSweeper):
+    """Run a grid, choose a place in it by the mean over seeds, evaluate the best seed's checkpoint there, summarise.
+
+    Everything is in one folder; repeating the command runs what is missing. A job that fails is named and left out.
+
+    Args:
+        params: Values of the grid.
+        from_epoch: Epochs from this one on compete.
+        of_dataset: Overrides by the name of the data set, weaker than those of the command line.
+        direction: `maximize` or `minimize` the metric named by `optimise`.
+        folder: Of the runs and of the summary.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Any] | None,
+        from_epoch: int,
+        of_dataset: Mapping[str, Sequence[str]],
+        direction: Any,
+        folder: str,
+    ) -> None:
+        super().__init__(params)
+        self.of_dataset = of_dataset
+        self.from_epoch, self.direction, self.folder = from_epoch, str(direction), Path(folder)
+
+    def parse(self, arguments: list[str]) -> list[Override]:
+        """As in any grid, with what the data set brings."""
+        return super().parse([*self.of_dataset.get(str(self.base.dataset.name), ()), *arguments])
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Run what is missing, choose, predict with what was chosen; returns the summary."""
+        if self.direction not in ("maximize", "minimize"):
+            raise ConfigError(f"hydra.sweeper.direction={self.direction}: must be maximize or minimize")
+        jobs, swept = self.grid(arguments)
+        jobs = [[*job, f"output_dir={self.folder / grid.RUNS}"] for job in jobs]
+        configs = self.check(jobs)
+        for config in configs:
+            grid.check_epochs(config, self.from_epoch)
+        self.metric, self.cells = configs[0].optimise, grid.cells_of(zip(jobs, configs, strict=True), swept)
+        failures = self._train(grid.missing_jobs(self.cells, grid.finished_runs(self.folder)))
+        found = self._chosen(failures)
+        if not found["chosen"]:
+            if _is_main():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_grid(self.folder, found)
+            raise ConfigError(grid_text(found))
+        evaluation = self._evaluate(found["chosen"])
+        if _is_main():
+            self._write(found, evaluation)
+        return found
+
+    def _train(self, jobs: Sequence[tuple[int, list[str]]]) -> dict[int, str]:
+        """Run jobs of the grid; returns why cells failed, by their number."""
+        returns = self.launcher.launch([job for _, job in jobs], initial_job_idx=0) if jobs else []
+        _meet()
+        failures = {}
+        for (number, _), result in zip(jobs, returns, strict=True):
+            if result.status is not JobStatus.COMPLETED:
+                error = result._return_value  # the property would raise it
+                failures[number] = f"{type(error).__name__}: {error}"
+                log.warning("%s failed: %s", settings_text(self.cells[number].settings), failures[number])
+        return failures
+
+    def _chosen(self, failures: Mapping[int, str]) -> dict[str, Any]:
+        """Choose; if the checkpoint was deleted after an earlier choice, which had fewer seeds, train it once more."""
+        found = self._choose(failures)
+        if (chosen := found["chosen"]) and not chosen["checkpoint"].exists():
+            self._train([(chosen["cell"], self.cells[chosen["cell"]].of_seed(chosen["seed"]))])
+            found = self._choose(failures)
+        return found
+
+    def _choose(self, failures: Mapping[int, str]) -> dict[str, Any]:
+        runs, maximize = grid.finished_runs(self.folder), self.direction == "maximize"
+        found = grid.choose(self.cells, runs, failures, self.metric, from_epoch=self.from_epoch, maximize=maximize)
+        return {"name": str(self.base.name), "metric": self.metric, "from_epoch": self.from_epoch, **found}
+
+    def _evaluate(self, chosen: Mapping[str, Any]) -> Path:
+        """Evaluate what was chosen, which predicts the test sets; the folder of that run, new or an earlier one's."""
+        checkpoint, folder = chosen["checkpoint"], self.folder / "chosen" / chosen["run"].name
+        if (done := grid.evaluated(folder, checkpoint)) is None:
+            job = [*self.cells[chosen["cell"]].of_seed(chosen["seed"]), f"output_dir={folder}"]
+            job += ["mode=evaluate", f"checkpoint={checkpoint}"]
+            _ = self.launcher.launch([job], initial_job_idx=0)[0].return_value  # raises what it ended with
+            _meet()
+            done = grid.evaluated(folder, checkpoint)
+        assert done is not None
+        return done
+
+    def _write(self, found: dict[str, Any], evaluation: Path) -> None:
+        """Write and tell the summary; delete the checkpoints that are not needed any more."""
+        chosen = found["chosen"]
+        checkpoint, names = chosen["checkpoint"], grid.take_submissions(evaluation, self.folder)
+        chosen |= {key: str(chosen[key].relative_to(self.folder)) for key in ("run", "checkpoint")}
+        chosen |= {"evaluation": str(evaluation.relative_to(self.folder)), "submissions": names}
+        report = write_grid(self.folder, found)
+        print(f"\n{grid_text(found)}\ncheckpoint: {checkpoint}", flush=True)
+        for name in names:
+            print(f"submission: {self.folder / grid.SUBMISSION / name}", flush=True)
+        print(f"report: {report}", flush=True)
+        runs = grid.finished_runs(self.folder)
+        used = [runs[name] for cell in self.cells for name in cell.hashes.values() if name in runs]
+        grid.delete_checkpoints(used, checkpoint)
 
 
 class OptunaSweeper(GridSweeper):
@@ -113,6 +226,17 @@ class OptunaSweeper(GridSweeper):
         study = create_study(storage=storage, study_name="sweep", direction=self.direction, load_if_exists=True)
         study.sampler = samplers.TPESampler(seed=self.seed + len(study.trials))
         return study
+
+
+def _is_main() -> bool:
+    """Whether this process writes; of several under torchrun the first one does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _meet() -> None:
+    """Wait until all processes of a run have come this far, so that they find the same files."""
+    if (torch := sys.modules.get("torch")) and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
 
 
 def _assignments(override: Override) -> list[str]:
@@ -175,6 +299,14 @@ def _store(name: str, sweeper: type[Sweeper], **options: Any) -> None:
 
 
 _store("grid", GridSweeper)
+_store(
+    "choice",
+    ChoosingSweeper,
+    from_epoch=1,  # earlier ones do not compete
+    of_dataset={},  # overrides by the name of the data set
+    direction="maximize",
+    folder="${output_dir}/${name}/sweep",  # of the runs and the summary; another folder is another grid
+)
 _store(
     "optuna",
     OptunaSweeper,

@@ -124,6 +124,11 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
         yield str(error)
     if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
         yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
+    for split, entry in dataset.test_hub.items():
+        if split not in dataset.test_splits:
+            yield f"dataset.test_hub.{split}: not in dataset.test_splits={dataset.test_splits}"
+        if set(entry) != {"path", "name", "split"}:
+            yield f"dataset.test_hub.{split}: needs path, name and split, has {', '.join(entry)}"
 
 
 def check_tagging(config: ExperimentConfig) -> Iterator[str]:

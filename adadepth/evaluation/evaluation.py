@@ -32,6 +32,7 @@ class Evaluation:
         device: Of the batches.
         wants_statistics: Whether there is to be a report.
         wants_states: Whether it compares the states of consecutive iterations, of a model that shows them.
+        wants_rows: Whether it holds the predictions of all examples.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class Evaluation:
         *,
         wants_statistics: bool,
         wants_states: bool = False,
+        wants_rows: bool = False,
     ) -> None:
         self.model = model
         self.scorer = scorer
         self._reporter = OneDepth(model) if model.depth_unit == "task" else scorer
         self.wants_statistics = wants_statistics
+        self.wants_rows = wants_rows
         self._losses = LossSums()
         self._statistics = statistics_of(model, self._reporter.classes, self._reporter.difficulties, device)
         self._options = seeded_exits(model)
@@ -83,4 +86,7 @@ class Evaluation:
 
     def report(self) -> EvaluationReport | None:
         """Statistics of depth and the scorer's part, if they were wanted."""
-        return self._reporter.report(self._statistics.summary()) if self.wants_statistics else None
+        if not self.wants_statistics:
+            return None
+        report = self._reporter.report(self._statistics.summary())
+        return replace(report, rows=self.scorer.rows()) if self.wants_rows else report

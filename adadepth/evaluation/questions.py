@@ -27,17 +27,23 @@ class Found(NamedTuple):
         first: Its first token in the context.
         last: Its last one.
         null: The lowest score of no answer, the sum of the logits of [CLS].
+        updates: Of all tokens of the windows together.
+        tokens: Their number.
     """
 
     score: float
     first: int
     last: int
     null: float
+    updates: float
+    tokens: float
 
     def joined(self, other: Found) -> Found:
         """What the windows behind both say; of spans with the same score the earlier one counts."""
         best = min(self, other, key=lambda found: (-found.score, found.first))
-        return best._replace(null=min(self.null, other.null))
+        return best._replace(
+            null=min(self.null, other.null), updates=self.updates + other.updates, tokens=self.tokens + other.tokens
+        )
 
 
 class QuestionScorer(LabelledScorer):
@@ -64,11 +70,12 @@ class QuestionScorer(LabelledScorer):
             max_length=self.dataset.max_answer_length,
         )  # fmt: skip
         null = outputs.start_logits[:, 0].float() + outputs.end_logits[:, 0].float()
-        shift = batch["context_shift"]
-        columns = (batch["question"], scores, first + shift, last + shift, null)
+        shift, trace = batch["context_shift"], outputs.trace
+        depths = ((trace.updates * trace.valid).sum(dim=1), trace.valid.sum(dim=1))
+        columns = (batch["question"], scores, first + shift, last + shift, null, *depths)
         table = torch.stack([column.double() for column in columns], dim=1)  # copied to the host at once
-        for question, score, start, end, no_answer in table.cpu().tolist():
-            self._keep(int(question), Found(score, int(start), int(end), no_answer))
+        for question, score, start, end, *others in table.cpu().tolist():
+            self._keep(int(question), Found(score, int(start), int(end), *others))
 
     def _keep(self, question: int, found: Found) -> None:
         self._found[question] = self._found[question].joined(found) if question in self._found else found
@@ -92,6 +99,22 @@ class QuestionScorer(LabelledScorer):
         if not math.isfinite(found.score) or found.null - found.score > threshold:
             return ""
         return self.examples.span_text(question, found.first, found.last)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a question: its answers, the predicted one, and the scores of that and of none."""
+        return [self._row(question, found) for question, found in sorted(self._found.items())]
+
+    def _row(self, question: int, found: Found) -> dict[str, Any]:
+        text = self.examples.text(question)
+        return {
+            "id": text.id,
+            "label": list(text.answers),
+            "prediction": self.answer(question),
+            "score": found.score if math.isfinite(found.score) else None,
+            "null_score": found.null,
+            "updates": round(found.updates / found.tokens, 6),
+            "exit_step": None,
+        }
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
         """Tokens of the question, of the context, and of the answer."""

@@ -18,7 +18,7 @@ class EvaluationReport:
     """What an evaluation found besides its scalar metrics.
 
     `exits` where a model decides a step for every example, `grids` where tokens are cells, `predictions` by an
-    example's id where the task has ids.
+    example's id where the task has ids, `rows` of all examples where they were asked for.
     """
 
     statistics: dict[str, Any]
@@ -26,6 +26,7 @@ class EvaluationReport:
     exits: dict[str, Any] | None = None
     grids: list[dict[str, Any]] = field(default_factory=list)
     predictions: dict[str, str] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,7 @@ class Scorer:
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """The report, around the statistics of the set."""
         return EvaluationReport(statistics)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What was predicted of every example of the set; see `adadepth.evaluation.predictions`."""
+        return []

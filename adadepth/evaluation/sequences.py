@@ -17,6 +17,7 @@ from adadepth.analysis.measure.scoring import example_losses, quality_of, rightn
 from adadepth.analysis.measure.sentences import SentenceSampler
 from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of, like_units
 from adadepth.data import LabelledData
+from adadepth.evaluation.predictions import example_rows
 from adadepth.evaluation.pretraining import special_token_classes
 from adadepth.evaluation.records import merge_processes
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
@@ -67,6 +68,11 @@ class RecordingScorer(LabelledScorer):
         assert records is not None
         assert records.labels is not None, "evaluation sets are labelled"
         return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row an example."""
+        assert self._records is not None
+        return example_rows(self._records, self.data.labels)
 
 
 class SequenceScorer(RecordingScorer):

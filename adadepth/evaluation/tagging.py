@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -12,12 +12,14 @@ from adadepth.analysis.measure.scoring import token_losses
 from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.data import LabelledData
 from adadepth.data.labelled.contract import TaggedExamples
+from adadepth.evaluation.predictions import word_columns, word_row
 from adadepth.evaluation.processes import of_all_processes
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import SequenceScorer
 from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace
 
+Kept = TypeVar("Kept")
 _OUTSIDE = "O"  # what is predicted for a word that was cut off: no entity, and another tag than any part of speech
 
 
@@ -29,35 +31,52 @@ class TaggingScorer(SequenceScorer):
         data: The task.
         groups: The classes of the set.
         examples: The set.
+        wants_rows: Whether to keep what rows tell of every word beside its tag.
     """
 
     def __init__(
-        self, model: DepthModel, data: LabelledData, groups: SequenceClasses, examples: TaggedExamples
+        self,
+        model: DepthModel,
+        data: LabelledData,
+        groups: SequenceClasses,
+        examples: TaggedExamples,
+        *,
+        wants_rows: bool = False,
     ) -> None:
         super().__init__(model, data, groups)
         self.examples = examples
+        self.wants_rows = wants_rows
         self._tags: dict[int, list[int]] = {}
+        self._columns: dict[int, dict[str, Any]] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Keep the tags predicted at the first piece of each word."""
-        predicted = outputs.logits.argmax(dim=-1).cpu().numpy()
-        for number, tags in zip(batch["index"].tolist(), predicted, strict=True):
-            self._tags[number] = tags[self.examples.first_pieces(number)].tolist()
+        numbers, predicted = batch["index"].tolist(), outputs.logits.argmax(dim=-1).cpu().numpy()
+        firsts = [self.examples.first_pieces(number) for number in numbers]
+        self._tags |= {n: row[first].tolist() for n, row, first in zip(numbers, predicted, firsts, strict=True)}
+        if self.wants_rows:
+            self._columns |= zip(numbers, word_columns(outputs, firsts), strict=True)
 
     def merge(self) -> None:
         """Bring together the tags of all processes."""
-        self._tags = {number: tags for part in of_all_processes(self._tags) for number, tags in part.items()}
+        self._tags = _joined(self._tags)
+        self._columns = _joined(self._columns)
 
     def quality(self) -> dict[str, float]:
         """The task's metrics over all words of the set."""
+        words = [self._words(number) for number in sorted(self._tags)]
+        return tagging_quality(self.data.metrics, [tags for _, tags in words], [gold for gold, _ in words])
+
+    def _words(self, number: int) -> tuple[list[str], list[str]]:
+        """The tags of all words of a sentence, and those predicted."""
         names = self.data.labels
-        predictions, labels = [], []
-        for number in sorted(self._tags):
-            gold = self.examples.gold(number)
-            tags = [names[tag] for tag in self._tags[number]]
-            labels.append([names[tag] for tag in gold])
-            predictions.append(tags + [_OUTSIDE] * (len(gold) - len(tags)))
-        return tagging_quality(self.data.metrics, predictions, labels)
+        gold = [names[tag] for tag in self.examples.gold(number)]
+        tags = [names[tag] for tag in self._tags[number]]
+        return gold, tags + [_OUTSIDE] * (len(gold) - len(tags))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a sentence, with lists over its words."""
+        return [word_row(number, *self._words(number), self._columns[number]) for number in sorted(self._tags)]
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
         """The loss of every labelled token."""
@@ -67,3 +86,8 @@ class TaggingScorer(SequenceScorer):
         """Sentences with their labels and predictions."""
         assert units.losses is not None, "evaluation sets are labelled"
         self.sentences.update(batch, outputs.trace, units.losses, outputs.logits.argmax(dim=-1))
+
+
+def _joined(found: dict[int, Kept]) -> dict[int, Kept]:
+    """What all processes have found, by sentence."""
+    return {number: kept for part in of_all_processes(found) for number, kept in part.items()}

@@ -116,7 +116,7 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
         if data.problem == "multiple_choice":
             return ChoiceScorer(data)
         if data.problem == "tagging":
-            return TaggingScorer(model, data, classes[name], examples)
+            return TaggingScorer(model, data, classes[name], examples, wants_rows=config.predictions)
         return SequenceScorer(model, data, classes[name])
 
     def start(name: str) -> Evaluation:
@@ -126,6 +126,7 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
             args.device,
             wants_statistics=config.trainer.halting_statistics,
             wants_states=config.mode is Mode.evaluate,  # all states of a batch at once are too much in training
+            wants_rows=config.predictions,
         )
 
     return Parts(data, data.evaluation, start, model)

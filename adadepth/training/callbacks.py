@@ -20,7 +20,13 @@ from adadepth.analysis.architecture.sections import frame_panel
 from adadepth.analysis.architecture.tables import architecture_text
 from adadepth.analysis.exits.steps import flatten_exits
 from adadepth.analysis.exits.tables import exits_text
-from adadepth.analysis.files import write_exits, write_grids, write_halting_files, write_predictions
+from adadepth.analysis.files import (
+    write_exits,
+    write_grids,
+    write_halting_files,
+    write_prediction_rows,
+    write_predictions,
+)
 from adadepth.analysis.layers.sections import layers_text
 from adadepth.analysis.measure.class_table import class_table, halting_text
 from adadepth.analysis.measure.statistics import flatten
@@ -191,6 +197,8 @@ class TrackingCallback(TrainerCallback):
         for name, report in reports.items():
             if report.predictions:
                 write_predictions(self.directory, name, report.predictions)
+            if report.rows:
+                write_prediction_rows(self.directory, name, report.rows)
         if exits := {name: report.exits for name, report in reports.items() if report.exits is not None}:
             write_exits(self.directory, exits, state.global_step)
 

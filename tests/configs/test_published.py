@@ -185,5 +185,12 @@ def test_a_shipped_configuration_says_what_its_original_did(experiment: tuple[st
 
 
 def test_the_grid_is_the_published_one() -> None:
-    params = composed("act_cola", "sweep=glue").hydra.sweeper.params
-    assert params == {"trainer.learning_rate": "5e-5,3e-5,2e-5", "trainer.per_device_train_batch_size": "16,32"}
+    sweeper = composed("act_cola", "sweep=glue").hydra.sweeper
+    assert sweeper.params == {"trainer.learning_rate": "5e-5,3e-5,2e-5", "trainer.per_device_train_batch_size": "16,32"}
+    assert sweeper.from_epoch == 2
+    assert configured("act_cola", "sweep=glue").seeds == 5
+    large = {name for name, overrides in sweeper.of_dataset.items() if "seeds=1" in overrides}
+    assert large == {"mnli", "qnli", "qqp"}
+    metrics = {name: overrides[-1] for name, overrides in sweeper.of_dataset.items() if name not in ("mnli", "qnli")}
+    accuracy, pearson = "optimise=eval/accuracy", "optimise=eval/pearson"
+    assert metrics == {"qqp": accuracy, "mrpc": accuracy, "stsb": pearson}

@@ -93,6 +93,12 @@ FINETUNING_MISTAKES = [
     ("ponder_cola", ["dataset.text_columns=[]"], "dataset.text_columns=[]: must name one column, or two"),
     ("ponder_cola", ["dataset.evaluation_splits=[]"], "dataset.evaluation_splits=[]: at least one is needed"),
     ("ponder_cola", ["dataset.submission=[a,b]"], "dataset.submission=['a', 'b']: needs a name for each of ['test']"),
+    ("ponder_cola", ["+dataset.test_hub.ax={path: a}"], "dataset.test_hub.ax: not in dataset.test_splits=['test']"),
+    (
+        "ponder_cola",
+        ["dataset.test_splits=[ax]", "+dataset.test_hub.ax={path: a}"],
+        "dataset.test_hub.ax: needs path, name and split, has path",
+    ),
     ("ponder_parity", ["dataset.train_ones=[1,97]"], "dataset.train_ones=[1, 97]: must be [lowest, highest] within 1"),
     (
         "ponder_parity",

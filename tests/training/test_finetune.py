@@ -286,7 +286,13 @@ def test_pretraining_weights_reach_the_fine_tuned_model(tmp_path, pretrained):
 def test_two_processes_train_and_evaluate_as_one(tmp_path):
     """The metrics of a checkpoint, nine examples over two processes: every example counted once."""
     root = Path(__file__).resolve().parents[2]
-    shared = [*SMALL, "debug=default", "trainer.precision=fp32", "dataset.max_evaluation_examples=9"]
+    shared = [
+        *SMALL,
+        "debug=default",
+        "trainer.precision=fp32",
+        "dataset.max_evaluation_examples=9",
+        "predictions=true",
+    ]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command = [*launch, str(root / "adadepth" / "run.py"), "--config-name", "ponder_tiny", *shared]
     done = subprocess.run(
@@ -295,6 +301,9 @@ def test_two_processes_train_and_evaluate_as_one(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (trained,) = (tmp_path / "outputs" / "ponder_tiny").iterdir()
     two = json.loads((trained / "run.json").read_text())["final_metrics"]
+    rows = [json.loads(line) for line in (trained / "predictions" / "validation.jsonl").read_text().splitlines()]
+    assert len({row["id"] for row in rows}) == len(rows) == 8, "the sentences come in pairs"
+    assert sum(row["label"] == row["prediction"] for row in rows) / 8 == pytest.approx(two["eval/accuracy"])
     again = configured(
         "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "dataset.sequence_length=32",
         "dataset.max_evaluation_examples=9", f"output_dir={tmp_path}/one",

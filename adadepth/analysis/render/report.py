@@ -86,12 +86,17 @@ def write_report(run_directory: Path, further: Iterable[SectionOf] = ()) -> Path
     )  # fmt: skip
     path = run_directory / REPORT
     write_atomic(path, page)
+    write_tables(run_directory, sections)
+    return path
+
+
+def write_tables(directory: Path, sections: Iterable[Section]) -> None:
+    """Write the tables of sections into `tables/`, as CSV and LaTeX."""
     for table in (table for section in sections for table in section.tables):
-        stem = run_directory / TABLES / _file_name(table.name)
+        stem = directory / TABLES / _file_name(table.name)
         stem.parent.mkdir(exist_ok=True)
         write_atomic(stem.with_name(f"{stem.name}.csv"), as_csv(table))
         write_atomic(stem.with_name(f"{stem.name}.tex"), as_latex(table))
-    return path
 
 
 def _subtitle(files: RunFiles) -> str:

@@ -32,7 +32,7 @@ from adadepth.data.labelled.held_out import split_examples, table_splits
 from adadepth.data.labelled.labels import class_names, class_reader, read_value
 from adadepth.data.labelled.multiple_choice import load_choices
 from adadepth.data.labelled.question_answering import load_questions
-from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.splits import open_splits, open_tests
 from adadepth.data.labelled.submission import check_submission_names
 from adadepth.data.labelled.table import Table, first_texts, require_columns
 from adadepth.data.labelled.tagging import load_tagging
@@ -113,6 +113,7 @@ def _load_tables(
     check_submission_names(dataset.submission)
     root = cache_root(dataset.cache_dir)
     tables = open_splits(dataset, {"text_columns": dataset.text_columns}, optional=dataset.test_splits)
+    tables |= open_tests(dataset)
     labelled = table_splits(dataset)
     for split, table in tables.items():
         if split in labelled:

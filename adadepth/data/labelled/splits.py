@@ -18,7 +18,7 @@ from adadepth.data.text.hub import file_table, hub_tables
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config import TableConfig
+    from adadepth.config import LabelledConfig, TableConfig
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *_DELIMITERS, *COLUMN_TEXT)
@@ -63,6 +63,23 @@ def file_splits(path: Any, wanted: list[str]) -> dict[str, Table]:
     """
     files = _named_files(path) if isinstance(path, Mapping) else _folder(path, wanted)
     return {split: joined([_table(file) for file in files[split]]) for split in wanted if split in files}
+
+
+def open_tests(dataset: LabelledConfig) -> dict[str, Table]:
+    """Return the test splits that are data sets of their own on the hub; of local files they are files like others.
+
+    Raises:
+        DataError: A split or a column is absent, or the hub cannot be read.
+    """
+    found = {}
+    for split, entry in dataset.test_hub.items() if dataset.source == "hub" else ():
+        tables = hub_tables({"path": entry["path"], "name": entry["name"]})
+        if entry["split"] not in tables:
+            known = ", ".join(tables)
+            raise DataError(f"dataset.test_hub.{split}.split={entry['split']}: the data set has only {known}")
+        found[split] = tables[entry["split"]]
+        require_columns(found[split], "text_columns", dataset.text_columns)
+    return found
 
 
 def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from adadepth.choices import StateRule
-from adadepth.config import Attention, ExperimentConfig, QuestionConfig
-from adadepth.families.albert_act.settings import AlbertActSettings, Execution
+from adadepth.config import Attention, ChoiceConfig, ExperimentConfig, QuestionConfig, Task, labels_tokens
+from adadepth.families.albert_act.settings import AlbertActSettings, Execution, Pooling
+
+_READS_OTHERWISE = (QuestionConfig, ChoiceConfig)  # not one class of a whole sequence
 
 
 def check_execution(config: ExperimentConfig) -> Iterator[str]:
@@ -28,3 +30,22 @@ def check_readouts(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, AlbertActSettings)
     if isinstance(config.dataset, QuestionConfig) and model.readout_weight:
         yield f"model.readout_weight={model.readout_weight:g}: question answering has no readouts; set it to 0"
+
+
+def check_pooling(config: ExperimentConfig) -> Iterator[str]:
+    """The mean of the tokens is read once, of whole sequences."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    if model.pooling is Pooling.first:
+        return
+    if (
+        config.task is not Task.finetune
+        or isinstance(config.dataset, _READS_OTHERWISE)
+        or labels_tokens(config.dataset)
+    ):
+        yield f"model.pooling={model.pooling}: read only where whole sequences are classified"
+    if model.readout_weight:
+        yield (
+            f"model.readout_weight={model.readout_weight:g}: readouts read the first token; set it to 0 or "
+            "model.pooling=first"
+        )

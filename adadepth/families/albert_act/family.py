@@ -34,6 +34,7 @@ FAMILY = Family(
         "adadepth.families.shared.albert.checks:check_sizes",
         "adadepth.families.albert_act.checks:check_execution",
         "adadepth.families.albert_act.checks:check_readouts",
+        "adadepth.families.albert_act.checks:check_pooling",
     ),
     advice="budget=depth holds a mean depth; model.halt_bias_init=-2 starts deeper; tasks that need depth need "
     "model.state_rule=graves and model.recall=true",

@@ -23,6 +23,7 @@ from adadepth.families.albert_act.modeling import (
     AlbertActPreTrainedModel,
     HaltingOutput,
 )
+from adadepth.families.albert_act.pooling import mean_of_tokens, refuse_steps
 from adadepth.families.albert_act.readouts import Units, labelled_tokens, readout_term, refuse_readouts
 from adadepth.families.shared.losses import (
     CLASSES,
@@ -71,7 +72,7 @@ class SpanOutput(HaltingOutput):
 class AlbertActTaskModel(AlbertActPreTrainedModel):
     """An encoder, dropout, and the arithmetic that all task heads share."""
 
-    needs_pooler = True
+    needs_pooler: bool = True
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -123,9 +124,20 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
 
 
 class AlbertActForSequenceClassification(AlbertActTaskModel):
-    """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences."""
+    """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences.
 
-    exit_signals = SIGNALS
+    What is read is the pooled first token, or with `pooling=mean` the mean of the last states of all real tokens.
+    """
+
+    @property
+    def needs_pooler(self) -> bool:
+        """Whether the first token is read; one that nobody reads would have no gradient."""
+        return self.config.pooling == "first"
+
+    @property
+    def exit_signals(self) -> frozenset[str]:
+        """What exit rules can read: a sequence is read on its way at its first token only."""
+        return SIGNALS if self.config.pooling == "first" else frozenset()
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -157,12 +169,22 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
             return TaskOutput(**steps)
         units = self.units_of(labels, shape_of(inputs))
         outputs = self.encode(inputs, kwargs, units)
-        logits = self.classifier(self.dropout(outputs.pooler_output))
+        logits = self.classifier(self.dropout(self._pooled(outputs)))
         task = None if labels is None else sequence_loss(self.config, logits, labels)
         return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
 
+    def _pooled(self, outputs: AlbertActOutput) -> Tensor:
+        """What the class is read from, (B, H)."""
+        if self.config.pooling == "first":
+            assert outputs.pooler_output is not None
+            return outputs.pooler_output
+        assert outputs.trace is not None
+        assert outputs.last_hidden_state is not None
+        return mean_of_tokens(outputs.last_hidden_state, outputs.trace.valid)
+
     def read(self, state: Tensor) -> Tensor:
         """Logits from first tokens, (K, H) to (K, C)."""
+        refuse_steps(self.config)
         return self.classifier(self.dropout(self.albert.pooled(state)))
 
     @property

@@ -12,6 +12,7 @@ PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
 HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
 Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
+Pooling = StrEnum("Pooling", ["first", "mean"])
 PositionInit = StrEnum("PositionInit", ["normal", "sinusoidal"])
 
 
@@ -86,4 +87,8 @@ class AlbertActSettings(AlbertSettings):
         "update all tokens until the last has halted, or running ones only",
         more="`dense` and `ragged`, with the same results; `auto` is ragged where that is faster. A state rule whose "
         "halted states keep moving runs dense.",
+    )
+    pooling: Pooling = setting(
+        Pooling.first,
+        "what the class of a sequence is read from: its first token, pooled, or the mean of all real ones",
     )

@@ -20,6 +20,7 @@ from adadepth.data.generated.blocks import symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS
 from adadepth.data.labelled import load as labelled
 from adadepth.data.text.layout import Layout, cut_longest
+from adadepth.errors import DataError
 from tests.configs.support import GLUE, configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
@@ -70,6 +71,20 @@ def test_every_source_gives_the_same_examples(tmp_path: Path, data: LabelledData
     assert contents(found) == contents(data)
     assert (found.test, len(data.test["test"])) == ({}, 7)
     assert found.labels == data.labels == ("0", "1")
+
+
+def test_a_test_split_may_be_a_data_set_of_its_own(tmp_path: Path) -> None:
+    write_splits(tmp_path / "in", "jsonl", train=rows_of_pairs(40), validation=rows_of_pairs(10, 40))
+    write_splits(tmp_path / "ax", "jsonl", test=rows_of_pairs(4, 60))
+    dataset = config(None, tmp_path / "cache")
+    dataset.source, dataset.hub, dataset.test_splits = Source.hub, HubTable(str(tmp_path / "in")), ["test", "ax"]
+    dataset.test_hub = {"ax": {"path": str(tmp_path / "ax"), "name": None, "split": "test"}}
+    found = load(dataset).test["ax"]
+    assert len(found) == 4
+    assert "label" not in found[0]
+    dataset.test_hub["ax"]["split"] = "tset"
+    with pytest.raises(DataError, match=r"dataset.test_hub.ax.split=tset: the data set has only test"):
+        load(dataset)
 
 
 def test_delimited_files_keep_what_looks_like_a_number_or_nothing(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adadepth.config import LabelledConfig
 from adadepth.data.labelled.submission import SUBMISSIONS, check_submission_names, write_submission
 from adadepth.errors import ConfigError
+from tests.configs.support import configured
 
 ENTAILMENT = ["entailment", "neutral", "contradiction"]
 
@@ -34,3 +36,30 @@ def test_names_of_the_server() -> None:
     assert str(raised.value).startswith(
         "dataset.submission=STSB: not a file of GLUE's server (did you mean 'STS-B'?); known: MNLI-m, "
     )
+
+
+# What GLUE's server wants (gluebenchmark.com/faq): the file of each task, and the values in it, class by class.
+SERVER = {
+    "cola": {"CoLA": ["0", "1"]},
+    "sst2": {"SST-2": ["0", "1"]},
+    "mrpc": {"MRPC": ["0", "1"]},
+    "qqp": {"QQP": ["0", "1"]},
+    "wnli": {"WNLI": ["0", "1"]},
+    "qnli": {"QNLI": ["entailment", "not_entailment"]},
+    "rte": {"RTE": ["entailment", "not_entailment"]},
+    "stsb": {"STS-B": ["0.000", "1.000"]},
+    "mnli": {name: ["entailment", "neutral", "contradiction"] for name in ("MNLI-m", "MNLI-mm", "AX")},
+}
+
+
+@pytest.mark.parametrize("task", SERVER)
+def test_the_files_of_every_task_have_the_servers_names_and_values(task: str, tmp_path: Path) -> None:
+    dataset = configured(f"act_{task}").dataset
+    assert isinstance(dataset, LabelledConfig)
+    assert dataset.submission == list(SERVER[task])
+    assert len(dataset.test_splits) == len(dataset.submission)
+    for name, values in SERVER[task].items():
+        path = write_submission(tmp_path, name, np.arange(len(values)), dataset.labels or ())
+        header, *rows = path.read_text().splitlines()
+        assert header == "index\tprediction"
+        assert rows == [f"{number}\t{value}" for number, value in enumerate(values)]

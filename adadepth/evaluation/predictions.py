@@ -1,0 +1,83 @@
+"""What was predicted of every example, a mapping each: the lines of predictions/SET.jsonl.
+
+Shape legend: B examples of a batch, T tokens, K units that the model read, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.analysis.exits.records import StepRecords
+
+_DIGITS = 6  # of a probability, and of a mean depth
+Row = dict[str, Any]
+
+
+def example_rows(records: StepRecords, labels: Sequence[str]) -> list[Row]:
+    """One row an example, in the order of their ids.
+
+    Args:
+        records: Of a labelled set.
+        labels: Names of the classes, or of the choices, in order; empty for a regression.
+
+    Returns:
+        `id`, the number of the row in the data; `label` and `prediction`, a name or a value; `probabilities` of the
+        classes at the example's own exit, not of a regression; `updates`, a mean over tokens where those halt;
+        `exit_step`, None where whole examples do not exit.
+    """
+    assert records.labels is not None, "evaluation sets are labelled"
+    exits = [None] * len(records) if records.exit_steps is None else records.exit_steps.tolist()
+    columns = zip(
+        records.index.tolist(), records.labels.tolist(), records.logits, records.depth.tolist(), exits, strict=True
+    )
+    return [
+        {"id": number, **_predicted(label, logits, labels), "updates": round(updates, _DIGITS), "exit_step": step}
+        for number, label, logits, updates, step in columns
+    ]
+
+
+def _predicted(label: float, logits: Tensor, names: Sequence[str]) -> Row:
+    if not names:
+        return {"label": label, "prediction": logits.item()}
+    chosen = names[int(logits.argmax())]
+    return {"label": names[int(label)], "prediction": chosen, "probabilities": probabilities(logits)}
+
+
+def probabilities(logits: Tensor) -> list[Any]:
+    """The softmax of logits (..., C) as nested lists."""
+    values: list[Any] = logits.float().softmax(dim=-1).double().cpu().numpy().round(_DIGITS).tolist()
+    return values
+
+
+def word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[Row]:
+    """What is known of the words of every sentence of a batch: lists over the words that are not cut off.
+
+    Args:
+        outputs: `logits` (B, T, C), `trace`; where tokens exit `unit_slots` and `exit_steps` (K,).
+        firsts: Of every sentence, where the words begin, (words,).
+
+    Returns:
+        For each sentence `probabilities`, `updates`, and where tokens exit `exit_step`.
+    """
+    trace, shape = outputs.trace, outputs.logits.shape[:2]
+    updates = trace.updates if trace.unit == "token" else trace.updates[:, None].expand(shape)
+    columns = {"updates": updates}
+    if (slots := getattr(outputs, "unit_slots", None)) is not None:
+        steps = torch.zeros(shape.numel(), dtype=torch.long, device=slots.device)
+        columns["exit_step"] = steps.index_copy_(0, slots, outputs.exit_steps).view(shape)
+    return [
+        {"probabilities": probabilities(outputs.logits[row, words])}
+        | {name: column[row, words].tolist() for name, column in columns.items()}
+        for row, words in enumerate(map(torch.from_numpy, firsts))
+    ]
+
+
+def word_row(number: int, labels: list[str], predicted: list[str], columns: Mapping[str, list[Any]]) -> Row:
+    """One sentence: lists over its words, None where a word was cut off and the model has not seen it."""
+    padded = {name: [*values, *[None] * (len(labels) - len(values))] for name, values in columns.items()}
+    return {"id": number, "label": labels, "prediction": predicted, **padded}

@@ -1,0 +1,224 @@
+"""The sweep that chooses: what it runs, what it leaves out, what it writes, and that repeating it continues it.
+
+The trainings are stand-ins that write the files of a run; scores are a function of learning rate, seed and epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import adadepth.tasks
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.tasks.seeds import train_with_seeds
+from adadepth.tasks.session import Trained
+from adadepth.training.run_directory import open_run, run_directory
+from tests.cli.conftest import Result
+
+SWEEP = [
+    "--config-name", "act_cola", "sweep=glue", "seeds=2", "trainer.learning_rate=1e-4,1e-3",
+    "trainer.per_device_train_batch_size=16", "trainer.num_train_epochs=3",
+]  # fmt: skip
+FOLDER = Path("outputs/act_cola/sweep")
+# By learning rate and seed: the scores of epochs 1 to 3. Means from epoch 2 on: 0.45, 0.35 and 0.4, 0.6.
+SCORES = {
+    (1e-4, 0): (0.9, 0.8, 0.3), (1e-4, 1): (0.9, 0.1, 0.4), (1e-3, 0): (0.0, 0.5, 0.5), (1e-3, 1): (0.0, 0.3, 0.7),
+    (1e-4, 2): (0.0, 0.0, 0.0), (1e-3, 2): (0.0, 0.9, 0.0),
+}  # fmt: skip
+
+
+class Trainings:
+    """Stand-ins that remember what was asked of them."""
+
+    def __init__(self) -> None:
+        self.asked: list[ExperimentConfig] = []
+        self.failing: set[tuple[float, int]] = set()
+
+    def run(self, config: ExperimentConfig) -> float:
+        if config.mode is Mode.evaluate:
+            self.evaluate(config)
+        elif config.seeds > 1:
+            train_with_seeds(config, self.train)
+        else:
+            self.train(config)
+        return 0.0
+
+    def train(self, config: ExperimentConfig) -> Trained:
+        self.asked.append(config)
+        rate = config.trainer.learning_rate
+        directory = run_directory(config)
+        with open_run(config, directory):
+            if (rate, config.seed) in self.failing:
+                raise ValueError("the loss is not finite")
+            lines = []
+            for epoch, score in enumerate(SCORES[rate, config.seed], start=1):
+                (directory / "checkpoints" / f"checkpoint-{7 * epoch}").mkdir(parents=True)
+                lines.append({"step": 7 * epoch, "eval/score": score, "train/epoch": float(epoch)})
+                lines.append({"step": 7 * epoch, "cost/executed": 1.0})
+            (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return Trained({"eval/score": 0.0}, directory)
+
+    def evaluate(self, config: ExperimentConfig) -> None:
+        self.asked.append(config)
+        directory = run_directory(config)
+        with open_run(config, directory) as run:
+            (directory / "submission").mkdir()
+            (directory / "submission" / "CoLA.tsv").write_text("index\tprediction\n0\t1\n")
+            run.update(evaluated=config.checkpoint)
+
+    def take(self) -> list[tuple[str, float, int]]:
+        """What was asked since the last time."""
+        found = [(str(config.mode), config.trainer.learning_rate, config.seed) for config in self.asked]
+        self.asked.clear()
+        return found
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
+    found = Trainings()
+    monkeypatch.setattr(adadepth.tasks, "run", found.run, raising=False)
+    return found
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("runs/*/*/checkpoints/*"))
+
+
+def test_one_command_trains_chooses_predicts_and_summarises(
+    command: Callable[..., Result], trainings: Trainings
+) -> None:
+    result = command(*SWEEP)
+    assert result.status == 0, result.err
+    assert trainings.take() == [
+        ("train", 1e-4, 0), ("train", 1e-4, 1), ("train", 1e-3, 0), ("train", 1e-3, 1), ("evaluate", 1e-3, 1),
+    ]  # fmt: skip
+    chosen = json.loads((FOLDER / "choice.json").read_text())["chosen"]
+    assert chosen["settings"] == {"trainer.learning_rate": "0.001"}
+    assert (chosen["epoch"], chosen["mean"], chosen["seed"], chosen["score"]) == (3, pytest.approx(0.6), 1, 0.7)
+    assert (FOLDER / chosen["checkpoint"]).name == "checkpoint-21"
+    assert checkpoints(FOLDER) == ["checkpoint-21"], "all others are deleted"
+    assert (FOLDER / "submission" / "CoLA.tsv").read_text() == "index\tprediction\n0\t1\n"
+    assert (FOLDER / "report.html").is_file()
+    assert "chosen: trainer.learning_rate=0.001, epoch 3: eval/score 0.6000 +- 0.1414 over 2 seeds" in result.out
+    assert not list(Path("outputs/act_cola").glob("*/run.json")), "`latest` is never a part of a sweep"
+
+
+def test_a_repetition_runs_nothing_and_a_further_seed_only_what_is_missing(
+    command: Callable[..., Result], trainings: Trainings
+) -> None:
+    command(*SWEEP)
+    trainings.take()
+    first = (FOLDER / "choice.json").read_text()
+    assert command(*SWEEP).status == 0
+    assert trainings.take() == []
+    assert (FOLDER / "choice.json").read_text() == first
+    assert command(*SWEEP, "seeds=3").status == 0
+    # The means of epoch 2 are now 0.3 and 0.57, those of epoch 3 0.23 and 0.4: that of seed 2 is the best there.
+    assert trainings.take() == [("train", 1e-4, 2), ("train", 1e-3, 2), ("evaluate", 1e-3, 2)]
+    assert command(*SWEEP).status == 0, "the checkpoint was deleted in between"
+    assert trainings.take() == [("train", 1e-3, 1), ("evaluate", 1e-3, 1)]
+    assert command(*SWEEP, "trainer.warmup_steps=3").status == 0
+    assert len(trainings.take()) == 5, "other settings are another grid"
+
+
+def test_a_failing_cell_is_named_and_left_out_and_run_again_by_a_repetition(
+    command: Callable[..., Result], trainings: Trainings
+) -> None:
+    trainings.failing = {(1e-3, 1)}
+    result = command(*SWEEP)
+    assert result.status == 0, result.err
+    assert "left out: trainer.learning_rate=0.001: ValueError: the loss is not finite" in result.out
+    found = json.loads((FOLDER / "choice.json").read_text())
+    assert found["chosen"]["settings"] == {"trainer.learning_rate": "0.0001"}
+    assert (found["chosen"]["epoch"], found["chosen"]["seed"]) == (2, 0)
+    trainings.failing, _ = set(), trainings.take()
+    assert command(*SWEEP).status == 0
+    assert trainings.take() == [("train", 1e-3, 1), ("evaluate", 1e-3, 1)]
+    found = json.loads((FOLDER / "choice.json").read_text())
+    assert (found["left_out"], found["chosen"]["settings"]) == ([], {"trainer.learning_rate": "0.001"})
+
+
+def test_nothing_to_choose_from_is_an_error_that_says_why(command: Callable[..., Result], trainings: Trainings) -> None:
+    trainings.failing = set(SCORES)
+    result = command(*SWEEP)
+    assert result.status == 2
+    assert "nothing to choose from: no epoch from 2 on has all seeds" in result.err
+    assert "ValueError: the loss is not finite" in result.err
+    assert json.loads((FOLDER / "choice.json").read_text())["chosen"] is None
+    assert "Nothing to choose from" in (FOLDER / "report.html").read_text()
+
+
+def test_seeds_may_be_swept_like_anything_else(command: Callable[..., Result], trainings: Trainings) -> None:
+    assert command(*SWEEP, "seeds=1", "seed=1,0").status == 0
+    assert ("evaluate", 1e-3, 1) in trainings.take()
+    found = json.loads((FOLDER / "choice.json").read_text())
+    assert found["chosen"]["settings"] == {"trainer.learning_rate": "0.001"}
+    assert found["chosen"]["n"] == 2
+
+
+@pytest.mark.parametrize(("root", "overrides", "seeds", "metric"), [
+    ("act_qqp", [], 1, "eval/accuracy"), ("act_mnli", ["seeds=3"], 3, "eval/score"),
+    ("act_mrpc", ["optimise=eval/f1"], 5, "eval/f1"),
+])  # fmt: skip
+def test_large_tasks_have_one_seed_unless_told_otherwise(
+    root: str,
+    overrides: list[str],
+    seeds: int,
+    metric: str,
+    command: Callable[..., Result],
+    jobs: list[ExperimentConfig],
+) -> None:
+    command("--config-name", root, "sweep=glue", *overrides)
+    assert len(jobs) == 6
+    assert {(job.seeds, job.optimise, job.trainer.save_total_limit) for job in jobs} == {(seeds, metric, None)}
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    (["trainer.num_train_epochs=1"], "hydra.sweeper.from_epoch=2: must be at most trainer.num_train_epochs=1"),
+    (["trainer.save_total_limit=1"], "trainer.save_total_limit=1: must be null to choose an epoch"),
+    (["trainer.eval_strategy=steps", "trainer.eval_steps=5", "trainer.save_strategy=steps", "trainer.save_steps=5"],
+     "trainer.eval_strategy, trainer.save_strategy: must be epoch to choose an epoch"),
+    (["hydra.sweeper.direction=up"], "hydra.sweeper.direction=up: must be maximize or minimize"),
+    (["trainer.learning_rate=-1,1e-3"], "trainer.learning_rate=-1.0: must be above 0"),
+])  # fmt: skip
+def test_what_cannot_be_chosen_from_fails_before_anything_runs(
+    overrides: list[str], message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    result = command(*SWEEP, *overrides)
+    assert (result.status, jobs, list(tmp_path.iterdir())) == (2, [], [])
+    assert re.fullmatch(rf"error: [^\n]*{re.escape(message)}[^\n]*\n", result.err), result.err
+
+
+@pytest.mark.slow
+def test_a_small_sweep_from_the_data_to_the_submission(command: Callable[..., Result], tmp_path: Path) -> None:
+    """The real thing: two cells of two seeds; what is evaluated at the end scores what it scored in training."""
+    table = tmp_path / "table"
+    table.mkdir()
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "slept"]
+    for split, rows in (("train", 24), ("validation", 12), ("test", 5)):
+        texts = [" ".join(words[row % 5 :][:4]) for row in range(rows)]
+        lines = [json.dumps({"sentence": text, "label": row % 2}) for row, text in enumerate(texts)]
+        (table / f"{split}.jsonl").write_text("\n".join(lines))
+    result = command(
+        *SWEEP, "model=albert_mini", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=2",
+        "model.num_attention_heads=2", "model.intermediate_size=64", "model.max_position_embeddings=32",
+        "dataset.sequence_length=16", "tokenizer.path=null", "tokenizer.vocab_size=60", "dataset.source=local",
+        f"dataset.path={table}", "dataset.metrics=[accuracy]", "trainer.num_train_epochs=2", "trainer.warmup_steps=0",
+        "trainer.learning_rate=1e-3,1e-2", "predictions=true",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    chosen = json.loads((FOLDER / "choice.json").read_text())["chosen"]
+    evaluation = FOLDER / chosen["evaluation"]
+    metrics = json.loads((evaluation / "run.json").read_text())["final_metrics"]
+    assert metrics["eval/score"] == pytest.approx(chosen["score"])
+    rows = [json.loads(line) for line in (evaluation / "predictions" / "validation.jsonl").read_text().splitlines()]
+    assert sum(row["label"] == row["prediction"] for row in rows) / 12 == pytest.approx(chosen["score"])
+    header, *lines = (FOLDER / "submission" / "CoLA.tsv").read_text().splitlines()
+    assert header == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines] == ["0", "1", "2", "3", "4"]
+    assert {line.split("\t")[1] for line in lines} <= {"0", "1"}
+    assert checkpoints(FOLDER) == [Path(chosen["checkpoint"]).name]

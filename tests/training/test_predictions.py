@@ -1,0 +1,147 @@
+"""predictions/SET.jsonl: its lines are the evaluated examples, and the run's metrics follow from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adadepth import tasks
+from adadepth.errors import ConfigError
+from tests.configs.support import configured
+from tests.training.test_questions import SMALL as SMALL_QUESTIONS
+from tests.training.test_questions import settings as question_settings
+
+SMALL = (
+    "debug=finetune", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=4",
+    "model.num_attention_heads=2", "model.intermediate_size=64", "model.max_position_embeddings=64",
+    "dataset.sequence_length=32", "tokenizer.vocab_size=120", "dataset.max_evaluation_examples=24",
+    "trainer.disable_tqdm=true", "predictions=true",
+)  # fmt: skip
+
+
+def run(folder: Path, root: str, *overrides: str) -> tuple[Path, dict[str, float], dict[str, list[dict[str, Any]]]]:
+    """The folder of a run, its final metrics, and its predictions by set."""
+    tasks.run(configured(root, f"output_dir={folder}", *overrides))
+    (directory,) = folder.glob("*/*")
+    metrics = json.loads((directory / "run.json").read_text())["final_metrics"]
+    files = {path.stem: path.read_text().splitlines() for path in (directory / "predictions").glob("*.jsonl")}
+    return directory, metrics, {name: [json.loads(line) for line in lines] for name, lines in files.items()}
+
+
+def accuracy(rows: list[dict[str, Any]]) -> float:
+    return float(np.mean([row["label"] == row["prediction"] for row in rows]))
+
+
+@pytest.mark.parametrize(("model", "rule"), [
+    ("ponder_albert_mini", "quantile:0.4"),
+    ("albert_act_pretrained", None),
+    pytest.param("ponder_albert_mini", "sample", marks=pytest.mark.slow),
+    pytest.param("pabee_mini", "patience:1", marks=pytest.mark.slow),
+    pytest.param("albert_mini", None, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, tmp_path: Path) -> None:
+    overrides = [f"model={model}", *SMALL] + ([f"model.exit_rule={rule}"] if rule else [])
+    if model == "albert_act_pretrained":
+        overrides = [*overrides, "model.pretrained=null", "budget=none"]
+    _, metrics, sets = run(tmp_path, "ponder_tiny", *overrides)
+    (rows,) = sets.values()
+    assert [row["id"] for row in rows] == sorted({row["id"] for row in rows})
+    assert len(rows) == 24
+    assert accuracy(rows) == pytest.approx(metrics["eval/accuracy"])
+    for row in rows:
+        assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)
+        assert row["prediction"] == ["original", "shifted"][int(np.argmax(row["probabilities"]))]
+    if rule is not None:
+        assert np.mean([row["exit_step"] for row in rows]) == pytest.approx(metrics["halting/exit_step/mean"])
+        assert [row["updates"] for row in rows] == [row["exit_step"] for row in rows]
+
+
+@pytest.mark.slow
+def test_every_set_has_a_file_and_an_evaluation_under_another_rule_has_its_own_exits(tmp_path: Path) -> None:
+    given = (
+        "dataset=parity", *SMALL, "dataset.size=12", "dataset.train_ones=[1,6]", "dataset.extrapolation_ones=[7,12]",
+    )  # fmt: skip
+    directory, metrics, sets = run(tmp_path / "trained", "ponder_tiny", *given)
+    assert set(sets) == {"interpolation", "extrapolation"}
+    assert accuracy(sets["extrapolation"]) == pytest.approx(metrics["eval/extrapolation/accuracy"])
+    again = [override for override in given if not override.startswith(("model.", "tokenizer.", "debug"))]
+    _, metrics, sets = run(
+        tmp_path / "again", "ponder_tiny", *again, "mode=evaluate", f"checkpoint={directory}",
+        "model.exit_rule=fixed:2",
+    )  # fmt: skip
+    assert accuracy(sets["interpolation"]) == pytest.approx(metrics["eval/accuracy"])
+
+
+@pytest.mark.slow
+def test_a_regression_has_values(tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        rows = [{"sentence1": f"a cat {n % 3}", "sentence2": f"cats {n % 5}", "label": n % 6 * 0.9} for n in range(24)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, metrics, sets = run(
+        tmp_path / "out", "ponder_stsb", "model=ponder_albert_mini", *SMALL, "dataset.source=local",
+        f"dataset.path={folder}", "tokenizer.path=null",
+    )  # fmt: skip
+    rows = sets["validation"]
+    values = np.array([[row["label"], row["prediction"]] for row in rows])
+    assert np.corrcoef(values.T)[0, 1] == pytest.approx(metrics["eval/pearson"], abs=1e-5)
+    assert rows[7]["label"] == pytest.approx(0.9)
+    assert "probabilities" not in rows[0]
+
+
+def tagged(folder: Path) -> Path:
+    folder.mkdir()
+    for split, count in (("train", 12), ("validation", 9)):
+        copies = [5 if number == 3 else 1 for number in range(count)]
+        rows = [{"tokens": ["cat", "sat", "on", "mats"] * n, "tags": ["N", "V", "O", "N"] * n} for n in copies]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_tagger_has_lists_over_words_of_which_some_were_cut_off(tmp_path: Path) -> None:
+    small = [override for override in SMALL if "sequence_length" not in override]
+    _, metrics, sets = run(
+        tmp_path / "out", "act_pos", "dataset=tagging_table", f"dataset.path={tagged(tmp_path / 'table')}", *small,
+        "dataset.sequence_length=16", "dataset.tag_column=tags", "dataset.metrics=[token_accuracy]",
+        "tokenizer.path=null", "budget=none",
+    )  # fmt: skip
+    rows = sets["validation"]
+    right = [one == other for row in rows for one, other in zip(row["label"], row["prediction"], strict=True)]
+    assert np.mean(right) == pytest.approx(metrics["eval/token_accuracy"])
+    cut = rows[3]
+    assert len(cut["label"]) == len(cut["updates"]) == len(cut["probabilities"]) == 20
+    assert cut["probabilities"][-1] is cut["updates"][-1] is None
+    assert cut["prediction"][-1] == "O"
+    assert all(1 <= updates <= 4 for updates in rows[0]["updates"])
+
+
+@pytest.mark.parametrize(("root", "metric"), [("act_squad", "eval/exact_match"), ("act_swag", "eval/accuracy")])
+@pytest.mark.slow
+def test_questions_and_choices(root: str, metric: str, tmp_path: Path) -> None:
+    overrides = question_settings(tmp_path, root, "predictions=true")
+    assert set(SMALL_QUESTIONS) <= set(overrides)
+    directory, metrics, sets = run(tmp_path / "out", root, *overrides)
+    rows = sets["validation"]
+    if root == "act_squad":
+        answers = json.loads((directory / "predictions" / "validation.json").read_text())
+        assert {row["id"]: row["prediction"] for row in rows} == answers
+        exact = np.mean([row["prediction"] in row["label"] for row in rows])
+        assert 100 * exact == pytest.approx(metrics[metric])
+        assert all(np.isfinite(row["score"]) for row in rows)
+    else:
+        assert accuracy(rows) == pytest.approx(metrics[metric])
+        assert all(len(row["probabilities"]) == 4 for row in rows)
+    assert all(1 <= row["updates"] <= 3 for row in rows)
+
+
+@pytest.mark.parametrize("override", ["trainer.halting_statistics=false", "task=pretrain"])
+def test_predictions_that_nobody_would_write_are_refused(override: str) -> None:
+    root = "ponder_tiny" if override.startswith("trainer") else "act_tiny"
+    with pytest.raises(ConfigError, match="predictions=true: read only with task=finetune") as caught:
+        configured(root, "predictions=true", override)
+    assert "\n" not in str(caught.value)
