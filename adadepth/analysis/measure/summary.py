@@ -161,7 +161,7 @@ def _describe_iteration(sums: Sums, index: int, n: int) -> dict[str, Any]:
 def _describe_cosines(sums: Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
     """For every group a row a step k: similarity of the states before and after iteration k, in both versions."""
     if not sums["cosine_all_n"].any():
-        missing["halting/cosine"] = "no hidden states were given"
+        missing["halting/cosine"] = "no states were kept; mode=evaluate compares them, of models that show theirs"
         return {}
     described: dict[str, list[dict[str, Any]]] = {}
     for group, name in enumerate(groups):
