@@ -29,12 +29,20 @@ def check_text(config: ExperimentConfig) -> Iterator[str]:
         return
     if dataset.source is Source.local and not dataset.path:
         yield "dataset.path: dataset.source=local needs a file, a folder or a list of them"
+    yield from _unread_path(dataset)
     if dataset.evaluation_path is not None and dataset.source is not Source.local:
         yield f"dataset.evaluation_path={dataset.evaluation_path}: read only with dataset.source=local"
     if dataset.source is Source.hub and not dataset.hub:
         yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
+    if dataset.evaluation_hub and dataset.source is Source.embedded:
+        yield "dataset.evaluation_hub: read only with dataset.source=hub"
     for key in ("hub", "evaluation_hub", "test_hub"):
         yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
+
+
+def _unread_path(dataset: TextConfig | TableConfig) -> Iterator[str]:
+    if dataset.path is not None and dataset.source is not Source.local:
+        yield f"dataset.path={dataset.path}: read only with dataset.source=local or auto"
 
 
 def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -66,9 +74,8 @@ def check_stream(config: ExperimentConfig) -> Iterator[str]:
         return
     if dataset.test_path is not None and dataset.source is not Source.local:
         yield f"dataset.test_path={dataset.test_path}: read only with dataset.source=local"
-    for key in ("evaluation_hub", "test_hub"):
-        if getattr(dataset, key) and dataset.source is not Source.hub:
-            yield f"dataset.{key}: read only with dataset.source=hub"
+    if dataset.test_hub and dataset.source is Source.embedded:
+        yield "dataset.test_hub: read only with dataset.source=hub"
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
@@ -94,6 +101,7 @@ def check_table(config: ExperimentConfig) -> Iterator[str]:
         return
     if dataset.source is Source.local and not dataset.path:
         yield "dataset.path: dataset.source=local needs a folder, or a mapping of splits to files"
+    yield from _unread_path(dataset)
     if dataset.source is Source.hub and not dataset.hub.path:
         yield "dataset.hub.path: dataset.source=hub needs it"
     if not dataset.evaluation_splits:

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ONLINE, HUB_DATA = "wikipedia_bookcorpus", "nyu-mll/glue"
 # Configurations whose data lie elsewhere, and what their composition must then name.
-ELSEWHERE = {"par_wikitext2": "wiki.train.tokens", "act_wikitext2": "wiki.train.tokens", "act_squad": "rajpurkar/squad"}
+WIKITEXT = "Salesforce/wikitext"
+ELSEWHERE = {"par_wikitext2": WIKITEXT, "act_wikitext2": WIKITEXT, "act_squad": "rajpurkar/squad"}
 
 
 def blocks(language: str) -> list[str]:
