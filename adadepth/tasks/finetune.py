@@ -42,13 +42,12 @@ from adadepth.tasks.session import (
     check_depth,
     check_positions,
     fit,
-    model_path,
     open_session,
     overridden_model_settings,
     resumed_checkpoint,
 )
 from adadepth.training.arguments import training_arguments
-from adadepth.training.run_directory import run_directory
+from adadepth.training.run_directory import model_path, run_directory
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
 _OWN_CLASSES = ("question_answering", "multiple_choice")
