@@ -73,13 +73,16 @@ def files_by_use(dataset: TextConfig) -> dict[str, Files]:
         DataError: As `find_files`.
     """
     named = _called_after_splits(dataset.path, find_files("dataset.path", dataset.path))
-    found = {use: Files("dataset.path", files) for use, files in named.items()}
-    for use in ("evaluation", "test"):
-        if path := getattr(dataset, f"{use}_path", None):
+    uses = [use for use in ("train", "evaluation", "test") if use == "train" or hasattr(dataset, f"{use}_path")]
+    found = {use: Files("dataset.path", named[use]) for use in uses if use in named}
+    for use in uses[1:]:
+        if path := getattr(dataset, f"{use}_path"):
             found[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
     if len(named) > 1:
-        uses = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in found.items())
-        logger.info("dataset.path=%s: files are used as they are called, %s", dataset.path, "; ".join(uses))
+        texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in found.items())
+        logger.info(
+            "dataset.path=%s: files are read for what they are called after, %s", dataset.path, "; ".join(texts)
+        )
     return found
 
 
