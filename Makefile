@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Test processes; tests/conftest.py gives each of them one thread.
 WORKERS ?= 2
+# A folder with the files of WikiText-2; empty: the hub. `make gpu WIKITEXT2=../shared/data/wikitext-2`
+WIKITEXT2 ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow test-gpu gpu lint format bench lock lock-check clean
@@ -38,11 +40,12 @@ test-slow: $(READY) ## Run the slow tests
 test-gpu: $(READY) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
+gpu: OVERRIDES := $(if $(WIKITEXT2),dataset.path=$(WIKITEXT2))
 gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL on WikiText-2, the benchmarks
 	$(BIN)/python adadepth/run.py --config-name act_tiny dataset=wikitext2 tokenizer.vocab_size=8000 trainer=adamw \
-		trainer.time_budget_minutes=10
-	$(BIN)/python adadepth/run.py --config-name par_wikitext2 seeds=3
-	$(BIN)/python adadepth/run.py --config-name par_wikitext2 preset=seed search.stages=[search] seeds=3
+		trainer.time_budget_minutes=10 $(OVERRIDES)
+	$(BIN)/python adadepth/run.py --config-name par_wikitext2 seeds=3 $(OVERRIDES)
+	$(BIN)/python adadepth/run.py --config-name par_wikitext2 preset=seed search.stages=[search] seeds=3 $(OVERRIDES)
 	$(BIN)/python benchmarks/training_step.py --batch 64
 	$(BIN)/python benchmarks/ponder_inference.py
 	$(BIN)/python benchmarks/adalayers.py

@@ -34,7 +34,7 @@ RetrainFrom = StrEnum("RetrainFrom", ["scratch", "supernet"])
 BaselineArchitecture = StrEnum("BaselineArchitecture", ["alternating", "paper_rule", "sandwich", "random"])
 Activation = StrEnum("Activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"])
 Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_attention"])
-Source = StrEnum("Source", ["embedded", "local", "hub"])
+Source = StrEnum("Source", ["embedded", "local", "hub", "auto"])
 Problem = StrEnum("Problem", ["classification", "regression"])
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
@@ -100,24 +100,40 @@ class ExamplesConfig(DatasetConfig):
     pad_to_length: bool = setting(False, "pad every batch to sequence_length: fixed shapes for compiled runs")
 
 
+def local_or_hub(source: Source, path: Any) -> Source:
+    """What `auto` means, decided once, so that whoever reads a configuration sees where its data came from."""
+    if source is not Source.auto:
+        return source
+    return Source.local if path else Source.hub
+
+
 @dataclass
 class TextConfig(DatasetConfig):
     """Running text, wherever it is."""
 
-    source: Source = setting(Source.embedded, "Python's own documentation, local files, or data sets of the hub")
+    source: Source = setting(
+        Source.embedded, "Python's own documentation, local files, or the hub; auto: local where path names files"
+    )
     path: Any = setting(None, "local: a file, a folder, a glob, or a list of these (text, jsonl, parquet)")
     hub: list[dict[str, Any]] = setting([], "hub: entries {path, name, split, rows_per_document}")
     text_column: str = setting("text", "for jsonl, parquet and hub data")
-    evaluation_path: Any = setting(None, "local held-out text; None: a part of the text is set aside")
+    evaluation_path: Any = setting(
+        None, "local held-out text; None: that of a folder with valid files, or a part of the text is set aside"
+    )
+    evaluation_hub: list[dict[str, Any]] = setting([], "hub: held-out text, entries like those of `hub`")
     evaluation_fraction: float = setting(0.05, "share of the text set aside", OPEN_SHARE)
+
+    def __post_init__(self) -> None:
+        self.source = local_or_hub(self.source, self.path)
 
 
 @dataclass
 class StreamConfig(TextConfig):
     """Text as contiguous streams, read from beginning to end by a model that remembers."""
 
-    test_path: Any = setting(None, "local: a further text that selects nothing")
-    evaluation_hub: list[dict[str, Any]] = setting([], "hub: entries like those of `hub`")
+    test_path: Any = setting(
+        None, "local: a further text that selects nothing; None: that of a folder with test files, or none"
+    )
     test_hub: list[dict[str, Any]] = setting([], "hub: entries like those of `hub`")
     append_eos: bool = setting(True, "a token after every line; without it blank lines vanish")
     evaluation_length: int | None = setting(
@@ -152,7 +168,7 @@ class TableConfig(ExamplesConfig):
     """Rows of a table, whatever is to be predicted of them."""
 
     source: Source = setting(
-        Source.hub, "a data set of the hub, local files, or sentences of Python's own documentation"
+        Source.hub, "the hub, local files, or Python's own documentation; auto: local where path names files"
     )
     path: Any = setting(
         None, "local: a folder with {train,validation,test}.{parquet,jsonl,...}, or a mapping split: file"
@@ -168,6 +184,9 @@ class TableConfig(ExamplesConfig):
     max_train_examples: int | None = setting(
         None, "use only so many, evenly spread over the data", at_least(1), debug=64
     )
+
+    def __post_init__(self) -> None:
+        self.source = local_or_hub(self.source, self.path)
 
 
 @dataclass

@@ -30,8 +30,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from adadepth.composition import register_schema
 from adadepth.config import ExperimentConfig
+from adadepth.debugging import given_keys
 from adadepth.errors import ConfigError, UserError
 from adadepth.hints import explain, known_configs
+from adadepth.inheritance import inheritance
 from adadepth.validation import checked
 
 _INSTALLED = Path(__file__).resolve().parent / "configs"  # where a wheel puts those of the repository
@@ -43,6 +45,8 @@ def run_job(composed: DictConfig) -> float | None:
     """Check one composed configuration and run its task; return the metric named by ``optimise``."""
     try:
         config = checked(composed)
+        if (line := inheritance(composed, given_keys(composed))) and _is_first_process():
+            print(line, flush=True)
         _apply_runtime(config)
         from adadepth import tasks  # torch and transformers are imported only once the configuration is right
 
@@ -123,13 +127,17 @@ def _disk_is_full(error: BaseException | None) -> bool:
     return False
 
 
+def _is_first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _terminate(number: int, frame: types.FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
 def _exit(message: str, status: int) -> NoReturn:
     """End the process; of several processes only the first speaks."""
-    if os.environ.get("RANK", "0") == "0":
+    if _is_first_process():
         for line in message.splitlines():
             print(f"error: {line}", file=sys.stderr)
     raise SystemExit(status)

@@ -28,8 +28,10 @@ def check_text(config: ExperimentConfig) -> Iterator[str]:
     if not isinstance(dataset, TextConfig):
         return
     yield from _source(dataset, "path", Source.local, "a file, a folder or a list of them")
+    yield from _unread_path(dataset)
     yield from _source(dataset, "hub", Source.hub, "a list of {path, name, split} entries")
     yield from _read_only_with(dataset, "evaluation_path", Source.local)
+    yield from _not_embedded(dataset, "evaluation_hub")
     for key in ("hub", "evaluation_hub", "test_hub"):
         yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
 
@@ -44,6 +46,17 @@ def _read_only_with(dataset: TextConfig, key: str, source: Source) -> Iterator[s
     """What another source does not read."""
     if getattr(dataset, key) and dataset.source is not source:
         yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source={source}"
+
+
+def _not_embedded(dataset: TextConfig, key: str) -> Iterator[str]:
+    """Hub entries stay where local files take their place."""
+    if getattr(dataset, key) and dataset.source is Source.embedded:
+        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=hub"
+
+
+def _unread_path(dataset: TextConfig | TableConfig) -> Iterator[str]:
+    if dataset.path is not None and dataset.source is not Source.local:
+        yield f"dataset.path={dataset.path}: read only with dataset.source=local or auto"
 
 
 def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -73,8 +86,8 @@ def check_stream(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
     if not isinstance(dataset, StreamConfig):
         return
-    for key, source in (("test_path", Source.local), ("evaluation_hub", Source.hub), ("test_hub", Source.hub)):
-        yield from _read_only_with(dataset, key, source)
+    yield from _read_only_with(dataset, "test_path", Source.local)
+    yield from _not_embedded(dataset, "test_hub")
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
@@ -99,6 +112,7 @@ def check_table(config: ExperimentConfig) -> Iterator[str]:
     if not isinstance(dataset, TableConfig):
         return
     yield from _source(dataset, "path", Source.local, "a folder, or a mapping of splits to files")
+    yield from _unread_path(dataset)
     if dataset.source is Source.hub and not dataset.hub.path:
         yield "dataset.hub.path: dataset.source=hub needs it"
     if not dataset.evaluation_splits:

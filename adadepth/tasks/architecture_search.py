@@ -30,10 +30,10 @@ from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.processes import decide, wait_for_all
-from adadepth.tasks.session import MODEL, Trained, device_name, fit, open_session, resumed_checkpoint, track_figures
+from adadepth.tasks.session import Trained, device_name, fit, open_session, resumed_checkpoint, track_figures
 from adadepth.training.arguments import training_arguments
 from adadepth.training.checkpoints import complete_checkpoints
-from adadepth.training.run_directory import Run, open_run, read_record, run_directory
+from adadepth.training.run_directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.training.tracking import closing_tracker, open_tracker
 
 SUPERNET, DERIVED, RETRAINED = "supernet", "derived", "retrained"

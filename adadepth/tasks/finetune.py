@@ -43,11 +43,11 @@ from adadepth.tasks.session import (
     check_depth,
     check_positions,
     evaluate_parts,
-    model_path,
     overridden_model_settings,
     train_parts,
 )
 from adadepth.training.arguments import training_arguments
+from adadepth.training.run_directory import model_path
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
 _OWN_CLASSES = ("question_answering", "multiple_choice")

@@ -21,8 +21,8 @@ from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family
 from adadepth.tasks.pages import draw_figures, write_report
-from adadepth.tasks.session import MODEL, Trained
-from adadepth.training.run_directory import resolve_run
+from adadepth.tasks.session import Trained
+from adadepth.training.run_directory import MODEL, resolve_run
 
 SUFFIX = "_rival"
 

@@ -40,12 +40,10 @@ from adadepth.training.callbacks import (
 from adadepth.training.checkpoints import checkpoint_step, complete_checkpoints
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
-from adadepth.training.run_directory import RECORD, Run, open_run, read_record, resolve_run, run_directory
+from adadepth.training.run_directory import MODEL, Run, model_path, open_run, read_record, run_directory
 from adadepth.training.speed import compare_executions
 from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
 from adadepth.training.trainer import DepthTrainer
-
-MODEL = "model"  # the folder of a run that holds its best weights
 
 
 @dataclass(frozen=True)
@@ -265,13 +263,6 @@ def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:
             "the order of its data depends on that"
         )
     return checkpoints[-1]
-
-
-def model_path(config: ExperimentConfig) -> str:
-    """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id."""
-    value = str(config.checkpoint)
-    is_run = value == "latest" or (Path(value) / RECORD).is_file()
-    return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
 
 
 def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], TokenizerConfig]:

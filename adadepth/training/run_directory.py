@@ -32,6 +32,7 @@ from adadepth.families.registry import family
 from adadepth.results import result_hash, result_settings
 
 RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
+MODEL = "model"  # the folder of a run that holds its best weights
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
 # What a continued run may change: how long it goes on, and at which shapes architectures are compared.
 _MAY_CHANGE = frozenset({
@@ -116,6 +117,13 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     return directory
 
 
+def model_path(config: ExperimentConfig) -> str:
+    """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id."""
+    value = str(config.checkpoint)
+    is_run = value == "latest" or (Path(value) / RECORD).is_file()
+    return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
+
+
 def read_record(directory: Path) -> dict[str, Any]:
     """Read ``run.json``, or return an empty record where there is none."""
     path = directory / RECORD
@@ -160,8 +168,15 @@ def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     """Compare the settings that may change a result with those the run in ``directory`` was started with."""
     stored: Any = OmegaConf.to_container(OmegaConf.load(directory / CONFIG))
     earlier, now = _flatten(result_settings(stored)), _flatten(result_settings(dataclasses.asdict(config)))
+    earlier = _flatten(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
     changed = [key for key in now if key not in _MAY_CHANGE and earlier.get(key) != now[key]]
     return [f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed]
+
+
+def _defaults(config: ExperimentConfig) -> ExperimentConfig:
+    """What the file of an older run means where it lacks a setting: the same groups, each at its defaults."""
+    groups = {name: getattr(config, name) for name in ("model", "dataset", "tokenizer", "trainer")}
+    return dataclasses.replace(config, **{name: type(group)() for name, group in groups.items()})
 
 
 def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:

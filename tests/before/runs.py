@@ -42,6 +42,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "adalayers", *SMALL, *EXAMPLES, "dataset=table", "dataset.path=table", "dataset.sequence_length=16",
         "model.base_model=base", "model.classes_weights=null", "model.project_dim=8", "model.attention_heads_num=2",
         "model.dim_feedforward=16", "model.distribution_cutoff=0.2", "model.cutoff_warmup_steps=3",
+        "trainer.optimizer=adamw", "trainer.decay_vectors=false", "trainer.max_grad_norm=1",
     ),
     "par_search": (
         "par_tiny", *SMALL, "dataset=stream_text", "dataset.path=text.txt", "dataset.evaluation_fraction=0.2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -45,6 +46,16 @@ def test_a_model_says_what_it_said(folder: Path) -> None:
     for name, value in said.items():
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, equal_nan=True, msg=name)
     torch.testing.assert_close(found["trace"].updates, kept["updates"])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_data_and_tokenizer_are_read_off_a_run(name: str) -> None:
+    root, *given = RUNS[name]
+    model = [override for override in given if override.startswith("model=")]
+    found = configured(root, *model, "mode=evaluate", f"checkpoint={HERE / name / 'finished'}")
+    trained = configured(root, *given)
+    assert found.dataset == trained.dataset
+    assert dataclasses.replace(found.tokenizer, path=None) == dataclasses.replace(trained.tokenizer, path=None)
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ONLINE, HUB_DATA = "wikipedia_bookcorpus", "nyu-mll/glue"
 TREEBANK = "ud_english_ewt"  # tests/training/test_treebank.py runs one
 # Configurations whose data lie elsewhere, and what their composition must then name.
-ELSEWHERE = {"par_wikitext2": "wiki.train.tokens", "act_wikitext2": "wiki.train.tokens", "act_squad": "rajpurkar/squad"}
+WIKITEXT = "Salesforce/wikitext"
+ELSEWHERE = {"par_wikitext2": WIKITEXT, "act_wikitext2": WIKITEXT, "act_squad": "rajpurkar/squad"}
 
 
 def blocks(language: str) -> list[str]:

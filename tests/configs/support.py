@@ -43,7 +43,7 @@ HOMES = {
     ("tokenizer", "base"): "adalayers_tiny",
     **{("model", f"par_xl_{size}"): "par_tiny" for size in ("mini", "small", "base")},
     **{("dataset", f"stream_{name}"): "par_tiny" for name in (
-        "python_docs", "text", "wikitext2", "wikitext2_hub", "wikitext103",
+        "python_docs", "text", "wikitext2", "wikitext103",
     )},
     **{("tokenizer", name): "par_tiny" for name in ("words", "bytes", "wikitext")},
     **{("trainer", f"par_{size}"): "par_tiny" for size in ("tiny", "wikitext2", "base")},

@@ -88,6 +88,17 @@ def test_the_embedded_corpus_is_the_default_and_needs_no_network() -> None:
     assert (config.dataset.source, config.dataset.path, config.tokenizer.path) == ("embedded", None, None)
 
 
+@pytest.mark.parametrize(
+    ("root", "option"), [("act_tiny", "wikitext2"), ("par_tiny", "stream_wikitext2"), ("adalayers_imdb", "imdb")]
+)
+def test_data_of_the_hub_are_read_from_files_where_their_path_is_given(root: str, option: str) -> None:
+    chosen = f"dataset={option}"
+    assert configured(root, chosen).dataset.source == "hub"
+    local = configured(root, chosen, "dataset.path=folder")
+    assert local.dataset.source == "local"
+    assert result_hash(local) == result_hash(configured(root, chosen, "dataset.path=folder", "dataset.source=local"))
+
+
 @pytest.mark.parametrize("override", [
     "runtime.num_workers=2", "runtime.threads=1", "logger=tensorboard", "output_dir=elsewhere",
     "trainer.logging_steps=3", "dataset.cache_dir=cache",

@@ -26,6 +26,7 @@ MISTAKES = [
     (["dataset.source=hub"], "dataset.hub: dataset.source=hub needs a list"),
     (["dataset.source=hub", "dataset.hub=[{paht: a}]"], "dataset.hub[0].paht: unknown key (did you mean 'path'?)"),
     (["dataset.streaming=true"], "dataset.streaming=true: the embedded corpus is not streamed"),
+    (["dataset.path=a.txt"], "dataset.path=a.txt: read only with dataset.source=local or auto"),
     (["dataset.evaluation_path=a.txt"], "dataset.evaluation_path=a.txt: read only with dataset.source=local"),
     (["dataset=wikipedia_bookcorpus", "trainer.max_steps=-1"], "trainer.max_steps=-1: dataset.streaming=true"),
     (["trainer.max_steps=0"], "trainer.max_steps=0: must be at least 1, or -1"),

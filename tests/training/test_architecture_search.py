@@ -264,8 +264,7 @@ def test_root(root, tmp_path):
     """Every shipped search trains two updates at the debug width, from a local text where its own is not at hand."""
     texts = [str(write_text(tmp_path / f"{name}.txt", lines)) for name, lines in (("a", 500), ("b", 60), ("c", 60))]
     local = (
-        "dataset.source=local", f"dataset.path={texts[0]}", f"dataset.evaluation_path={texts[1]}",
-        f"dataset.test_path={texts[2]}", "dataset.hub=[]", "dataset.evaluation_hub=[]", "dataset.test_hub=[]",
+        f"dataset.path={texts[0]}", f"dataset.evaluation_path={texts[1]}", f"dataset.test_path={texts[2]}",
         "dataset.sequence_length=8", "dataset.evaluation_length=null",
     )  # fmt: skip
     overrides = () if root in ("par_tiny", "par_network") else (*local, "model.cutoffs=[10]", "tokenizer.vocab_size=60")

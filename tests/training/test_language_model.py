@@ -13,6 +13,7 @@ from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.par_xl.modeling import Context
 from adadepth.training.memory import RecurrentMemory
+from tests.configs.support import configured
 from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
 from tests.training.support import extension
 
@@ -211,8 +212,12 @@ def test_two_processes_train_as_one(tmp_path):
 def test_a_fixed_network_trains_and_is_evaluated_again(tmp_path):
     trained = tasks.run(stream_config(tmp_path, root=NETWORK))
     (run,) = (tmp_path / "outputs").glob("par_network/*")
-    again = tasks.run(stream_config(tmp_path, "mode=evaluate", f"checkpoint={run}", root=NETWORK))
-    assert again == pytest.approx(trained, rel=1e-6)
+    again = ("debug=stream", "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}/again")
+    assert tasks.run(configured(NETWORK, *again)) == pytest.approx(trained, rel=1e-6)
+    for file in (run / "model").glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(DataError, match=r"^tokenizer\.path=.*/model: .*name one with tokenizer\.path=\.\.\.$"):
+        tasks.run(configured(NETWORK, *again))
 
 
 MISTAKES = [

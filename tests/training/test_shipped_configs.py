@@ -29,14 +29,20 @@ def run(tmp_path, root, *overrides):
     return directory, metric
 
 
-def wikitext2(data_root):
-    folder = data_root / "wikitext-2"
-    return [f"dataset.path={folder}/wiki.test.tokens", f"dataset.evaluation_path={folder}/wiki.valid.tokens"]
+def wikitext2(tmp_path):
+    """A folder called and filled as WikiText-2's is, with other text."""
+    folder = tmp_path / "wikitext-2"
+    folder.mkdir()
+    for part, articles in (("train", 40), ("valid", 10), ("test", 10)):
+        text = " = {} {} = \n \n It has a sentence @-@ or two . It is by <unk> .\n"
+        texts = (text.format(part, number) for number in range(articles))
+        (folder / f"wiki.{part}.tokens").write_text(" \n".join(texts))
+    return [f"dataset.path={folder}", "tokenizer.vocab_size=50"]
 
 
 @pytest.mark.parametrize("root", ROOTS)
-def test_root(root, tmp_path, request):
-    given = wikitext2(request.getfixturevalue("data_root")) if root == "act_wikitext2" else []
+def test_root(root, tmp_path):
+    given = wikitext2(tmp_path) if root == "act_wikitext2" else []
     directory, metric = run(tmp_path, root, *given)
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
@@ -60,14 +66,14 @@ def test_root(root, tmp_path, request):
 
 
 @pytest.mark.parametrize(("group", "option"), RUNNABLE)
-def test_option(group, option, tmp_path, data_root):
+def test_option(group, option, tmp_path):
     overrides = [f"{group}={option}"]
     if option == "text":
         corpus = tmp_path / "corpus.txt"
         corpus.write_text("\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60)))
         overrides += [f"dataset.path={corpus}", "tokenizer.vocab_size=50"]
     if option == "wikitext2":
-        overrides += wikitext2(data_root)
+        overrides += wikitext2(tmp_path)
     if option == "albert_phase2":
         overrides += ["model.max_position_embeddings=512"]
     directory, _ = run(tmp_path, "act_tiny", *NEEDS.get((group, option), []), *overrides)

@@ -52,8 +52,8 @@ def split_examples(
     rows = {split: np.arange(len(store)) for split, store in stores.items()}
     stores, tables, train = dict(stores), dict(tables), dataset.train_split
     if dataset.held_out is not None:
-        aside = set_aside(len(stores[train]), dataset.held_out, None if classes is None else classes(stores[train]))
-        rows[train], rows[HELD_OUT] = np.flatnonzero(~aside), np.flatnonzero(aside)
+        found = None if classes is None else classes(stores[train])
+        rows |= rows_by_split(dataset, train, len(stores[train]), found)
         stores[HELD_OUT], tables[HELD_OUT] = stores[train], tables[train]
 
     def examples(split: str, limit: int | None) -> Examples:
@@ -64,6 +64,21 @@ def split_examples(
     evaluation = {split: examples(split, dataset.max_evaluation_examples) for split in dataset.evaluation_splits}
     test = {split: examples(split, None) for split in test_splits}
     return examples(train, dataset.max_train_examples), evaluation, test
+
+
+def rows_by_split(dataset: TableConfig, split: str, rows: int, classes: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return the numbers of all rows of a split's table: of the training table, those held out apart from the others.
+
+    Args:
+        dataset: Says what share is held out.
+        split: That of the table.
+        rows: How many it has.
+        classes: See `set_aside`.
+    """
+    if split != dataset.train_split or dataset.held_out is None:
+        return {split: np.arange(rows)}
+    aside = set_aside(rows, dataset.held_out, classes)
+    return {split: np.flatnonzero(~aside), HELD_OUT: np.flatnonzero(aside)}
 
 
 def set_aside(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray:

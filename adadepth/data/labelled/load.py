@@ -19,7 +19,7 @@ from adadepth.config import (
     QuestionConfig,
     TaggingConfig,
 )
-from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.generated.addition import load_addition
 from adadepth.data.generated.bigram_shift import load_bigram_shift
 from adadepth.data.generated.hops import load_hops
@@ -34,10 +34,11 @@ from adadepth.data.labelled.multiple_choice import load_choices
 from adadepth.data.labelled.question_answering import load_questions
 from adadepth.data.labelled.splits import open_splits, open_tests
 from adadepth.data.labelled.submission import check_submission_names
+from adadepth.data.labelled.subset import cached_rows
 from adadepth.data.labelled.table import Table, first_texts, require_columns
 from adadepth.data.labelled.tagging import load_tagging
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.rows import LabelledStore, open_store, write_store
+from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
 from adadepth.data.text.layout import DoubleCls, Layout
 from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
 
@@ -129,7 +130,7 @@ def _load_tables(
         )  # fmt: skip
         key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
         stores = {
-            split: _store(dataset, table, key, names if split in labelled else None, words, root)
+            split: _store(dataset, split, table, key, names if split in labelled else None, words, root)
             for split, table in tables.items()
         }
     layout = Layout.of(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
@@ -143,6 +144,7 @@ def _load_tables(
 
 def _store(
     dataset: LabelledConfig,
+    split: str,
     table: Table,
     key: str,
     names: tuple[str, ...] | None,
@@ -153,11 +155,14 @@ def _store(
     label_column = None if names is None else dataset.label_column
     read_label = class_reader(names) if names else read_value
 
-    def build(folder: Path) -> None:
+    def write(folder: Path, table: Table) -> None:
         write_store(folder, table, dataset.text_columns, words, label_column, read_label)
 
     name = f"labelled-{digest(key, table.fingerprint(), label_column)}"
-    return open_store(cached_folder(root, name, build), len(dataset.text_columns))
+    classes = partial(read_labels, column=dataset.label_column, read_label=read_label) if names else None
+    blanks = dict.fromkeys(dataset.text_columns)
+    folder = cached_rows(root, name, dataset, split, table, write, blanks, classes)
+    return open_store(folder, len(dataset.text_columns))
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.collate import example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.labels import class_reader
 from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.subset import cached_rows
 from adadepth.data.labelled.table import Rows, Table, first_texts
 from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.rows import LabelledStore, open_store, write_store
+from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
@@ -99,16 +101,18 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             words.backend_tokenizer.to_str(),
         )  # fmt: skip
 
-        def store(table: Table) -> LabelledStore:
-            chosen = choice_table(table, dataset)
-            texts = [name for name in chosen.columns if name != dataset.label_column]
-            build = partial(
-                write_store, table=chosen, columns=texts, tokenizer=words, label_column=dataset.label_column,
-                read_label=class_reader(names),
-            )  # fmt: skip
-            return open_store(cached_folder(root, f"choices-{digest(key, table.fingerprint())}", build), len(texts))
+        parts = [dataset.context_columns[0], *dataset.ending_columns]
+        classes = partial(read_labels, column=dataset.label_column, read_label=class_reader(names))
 
-        stores = {split: store(table) for split, table in tables.items()}
+        def write(folder: Path, table: Table) -> None:
+            write_store(folder, choice_table(table, dataset), parts, words, dataset.label_column, class_reader(names))
+
+        def store(split: str, table: Table) -> LabelledStore:
+            name, blanks = f"choices-{digest(key, table.fingerprint())}", dict.fromkeys(texts)
+            folder = cached_rows(root, name, dataset, split, table, write, blanks, classes)
+            return open_store(folder, len(parts))
+
+        stores = {split: store(split, table) for split, table in tables.items()}
     make = partial(ChoiceExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens))
     splits = split_examples(dataset, tables, stores, make, LabelledStore.classes)
     describe = partial(_describe, names=names)

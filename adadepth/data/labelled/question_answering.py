@@ -9,10 +9,11 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.contract import LabelledData, data_of_tables
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.subset import cached_rows
 from adadepth.data.labelled.table import Table, first_texts
 from adadepth.data.padding import Columns, Examples, PaddingCollator, numbers, padded, sequence_columns
 from adadepth.data.pretraining.masking import IGNORE
@@ -148,11 +149,15 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
         )  # fmt: skip
         key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
 
-        def store(table: Table) -> QuestionStore:
-            build = partial(write_questions, table=table, dataset=dataset, tokenizer=words)
-            return open_questions(cached_folder(root, f"questions-{digest(key, table.fingerprint())}", build))
+        write = partial(write_questions, dataset=dataset, tokenizer=words)
+        answers = {"text": ["-"], "answer_start": [0]}  # every question needs one
+        blanks = {dataset.question_column: "", dataset.context_column: "-", dataset.answers_column: answers}
 
-        stores = {split: store(table) for split, table in tables.items()}
+        def store(split: str, table: Table) -> QuestionStore:
+            name = f"questions-{digest(key, table.fingerprint())}"
+            return open_questions(cached_rows(root, name, dataset, split, table, write, blanks))
+
+        stores = {split: store(split, table) for split, table in tables.items()}
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
     _check_room(dataset, layout)
     make = partial(

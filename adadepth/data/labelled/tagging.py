@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.cache import CACHE_FORMAT, cache_root, cached_folder, digest
+from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.labels import class_names, class_reader
 from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.subset import cached_rows
 from adadepth.data.labelled.table import Table
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import epoch_and_index
@@ -100,15 +101,14 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
         )  # fmt: skip
         columns = (dataset.token_column, dataset.tag_column)
 
-        def store(table: Table) -> TaggedStore:
+        def store(split: str, table: Table) -> TaggedStore:
             declared = table.class_names.get(dataset.tag_column, [])
-            read = partial(
-                write_tagged, table=table, columns=columns, tokenizer=words, read_tag=_reader(names, declared)
-            )
+            write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=_reader(names, declared))
             key = digest(CACHE_FORMAT, columns, names, declared, words.backend_tokenizer.to_str(), table.fingerprint())
-            return open_tagged(cached_folder(root, f"tagged-{key}", read))
+            blanks: dict[str, list[Any]] = {column: [] for column in columns}
+            return open_tagged(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
 
-        stores = {split: store(table) for split, table in tables.items()}
+        stores = {split: store(split, table) for split, table in tables.items()}
     later = later_labels(names) if dataset.labelled_pieces == "all" else np.full(len(names), IGNORE)
     make = partial(TaggingExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens), later=later)
     splits = split_examples(dataset, tables, stores, make)

@@ -98,6 +98,16 @@ def open_store(folder: Path, texts: int) -> LabelledStore:
     )
 
 
+def read_labels(table: Table, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
+    """Return the label of every row of a table, (rows,) float64; a DataError names the row that has none."""
+    found = [np.empty(0)]
+    first = 0
+    for batch in table.batches():
+        found.append(_labels(table, batch[column], column, read_label, first))
+        first += len(batch[column])
+    return np.concatenate(found)
+
+
 def token_type(tokenizer: PreTrainedTokenizerFast) -> type[np.unsignedinteger[Any]]:
     """Return the smallest type that holds the ids; a file of ids is called by its name."""
     return np.uint16 if len(tokenizer) <= 2**16 else np.uint32

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adadepth.config import CorpusConfig
 from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.text.corpora import Split
-from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_digest, find_files, text_lines
+from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, Files, files_by_use, files_digest, text_lines
 from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
 from adadepth.errors import DataError
 
@@ -41,8 +41,9 @@ class LineText:
 def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
     """Return the texts ``train``, ``evaluation`` and, where there is one, ``test``.
 
-    Where no evaluation text is given, the last ``evaluation_fraction`` of the rows is set aside; of the embedded
-    corpus, the documents that `Split` chooses. Nothing is read yet, but missing files fail here.
+    Where neither the configuration nor the names of files in a folder say which text is held out, the last
+    ``evaluation_fraction`` of the rows is; of the embedded corpus, the documents that `Split` chooses. Nothing is read
+    yet, but missing files fail here.
 
     Raises:
         DataError: A file is missing, or the text has not two rows to hold one out.
@@ -53,23 +54,17 @@ def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
             "train": LineText(split.train, lambda: digest("train", split.key)),
             "evaluation": LineText(split.evaluation, lambda: digest("evaluation", split.key)),
         }
-    whole, evaluation, test = (_text(dataset, prefix) for prefix in ("", "evaluation_", "test_"))
-    assert whole is not None, "the configuration names a text"
-    texts = _set_aside(whole, dataset) if evaluation is None else {"train": whole, "evaluation": evaluation}
-    return texts if test is None else {**texts, "test": test}
+    column = dataset.text_column
+    if dataset.source == "local":
+        texts = {use: _local(files, column) for use, files in files_by_use(dataset).items()}
+    else:
+        entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub, "test": dataset.test_hub}
+        texts = {use: _hub(found, column) for use, found in entries.items() if found}
+    return texts if "evaluation" in texts else {**texts, **_set_aside(texts["train"], dataset)}
 
 
-def _text(dataset: StreamConfig, prefix: str) -> LineText | None:
-    """Return the text of ``dataset.{prefix}path`` or, with ``source=hub``, of ``dataset.{prefix}hub``."""
-    name = f"{prefix}path" if dataset.source == "local" else f"{prefix}hub"
-    value, column = getattr(dataset, name), dataset.text_column
-    if not value:
-        return None
-    return _hub(value, column) if dataset.source == "hub" else _local(f"dataset.{name}", value, column)
-
-
-def _local(key: str, path: Any, column: str) -> LineText:
-    files = find_files(key, path)
+def _local(found: Files, column: str) -> LineText:
+    key, files = found
 
     def rows() -> Iterator[str]:
         for file in files:

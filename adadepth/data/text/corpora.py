@@ -17,8 +17,9 @@ from adadepth.data.text.embedded import embedded_documents
 from adadepth.data.text.files import (
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
+    Files,
+    files_by_use,
     files_digest,
-    find_files,
     text_documents,
     text_lines,
 )
@@ -42,20 +43,27 @@ class Corpus:
     fingerprint: Callable[[], object]
 
 
-def open_corpus(dataset: CorpusConfig) -> Corpus:
-    """Return the corpus that ``dataset.source`` names. Nothing is read yet, but missing files fail here."""
+def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
+    """Return the corpora for ``train`` and, where the configuration or the files' names say so, for ``evaluation``.
+
+    Nothing is read yet, but missing files fail here.
+    """
     if dataset.source == "embedded":
-        return Corpus(_embedded, _embedded_digests)
+        return {"train": Corpus(_embedded, _embedded_digests)}
     if dataset.source == "local":
-        return local_corpus("dataset.path", dataset.path, dataset)
-    return Corpus(partial(_hub, dataset), partial(_hub_digests, dataset))
+        return {use: _local_corpus(files, dataset) for use, files in files_by_use(dataset).items()}
+    entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub}
+    return {
+        use: Corpus(partial(_hub, found, dataset), partial(_hub_digests, found))
+        for use, found in entries.items()
+        if found
+    }
 
 
-def local_corpus(key: str, path: Any, dataset: CorpusConfig) -> Corpus:
+def _local_corpus(found: Files, dataset: CorpusConfig) -> Corpus:
     """Return the corpus of local files: text, jsonl or parquet by their suffix, in sorted order."""
-    files = find_files(key, path)
     separator, column = str(dataset.document_separator), dataset.text_column
-    return Corpus(partial(_local, key, files, separator, column), partial(files_digest, files))
+    return Corpus(partial(_local, *found, separator, column), partial(files_digest, found.files))
 
 
 def _embedded(shard: int, shards: int) -> Iterator[str]:
@@ -66,8 +74,8 @@ def _embedded_digests() -> list[int]:
     return [document_hash(text) for text in embedded_documents()]
 
 
-def _hub_digests(dataset: CorpusConfig) -> list[list[str]]:
-    return [hub_digest(entry) for entry in dataset.hub]
+def _hub_digests(entries: list[dict[str, Any]]) -> list[list[str]]:
+    return [hub_digest(entry) for entry in entries]
 
 
 def _local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
@@ -79,11 +87,11 @@ def _local(key: str, files: list[Path], separator: str, column: str, shard: int,
     return islice(chain.from_iterable(map(documents, files)), shard, None, shards)
 
 
-def _hub(dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
+def _hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
     """Prepared sets come one after the other; streamed ones take turns, or the first would be all a run sees."""
     separator = str(dataset.document_separator)
     sources = []
-    for entry in dataset.hub:
+    for entry in entries:
         rows, is_part = hub_rows(entry, dataset.text_column, dataset.streaming, shard, shards)
         documents = _join_rows(rows, entry, separator)
         sources.append(documents if is_part else islice(documents, shard, None, shards))
@@ -93,7 +101,7 @@ def _hub(dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
 def _join_rows(rows: Iterator[str], entry: Mapping[str, Any], separator: str) -> Iterator[str]:
     """Make documents of rows: a row each, the rows from title to title (WikiText), or so many rows (BookCorpus)."""
     if separator == "heading":
-        return text_documents(chain.from_iterable(row.split("\n") for row in rows), separator)
+        return text_documents(chain.from_iterable(row.removesuffix("\n").split("\n") for row in rows), separator)
     size = int(entry.get("rows_per_document") or 1)
     return iter(lambda: "\n".join(islice(rows, size)), "") if size > 1 else rows
 
@@ -127,16 +135,16 @@ class Split:
 
     Documents are told apart by the hash of their text, so a text that occurs twice is on one side only. Held out are
 
-    * those of ``evaluation_path`` where one is given (the same texts are dropped from training); else
+    * those that the data set names, by ``evaluation_path``, ``evaluation_hub`` or the names of files in a folder (the
+      same texts are dropped from training); else
     * the ``evaluation_fraction`` of distinct documents with the smallest hashes, at least one; streaming, where the
       number of documents is unknown, those whose hash is in the lowest ``evaluation_fraction`` of all hashes.
     """
 
     def __init__(self, dataset: CorpusConfig) -> None:
         self.dataset = dataset
-        self.corpus = open_corpus(dataset)
-        path = dataset.evaluation_path
-        self.held_out = None if path is None else local_corpus("dataset.evaluation_path", path, dataset)
+        corpora = open_corpora(dataset)
+        self.corpus, self.held_out = corpora["train"], corpora.get("evaluation")
 
     def train(self, shard: int = 0, shards: int = 1) -> Iterator[str]:
         """Yield the training documents, or part ``shard`` of ``shards`` of them."""
@@ -155,7 +163,9 @@ class Split:
         """Digest of the texts on both sides: the corpora's content and what decides the split."""
         dataset = self.dataset
         held_out = dataset.evaluation_fraction if self.held_out is None else self.held_out.fingerprint()
-        rows = [entry.get("rows_per_document") for entry in dataset.hub]
+        entries = [*dataset.hub, *dataset.evaluation_hub] if dataset.source == "hub" else []
+        is_lines = dataset.document_separator == "heading"
+        rows = ["lines" if is_lines else entry.get("rows_per_document") for entry in entries]
         options = [dataset.max_documents, str(dataset.document_separator), dataset.text_column, rows, dataset.streaming]
         return digest(CACHE_FORMAT, str(dataset.source), self.corpus.fingerprint(), held_out, options)
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adadepth.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from adadepth.config import TextConfig
+
+logger = logging.getLogger(__name__)
 
 TEXT_SUFFIXES = (".txt", ".tokens", ".md", ".text", ".raw")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PARQUET_SUFFIXES = (".parquet",)
 _SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + PARQUET_SUFFIXES
+# What a part of a file's name says that it is for: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
+_USES = {"train": "train", "valid": "evaluation", "validation": "evaluation", "dev": "evaluation", "test": "test"}
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
 
 
@@ -46,6 +54,47 @@ def find_files(key: str, path: Any) -> list[Path]:
     if not files:
         raise DataError(f"{key}={path}: no non-empty file there (in a folder: {', '.join(_SUFFIXES)})")
     return files
+
+
+class Files(NamedTuple):
+    """Files, and the setting that names them, for messages."""
+
+    key: str
+    files: list[Path]
+
+
+def files_by_use(dataset: TextConfig) -> dict[str, Files]:
+    """Return the local files of a text for ``train``, and those for ``evaluation`` and ``test`` where there are any.
+
+    These are what ``evaluation_path`` and ``test_path`` name, or else are told apart in a folder whose every file is
+    called after a split, as WikiText's are: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens.
+
+    Raises:
+        DataError: As `find_files`.
+    """
+    named = _called_after_splits(dataset.path, find_files("dataset.path", dataset.path))
+    uses = [use for use in ("train", "evaluation", "test") if use == "train" or hasattr(dataset, f"{use}_path")]
+    found = {use: Files("dataset.path", named[use]) for use in uses if use in named}
+    for use in uses[1:]:
+        if path := getattr(dataset, f"{use}_path"):
+            found[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
+    if len(named) > 1:
+        texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in found.items())
+        logger.info(
+            "dataset.path=%s: files are read for what they are called after, %s", dataset.path, "; ".join(texts)
+        )
+    return found
+
+
+def _called_after_splits(path: Any, files: list[Path]) -> dict[str, list[Path]]:
+    uses = [next((_USES[part] for part in re.split(r"[._-]", file.name) if part in _USES), None) for file in files]
+    is_folder = not isinstance(path, list | tuple) and Path(path).expanduser().is_dir()
+    if not is_folder or None in uses or "train" not in uses:
+        return {"train": files}
+    found: dict[str, list[Path]] = {"train": []}
+    for use, file in zip(uses, files, strict=True):
+        found.setdefault(str(use), []).append(file)
+    return found
 
 
 def files_digest(files: Iterable[Path]) -> list[str]:

@@ -111,9 +111,13 @@ def _label(entry: Mapping[str, Any]) -> str:
 
 
 def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
-    alternative = "use local files with dataset.source=local dataset.path=..."
+    from huggingface_hub import constants
+
+    alternative = "read local files with dataset.path=..."
     if not Path(str(entry["path"])).exists():
         require_hub(_label(entry), alternative)
+        if constants.HF_HUB_OFFLINE:
+            alternative = f"unset HF_HUB_OFFLINE to ask the hub, or {alternative}"
     try:
         return ask()
     except (OSError, ValueError, RuntimeError) as error:

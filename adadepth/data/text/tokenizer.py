@@ -30,6 +30,7 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS
                   "mask_token": "[MASK]"}  # fmt: skip
 PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token")
 TOKENIZER_FILE = "tokenizer.json"
+_FILES = ("tokenizer*", "vocab*", "*.model")  # of tokenizers of any age
 _NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text is never taken for one
 _TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
 
@@ -62,6 +63,10 @@ def _load(path: str) -> Any:
         siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
         if not place.is_dir():
             raise DataError(f"tokenizer.path={path}: no such folder{nearest(place.name, siblings)}")
+        if not any(match for pattern in _FILES for match in place.glob(pattern)):
+            raise DataError(
+                f"tokenizer.path={path}: there is no tokenizer in this folder; name one with tokenizer.path=..."
+            )
         attempts: list[dict[str, Any]] = [{"local_files_only": True}]
     else:
         attempts = [{"local_files_only": True}, {}]  # what was downloaded before needs no network

@@ -86,6 +86,58 @@ def test_rows_of_a_hub_set_are_joined_to_documents(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_lines_of_a_hub_set_make_the_documents_that_its_files_make(tmp_path: Path) -> None:
+    """WikiText has a line a row there. A table's line that looks like a title but has neighbours begins no document."""
+    article = [" ", " = {} = ", " ", " It has text . ", " = Goals ; A = ", " = Points = ", " ", " More . "]
+    for folder in ("hub", "files"):
+        (tmp_path / folder).mkdir()
+    for split, file, names in (("train", "train", "abc"), ("validation", "valid", "de")):
+        lines = [line.format(name) for name in names for line in article]
+        rows = [line + "\n" if line.strip() else "" for line in lines]
+        write_parquet(tmp_path / "hub" / f"{split}-00000-of-00001.parquet", rows)
+        (tmp_path / "files" / f"wiki.{file}.tokens").write_text("\n".join(lines) + "\n")
+    entries = [{"path": str(tmp_path / "hub"), "split": split} for split in ("train", "validation")]
+    common: dict[str, Any] = {
+        "name": "x", "source": Source.auto, "document_separator": Separator.heading, "text_column": "body",
+        "hub": entries[:1], "evaluation_hub": entries[1:],
+    }  # fmt: skip
+    online, local = CorpusConfig(**common), CorpusConfig(**common, path=str(tmp_path / "files"))
+    assert (online.source, local.source) == (Source.hub, Source.local)
+    assert [len(side) for side in documents(online)] == [3, 2]
+    assert documents(online) == documents(local)
+
+
+FILES = {"wiki.train.tokens": "a", "wiki.valid.tokens": "b", "wiki.test.tokens": "c"}
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "train", "evaluation"),
+    [
+        (FILES, {}, {"a"}, {"b"}),
+        (FILES, {"evaluation_path": "wiki.test.tokens"}, {"a"}, {"c"}),
+        ({"train-1.txt": "a", "train-2.txt": "b", "dev.md": "c"}, {}, {"a", "b"}, {"c"}),
+        ({"train.txt": "a", "validation.txt": "b", "dev.txt": "c"}, {}, {"a"}, {"b", "c"}),
+    ],
+)
+def test_files_called_after_splits_are_used_as_such(
+    tmp_path: Path, files: dict[str, str], changes: dict[str, str], train: set[str], evaluation: set[str]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    changes = {key: str(tmp_path / value) for key, value in changes.items()}
+    found = documents(CorpusConfig(name="x", source=Source.local, path=str(tmp_path), **changes))
+    assert [set(side) for side in found] == [train, evaluation]
+
+
+@pytest.mark.parametrize("other", ["README.md", "training.txt"])
+def test_all_files_are_read_where_one_is_called_otherwise(tmp_path: Path, other: str) -> None:
+    for name, text in {**FILES, other: "d"}.items():
+        (tmp_path / name).write_text(text)
+    train, evaluation = documents(CorpusConfig(name="x", source=Source.local, path=str(tmp_path)))
+    assert sorted(train + evaluation) == ["a", "b", "c", "d"]
+    assert len(evaluation) == 1
+
+
 def test_streamed_hub_sets_take_turns_and_are_shared_out_by_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -196,7 +248,7 @@ def test_a_hub_name_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatc
         name="x", source=Source.hub, hub=[{"path": "some/set", "name": "en"}], cache_dir=str(tmp_path)
     )
     assert "dataset.hub=some/set/en: " in message(config)
-    assert "dataset.source=local dataset.path=..." in message(config)
+    assert message(config).endswith("; unset HF_HUB_OFFLINE to ask the hub, or read local files with dataset.path=...")
 
     attempts = []
 
@@ -208,5 +260,5 @@ def test_a_hub_name_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
     text = message(config)
     assert "dataset.hub=some/set/en: the Hugging Face hub cannot be reached (Name or service not known)" in text
-    assert "dataset.source=local dataset.path=..." in text
+    assert "; read local files with dataset.path=..., or set HF_HUB_OFFLINE=1 to use what was downloaded" in text
     assert attempts == [5]

@@ -139,7 +139,7 @@ def test_the_hub_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    assert "cannot be reached (no route); use local files with dataset.source=local" in message("", tmp_path, **hub)
+    assert "cannot be reached (no route); read local files with dataset.path=..." in message("", tmp_path, **hub)
 
 
 def test_a_hub_set_without_the_split(tmp_path: Path) -> None:

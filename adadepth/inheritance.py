@@ -1,0 +1,84 @@
+"""`mode=evaluate` of a run: data, tokenizer and context are those of the run, unless the command line names others."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from adadepth.config import DATASET_SCHEMAS, ContextConfig, Mode, Source, TokenizerConfig
+from adadepth.errors import CheckpointError
+from adadepth.training.run_directory import CONFIG, RECORD, model_path
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def with_inherited(composed: DictConfig, given: Set[str]) -> DictConfig:
+    """Return a composed configuration with what it inherits from the run that its `checkpoint` is from.
+
+    A group that the command line chose stays as it is composed; of the other groups, each key that it gave does.
+
+    Args:
+        composed: Any; where no run's checkpoint is evaluated it is returned as it is.
+        given: Groups and keys of the command line.
+    """
+    if (run := _run_of(composed)) is None:
+        return composed
+    stored: Any = OmegaConf.load(run / CONFIG)
+    inheriting = copy.deepcopy(composed)
+    for group in _inherited_groups(given):
+        values = stored.get(group) or {}
+        settings = OmegaConf.merge(OmegaConf.structured(_schema(group, set(values))), values)
+        if group == "tokenizer" and (own := _own_tokenizer(composed)) is not None:
+            settings.path = own
+        if group == "dataset" and "dataset.path" in given and settings.source is Source.hub:
+            settings.source = Source.auto
+        for key in _given_keys(group, given):
+            OmegaConf.update(settings, key, OmegaConf.select(composed, f"{group}.{key}"), merge=False)
+        inheriting[group] = settings
+    return inheriting
+
+
+def inheritance(composed: DictConfig, given: Set[str]) -> str | None:
+    """Say in a line what `with_inherited` takes from a run; None: nothing."""
+    groups, run = list(_inherited_groups(given)), _run_of(composed)
+    if run is None or not groups:
+        return None
+    but = [f"{group}.{key}" for group in groups for key in _given_keys(group, given)]
+    return f"{', '.join(groups)} as in {run}" + (f", but for {', '.join(but)}" if but else "")
+
+
+def _run_of(composed: Any) -> Path | None:
+    """Return the folder of the run whose checkpoint is evaluated; None: there is none, or it is from no run."""
+    if composed.mode is not Mode.evaluate or composed.checkpoint is None:
+        return None
+    try:
+        model = Path(model_path(composed))
+    except CheckpointError:
+        return None  # the task says it when it looks for the model
+    folders = (model, *model.parents[:2]) if model.exists() else ()  # RUN/model, RUN/checkpoints/checkpoint-100
+    return next((folder for folder in folders if (folder / RECORD).is_file() and (folder / CONFIG).is_file()), None)
+
+
+def _inherited_groups(given: Set[str]) -> Iterator[str]:
+    return (group for group in ("dataset", "tokenizer", "context") if group not in given)
+
+
+def _given_keys(group: str, given: Set[str]) -> list[str]:
+    return sorted(key.removeprefix(f"{group}.") for key in given if key.startswith(f"{group}."))
+
+
+def _schema(group: str, keys: Set[str]) -> type:
+    """Return the dataclass of a group with some keys; the file of a run does not say which kind of data it had."""
+    if group != "dataset":
+        return {"tokenizer": TokenizerConfig, "context": ContextConfig}[group]
+    fields = {schema: {field.name for field in dataclasses.fields(schema)} for schema in DATASET_SCHEMAS.values()}
+    return min(fields, key=lambda schema: len(fields[schema] ^ keys))
+
+
+def _own_tokenizer(composed: Any) -> str | None:
+    """Return the folder of the checkpoint if a tokenizer was saved with it: the run's, wherever that came from."""
+    model = model_path(composed)
+    return model if any(Path(model, name).is_file() for name in _TOKENIZER_FILES) else None

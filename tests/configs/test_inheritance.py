@@ -1,0 +1,117 @@
+"""An evaluation of a run takes its data, tokenizer and context from the run, unless the command line gives others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from adadepth.config import ContextConfig, CorpusConfig, ExperimentConfig, LabelledConfig, StreamConfig, TokenizerConfig
+from adadepth.debugging import given_keys
+from adadepth.inheritance import inheritance
+
+from .support import composed, configured
+
+
+def write_run(folder: Path, config: ExperimentConfig, *, has_tokenizer: bool = True, name: str = "run") -> Path:
+    """What a finished run leaves, as far as an evaluation looks at it before it loads the model."""
+    run = folder / config.name / name
+    for place in ("model", "checkpoints/checkpoint-2"):
+        (run / place).mkdir(parents=True)
+        if has_tokenizer:
+            (run / place / "tokenizer.json").write_text("{}")
+    (run / "run.json").write_text(json.dumps({"status": "finished"}))
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    return run
+
+
+def evaluated(root: str, checkpoint: Path | str, *overrides: str) -> ExperimentConfig:
+    return configured(root, "mode=evaluate", f"checkpoint={checkpoint}", *overrides)
+
+
+@pytest.mark.parametrize("place", ["", "model", "checkpoints/checkpoint-2"])
+def test_data_and_tokenizer_are_those_of_the_run(tmp_path: Path, place: str) -> None:
+    trained = configured(
+        "act_tiny", "dataset=text", "dataset.path=a.txt", "dataset.masking.max_ngram=2", "tokenizer=albert"
+    )
+    run = write_run(tmp_path, trained)
+    config = evaluated("act_tiny", run / place)
+    assert config.dataset == trained.dataset
+    assert isinstance(config.dataset, CorpusConfig)
+    own = run / (place or "model")
+    assert config.tokenizer == dataclasses.replace(trained.tokenizer, path=str(own))
+    assert config.trainer == configured("act_tiny").trainer
+
+
+def test_the_newest_run_is_inherited_from(tmp_path: Path) -> None:
+    for name, length in (("1", 16), ("2", 24)):
+        write_run(tmp_path, configured("act_tiny", f"dataset.sequence_length={length}"), name=name)
+    config = evaluated("act_tiny", "latest", f"output_dir={tmp_path}")
+    assert config.dataset.sequence_length == 24
+
+
+def test_a_key_of_the_command_line_wins_over_the_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("ponder_tiny", "dataset=table", "dataset.path=folder", "dataset.held_out=0.1",
+                                         "dataset.evaluation_splits=[held_out]"))  # fmt: skip
+    config = evaluated(
+        "ponder_cola", run, "dataset.max_evaluation_examples=7", "trainer.metric_for_best_model=eval_score"
+    )
+    assert isinstance(config.dataset, LabelledConfig)
+    assert (config.dataset.name, config.dataset.path, config.dataset.held_out) == ("table", "folder", 0.1)
+    assert config.dataset.max_evaluation_examples == 7
+
+
+def test_a_group_of_the_command_line_is_taken_whole(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("act_tiny", "dataset=text", "dataset.path=a.txt", "tokenizer.vocab_size=99"))
+    config = evaluated("act_tiny", run, "dataset=python_docs", "tokenizer=albert")
+    plain = configured("act_tiny", "dataset=python_docs", "tokenizer=albert")
+    assert (config.dataset, config.tokenizer) == (plain.dataset, plain.tokenizer)
+    kept = evaluated("act_tiny", run, "dataset=python_docs")
+    assert kept.tokenizer == TokenizerConfig(path=str(run / "model"), vocab_size=99)
+
+
+def test_files_take_the_place_of_the_hub(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("par_wikitext2"))
+    assert evaluated("par_tiny", run).dataset == configured("par_wikitext2").dataset
+    config = evaluated("par_tiny", run, "dataset.path=folder")
+    assert isinstance(config.dataset, StreamConfig)
+    assert (config.dataset.source, config.dataset.path) == ("local", "folder")
+
+
+def test_context_is_inherited_key_by_key(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("par_base"))
+    config = evaluated("par_tiny", run, "context.memory_length=8")
+    assert config.context == ContextConfig(memory_length=8, clamp_length=400, same_length=True)
+
+
+def test_a_run_whose_tokenizer_is_not_beside_its_model_names_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("act_tiny", "tokenizer=albert"), has_tokenizer=False)
+    assert evaluated("act_tiny", run).tokenizer.path == "albert/albert-base-v2"
+
+
+@pytest.mark.parametrize("checkpoint", ["some/set", "elsewhere/model", "latest"])
+def test_what_is_no_run_leaves_the_configuration_as_it_is(tmp_path: Path, checkpoint: str) -> None:
+    write_run(tmp_path, configured("act_tiny", "dataset.sequence_length=16"))
+    (tmp_path / "elsewhere" / "model").mkdir(parents=True)
+    given = ("mode=evaluate", f"checkpoint={tmp_path / checkpoint if 'else' in checkpoint else checkpoint}")
+    config = configured("act_tiny", *given, f"output_dir={tmp_path}/none")
+    plain = configured("act_tiny")
+    assert (config.dataset, config.tokenizer) == (plain.dataset, plain.tokenizer)
+
+
+def test_a_line_says_what_is_inherited(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("act_tiny"))
+
+    def line(*overrides: str) -> str | None:
+        config = composed("act_tiny", *overrides)
+        return inheritance(config, given_keys(config))
+
+    given = ("mode=evaluate", f"checkpoint={run}")
+    assert line(*given) == f"dataset, tokenizer, context as in {run}"
+    assert line(*given, "tokenizer=albert", "dataset.sequence_length=16") == (
+        f"dataset, context as in {run}, but for dataset.sequence_length"
+    )
+    assert line() is None
