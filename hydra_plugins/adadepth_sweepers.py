@@ -26,7 +26,6 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from adadepth.analysis.measure.grid import settings_text
-from adadepth.analysis.render.grid_page import grid_text, write_grid
 from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError
 from adadepth.tasks import grid
@@ -114,6 +113,8 @@ class ChoosingSweeper(GridSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Run what is missing, choose, predict with what was chosen; returns the summary."""
+        from adadepth.analysis.render.grid_page import grid_text, write_grid  # torch, which `--help` has no use for
+
         if self.direction not in ("maximize", "minimize"):
             raise ConfigError(f"hydra.sweeper.direction={self.direction}: must be maximize or minimize")
         jobs, swept = self.grid(arguments)
@@ -173,6 +174,8 @@ class ChoosingSweeper(GridSweeper):
 
     def _write(self, found: dict[str, Any], evaluation: Path) -> None:
         """Write and tell the summary; delete the checkpoints that are not needed any more."""
+        from adadepth.analysis.render.grid_page import grid_text, write_grid
+
         chosen = found["chosen"]
         checkpoint, names = chosen["checkpoint"], grid.take_submissions(evaluation, self.folder)
         chosen |= {key: str(chosen[key].relative_to(self.folder)) for key in ("run", "checkpoint")}

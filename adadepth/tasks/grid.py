@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adadepth.analysis.files import read_run
 from adadepth.analysis.measure.grid import CellScores, summarise_grid
 from adadepth.analysis.render.formats import is_number
 from adadepth.config import EvalStrategy, ExperimentConfig, Mode, SaveStrategy
@@ -119,6 +118,8 @@ def finished_runs(folder: Path) -> dict[str, Path]:
 
 def epochs_of(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
     """The score of every whole epoch of a run, and its checkpoint, whether or not that is still there."""
+    from adadepth.analysis.files import read_run  # torch, which `--help` has no use for
+
     lines = [line for line in read_run(run).metrics if is_number(line.get(_EPOCH)) and is_number(line.get(metric))]
     return {
         int(line[_EPOCH]): (float(line[metric]), run / "checkpoints" / f"checkpoint-{line['step']}")

@@ -79,8 +79,9 @@ def settings(tmp_path, base, root, *overrides):
     """A root on the small base and a local table, at the debug length."""
     table = tmp_path / "table"
     tagged = ["dataset.labels=[O,B-PER,I-PER]"] if "conll" in root else []
-    given = [f"model.base_model={base}", f"dataset.path={table}", *SMALL, *tagged]
-    given += ["dataset.source=local"] * (root != "adalayers_tiny") + ["model.classes_weights=null"]
+    given = [f"model.base_model={base}", *SMALL, *tagged, "model.classes_weights=null"]
+    given += ["dataset.source=local", f"dataset.path={table}"] * (root != "adalayers_tiny")
+    given.append("dataset.sequence_length=128")  # all that the base reads
     config = configured(
         root, "debug=default", f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache",
         "trainer.disable_tqdm=true", *given, *overrides,
@@ -267,7 +268,7 @@ def test_a_budget_keeps_at_most_so_many_blocks(blocks, tmp_path, base):
 
 def test_an_expected_layer_is_held(tmp_path, base):
     given = ("budget=layers", "budget.target=1.2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=150")
-    steps = ("trainer.logging_steps=1", "trainer.eval_steps=150", "trainer.save_steps=150")
+    steps = ("trainer.logging_steps=1", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.max_grad_norm=1")
     soft = ("model.alpha_distribution=10", "model.distribution_cutoff=0", "trainer.learning_rate=3e-3")
     directory, _ = run(tmp_path, base, "adalayers", *TABLE, *BUDGET, *soft, *given, *steps)
     depths = [measured for _, measured, _ in held(directory)]

@@ -16,7 +16,7 @@ from tests.training.test_questions import SMALL as SMALL_QUESTIONS
 from tests.training.test_questions import settings as question_settings
 
 SMALL = (
-    "debug=finetune", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=4",
+    "debug=default", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=4",
     "model.num_attention_heads=2", "model.intermediate_size=64", "model.max_position_embeddings=64",
     "dataset.sequence_length=32", "tokenizer.vocab_size=120", "dataset.max_evaluation_examples=24",
     "trainer.disable_tqdm=true", "predictions=true",

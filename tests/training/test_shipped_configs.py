@@ -17,8 +17,10 @@ ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tokenizer", "albert")}
 # Options that make several runs; they are tested under tests/cli.
 SWEEPS = {("sweep", "penalty"), ("sweep", "optuna_penalty")}
+# What only evaluations read; see test_treebank.py.
+EVALUATED = {("dataset", "treebank")}
 OURS = [option for option in OPTIONS if home(*option) == "act_tiny" and option[0] != "debug"]
-RUNNABLE = [option for option in OURS if option not in ONLINE | SWEEPS]
+RUNNABLE = [option for option in OURS if option not in ONLINE | SWEEPS | EVALUATED]
 
 
 def run(tmp_path, root, *overrides):

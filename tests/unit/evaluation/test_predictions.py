@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,9 +40,7 @@ def test_values_have_neither():
 def tagged(unit, updates, **fields):
     trace = DepthTrace(unit, updates, torch.ones_like(updates, dtype=torch.bool), max_depth=4)
     logits = torch.tensor([[[0.0, 0.0], [0.0, THREE_QUARTERS], [5.0, 0.0], [THREE_QUARTERS, 0.0]]])
-    return word_columns(
-        {"labels": torch.tensor([[-100, 1, -100, 0]])}, SimpleNamespace(logits=logits, trace=trace, **fields)
-    )
+    return word_columns(SimpleNamespace(logits=logits, trace=trace, **fields), [np.array([1, 3])])
 
 
 def test_words_are_read_at_their_first_pieces():

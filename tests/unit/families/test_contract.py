@@ -22,7 +22,7 @@ from tests.models_support import SMALL, padded_batch, small_config, small_multi_
 from tests.unit.budget.test_measure import model as small_mixture
 from tests.unit.families.par_xl_support import small_network, small_supernet, words
 
-ACT = {"HasExecutions", "HasOneDepth", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "ForcesDepth"}
+ACT = {"HasExecutions", "HasOneDepth", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "ForcesDepth", "ShowsStates"}
 READS = {"PredictsEveryStep", "PricesReadouts"}
 # Model -> what it can do besides.
 MODELS = {
@@ -41,7 +41,7 @@ MODELS = {
         small_mixture,
         {
             "FollowsSchedule", "SpeedsUpParameters", "ReadsCachedStates", "MixesLayers", "HasDepthKnob", "CountsDepth",
-            "HasSoftDepth", "HasExpectedDepth", "LimitsDepth",
+            "HasSoftDepth", "HasExpectedDepth", "LimitsDepth", "SparesParameters",
         },
     ),
     "recurrent": (

@@ -76,8 +76,8 @@ def test_defaults_are_the_seeds():
         ({"halting_head": "linear_diff", "halting_head_layers": 0}, "halting_head_layers=0 must be at least 1"),
         ({"halting_head_layers": 3}, "halting_head_layers=3: the mlp head has no further layers"),
         ({"exit_rule": "quantil:0.5"}, "did you mean 'quantile'"),
-        ({"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
-        ({"inner_group_num": 2}, "inner_group_num=2 is not supported"),
+        ({"num_hidden_groups": 2}, "num_hidden_groups=2 must be 1: no other exists"),
+        ({"inner_group_num": 2}, "inner_group_num=2 must be 1: no other exists"),
     ],
 )
 def test_bad_configurations(changes, message):
