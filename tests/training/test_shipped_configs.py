@@ -74,7 +74,7 @@ def test_option(group, option, tmp_path):
         corpus = tmp_path / "corpus.txt"
         corpus.write_text("\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60)))
         overrides += [f"dataset.path={corpus}", "tokenizer.vocab_size=50"]
-    if option == "wikitext2":
+    if option.startswith("wikitext2"):
         overrides += wikitext2(tmp_path)
     if option == "albert_phase2":
         overrides += ["model.max_position_embeddings=512"]
