@@ -30,7 +30,7 @@ from adadepth.declaration import (
 
 # Enumerations: the member's name is what a YAML file or the command line says, and equals its value.
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
-Mode = StrEnum("Mode", ["train", "evaluate", "report"])
+Mode = StrEnum("Mode", ["train", "evaluate", "probe", "report"])
 SearchMethod = StrEnum("SearchMethod", ["joint", "two_phase"])
 GatePath = StrEnum("GatePath", ["soft", "sampled"])
 Costs = StrEnum("Costs", ["measured", "macs"])
@@ -179,6 +179,19 @@ class LabelledConfig(TableConfig):
     problem: Problem = setting(Problem.classification, "of classes, or of one value")
     test_splits: list[str] = setting(["test"], "without labels, for submission; may be absent")
     submission: list[str] = setting([], "GLUE's file names, one a test split")
+    difficulty_column: str | None = setting(None, "whole numbers from 0 on: how hard a row is; None: not known")
+
+
+@dataclass
+class SentEvalConfig(LabelledConfig):
+    """A probing task of SentEval (Conneau et al. 2018), or any file of that format."""
+
+    task: str = setting(MISSING, "TASK.txt in the folder dataset.path: past_present, tree_depth, bigram_shift, ...")
+
+
+@dataclass
+class AgreementConfig(LabelledConfig):
+    """Number of a verb from the words before it (Linzen, Dupoux and Goldberg 2016)."""
 
 
 @dataclass
@@ -484,7 +497,7 @@ class ExperimentConfig:
 
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
-    mode: Mode = setting(Mode.train, "train, evaluate a checkpoint, or write a run's report again")
+    mode: Mode = setting(Mode.train, "train, evaluate or probe a checkpoint, or write a run's report again")
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
     dataset: DatasetConfig = setting(MISSING, "group dataset/")
@@ -501,7 +514,7 @@ class ExperimentConfig:
     exit_rules: list[str] = setting([], "mode=evaluate: compare these on one checkpoint; [all]")
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
     checkpoint: str | None = setting(
-        None, "mode=evaluate: a run directory, one of its checkpoints, `latest`, or a hub id"
+        None, "mode=evaluate or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
     )
     run: str | None = setting(None, "mode=report: a run directory, or `latest`")
     rival_of: str | None = setting(
@@ -514,6 +527,7 @@ class ExperimentConfig:
 
 DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "addition_task": AdditionConfig,
+    "agreement_task": AgreementConfig,
     "corpus": CorpusConfig,
     "hops_task": HopsConfig,
     "labelled": LabelledConfig,
@@ -521,6 +535,7 @@ DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "multiple_choice": ChoiceConfig,
     "parity_task": ParityConfig,
     "question_answering": QuestionConfig,
+    "senteval_task": SentEvalConfig,
     "stream": StreamConfig,
     "tagging": TaggingConfig,
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 from adadepth.analysis.exits.tables import study_table
 from adadepth.analysis.measure.budgets import budget_table
 from adadepth.analysis.measure.class_table import class_table
+from adadepth.analysis.probes.tables import probe_table
 from adadepth.analysis.render.table import as_csv
 from adadepth.atomic import write_atomic
 
@@ -23,6 +24,7 @@ HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_b
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
+PROBES = "probes.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 
@@ -105,6 +107,14 @@ def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
     write_atomic(directory / BUDGETS_TABLE, as_csv(budget_table(found)))
 
 
+def write_probes(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write probes.json and, for every set, probes_SET.csv: linear probes of the states after every update."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / PROBES, found)
+    for name, of_set in found["sets"].items():
+        write_atomic(directory / f"probes_{name}.csv", as_csv(probe_table(name, of_set)))
+
+
 def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
     """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
     _write_json(directory / RIVALS, found)
@@ -125,7 +135,7 @@ class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
     Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
-    `seeds`) it tells damage only.
+    `seeds`, `probes`) it tells damage only.
     """
 
     directory: Path
@@ -142,6 +152,7 @@ class RunFiles:
     grids: dict[str, Any]
     seeds: dict[str, Any]
     missing: dict[str, str]
+    probes: dict[str, Any] = field(default_factory=dict)
 
 
 def read_run(directory: Path) -> RunFiles:
@@ -191,6 +202,7 @@ def read_run(directory: Path) -> RunFiles:
         grids=optional(GRIDS),
         seeds=optional(SEEDS),
         missing=missing,
+        probes=optional(PROBES),
     )
 
 
@@ -220,6 +232,7 @@ def sources(files: RunFiles) -> list[str]:
     optional = {
         EXITS: files.exits, EXIT_RULES: files.exit_rules, ARCHITECTURES: files.architectures, BUDGETS: files.budgets,
         RIVALS: files.rivals, GRIDS: files.grids, SEEDS: files.seeds,
+        PROBES: files.probes,
     }  # fmt: skip
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *(name for name, found in optional.items() if found)]

@@ -106,6 +106,8 @@ class LabelledExamples(StoredExamples[LabelledStore]):
         example = {**self.layout.build(self.store.row(row)), "index": row}
         if self.store.labels is not None:
             example["label"] = self.label_type(self.store.labels[row])
+        if self.store.difficulty is not None:
+            example["difficulty"] = int(self.store.difficulty[row])
         return example
 
 
@@ -119,6 +121,7 @@ def _load_tables(
     for split, table in tables.items():
         if split in labelled:
             require_columns(table, "label_column", [dataset.label_column])
+            require_columns(table, "difficulty_column", _difficulty(dataset))
     train = tables[dataset.train_split]
     names: tuple[str, ...] = ()
     if dataset.problem != "regression":
@@ -146,7 +149,13 @@ def _load_tables(
     return LabelledData(
         training, dict(evaluation), dict(test), words, collate, summary,
         "regression" if dataset.problem == "regression" else "classification", names, tuple(dataset.metrics),
+        has_difficulty=dataset.difficulty_column is not None,
     )  # fmt: skip
+
+
+def _difficulty(dataset: LabelledConfig) -> list[str]:
+    """Return the column that says how hard a row is, if there is one."""
+    return [] if dataset.difficulty_column is None else [dataset.difficulty_column]
 
 
 def _tokenizer(
@@ -170,14 +179,14 @@ def _store(
     words: PreTrainedTokenizerFast,
     root: Path,
 ) -> LabelledStore:
-    """Return a split's tokens and, unless ``names`` is None, its labels."""
-    label_column = None if names is None else dataset.label_column
+    """Return a split's tokens and, unless ``names`` is None, its labels and difficulties."""
+    label_column, difficulty = (None, []) if names is None else (dataset.label_column, _difficulty(dataset))
     read_label = class_reader(names) if names else read_value
 
     def build(folder: Path) -> None:
-        write_store(folder, table, dataset.text_columns, words, label_column, read_label)
+        write_store(folder, table, dataset.text_columns, words, label_column, read_label, *difficulty)
 
-    name = f"labelled-{digest(key, table.fingerprint(), label_column)}"
+    name = f"labelled-{digest(key, table.fingerprint(), label_column, *difficulty)}"
     return open_store(cached_folder(root, name, build), len(dataset.text_columns))
 
 
