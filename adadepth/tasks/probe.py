@@ -76,7 +76,11 @@ def describe(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[str, An
     """What probes.json holds."""
     (_, train), (chooses, validation), *told = encoded.items()
     places = _places(train)
-    fitted = {place: fit_probe(_at(train, place), _at(validation, place)) for place in places}
+
+    def score(predicted: np.ndarray, classes: np.ndarray) -> float:
+        return quality(data.metrics, predicted, classes)["score"]
+
+    fitted = {place: fit_probe(_at(train, place), _at(validation, place), score) for place in places}
     updates = len(train.changed)
     return {
         "max_updates": updates,
