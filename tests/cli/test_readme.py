@@ -16,7 +16,8 @@ from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-ONLINE, HUB_DATA = "wikipedia_bookcorpus", "nyu-mll/glue"
+HUB_DATA = "nyu-mll/glue"
+NOT_HERE = ("wikipedia_bookcorpus", "past_present")  # data that a command names
 # Configurations whose data lie elsewhere, and what their composition must then name.
 ELSEWHERE = {"par_wikitext2": "wiki.train.tokens", "act_wikitext2": "wiki.train.tokens", "act_squad": "rajpurkar/squad"}
 
@@ -55,7 +56,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys):
         assert not end.value.code
         assert "learning_rate" in capsys.readouterr().out
         return
-    online = ONLINE if ONLINE in " ".join(arguments) else ELSEWHERE.get(arguments[1], HUB_DATA)
+    named = (name for name in NOT_HERE if name in " ".join(arguments))
+    online = next(named, ELSEWHERE.get(arguments[1], HUB_DATA))
     if online != HUB_DATA or arguments[1].split("_")[1] in GLUE:
         invoke(monkeypatch, *arguments, "--cfg", "job")
         assert online in capsys.readouterr().out
