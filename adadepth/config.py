@@ -186,7 +186,7 @@ class LabelledConfig(TableConfig):
 class SentEvalConfig(LabelledConfig):
     """A probing task of SentEval (Conneau et al. 2018), or any file of that format."""
 
-    task: str = setting(MISSING, "TASK.txt in the folder dataset.path: past_present, tree_depth, bigram_shift, ...")
+    task: str | None = setting(None, "TASK.txt in the folder dataset.path: past_present, tree_depth, bigram_shift, ...")
 
 
 @dataclass

@@ -121,6 +121,8 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
         yield str(error)
     if isinstance(dataset, SentEvalConfig | AgreementConfig) and dataset.source is not Source.local:
         yield f"dataset.source={dataset.source}: dataset={dataset.name} is read from local files, dataset.source=local"
+    if isinstance(dataset, SentEvalConfig) and not dataset.task:
+        yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
     if dataset.difficulty_column is not None and dataset.source is Source.embedded:
         yield f"dataset.difficulty_column={dataset.difficulty_column}: read only with dataset.source=local or hub"
     if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
