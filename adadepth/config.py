@@ -25,7 +25,7 @@ from adadepth.declaration import (
 
 # Enumerations: the member's name is what a YAML file or the command line says, and equals its value.
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
-Mode = StrEnum("Mode", ["train", "evaluate", "report"])
+Mode = StrEnum("Mode", ["train", "evaluate", "probe", "report"])
 SearchMethod = StrEnum("SearchMethod", ["joint", "two_phase"])
 GatePath = StrEnum("GatePath", ["soft", "sampled"])
 Costs = StrEnum("Costs", ["measured", "macs"])
@@ -201,6 +201,19 @@ class LabelledConfig(TableConfig):
         {}, "hub: test splits that are data sets of their own there, {SPLIT: {path, name, split}}", neutral=True
     )
     submission: list[str] = setting([], "GLUE's file names, one a test split", neutral=True)
+    difficulty_column: str | None = setting(None, "whole numbers from 0 on: how hard a row is; None: not known")
+
+
+@dataclass
+class SentEvalConfig(LabelledConfig):
+    """A probing task of SentEval (Conneau et al. 2018), or any file of that format."""
+
+    task: str | None = setting(None, "TASK.txt in the folder dataset.path: past_present, tree_depth, bigram_shift, ...")
+
+
+@dataclass
+class AgreementConfig(LabelledConfig):
+    """Number of a verb from the words before it (Linzen, Dupoux and Goldberg 2016)."""
 
 
 @dataclass
@@ -546,7 +559,7 @@ class ExperimentConfig:
 
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
-    mode: Mode = setting(Mode.train, "train, evaluate a checkpoint, or write a run's report again")
+    mode: Mode = setting(Mode.train, "train, evaluate or probe a checkpoint, or write a run's report again")
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
     dataset: DatasetConfig = setting(MISSING, "group dataset/")
@@ -564,7 +577,7 @@ class ExperimentConfig:
     predictions: bool = setting(False, "task=finetune: write what is predicted of every evaluated example")
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
     checkpoint: str | None = setting(
-        None, "mode=evaluate: a run directory, one of its checkpoints, `latest`, or a hub id"
+        None, "mode=evaluate or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
     )
     run: str | None = setting(None, "mode=report: a run directory, or `latest`")
     rival_of: str | None = setting(
@@ -577,6 +590,7 @@ class ExperimentConfig:
 
 DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "addition_task": AdditionConfig,
+    "agreement_task": AgreementConfig,
     "corpus": CorpusConfig,
     "hops_task": HopsConfig,
     "labelled": LabelledConfig,
@@ -584,6 +598,7 @@ DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "multiple_choice": ChoiceConfig,
     "parity_task": ParityConfig,
     "question_answering": QuestionConfig,
+    "senteval_task": SentEvalConfig,
     "stream": StreamConfig,
     "tagging": TaggingConfig,
     "trees": TreebankConfig,

@@ -21,6 +21,7 @@ from adadepth.checks.data import (
 )
 from adadepth.checks.families import check_family, check_halting_stage
 from adadepth.checks.generated import check_generated
+from adadepth.checks.probing import check_probing
 from adadepth.checks.questions import check_choices, check_questions
 from adadepth.checks.training import check_trainer
 from adadepth.checks.treebank import check_treebank
@@ -85,7 +86,8 @@ def validate(config: ExperimentConfig) -> None:
     checks = (
         out_of_range, _task, check_halting_stage, check_family, check_budget, check_text,
         check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions,
-        check_choices, check_parity, check_generated, check_treebank, check_trainer, _mode, _names, _extras,
+        check_choices, check_parity, check_generated, check_treebank, check_probing, check_trainer, _mode, _names,
+        _extras,
     )  # fmt: skip
     if problems := [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -140,14 +142,20 @@ def _tagging(about: Family, dataset: DatasetConfig) -> Iterator[str]:
 
 
 def _mode(config: ExperimentConfig) -> Iterator[str]:
-    needs = {"resume": Mode.train, "rival_of": Mode.train, "checkpoint": Mode.evaluate, "run": Mode.report}
-    for key, mode in needs.items():
+    needs = {
+        "resume": (Mode.train,),
+        "rival_of": (Mode.train,),
+        "checkpoint": (Mode.evaluate, Mode.probe),
+        "run": (Mode.report,),
+    }
+    for key, modes in needs.items():
         value = getattr(config, key)
-        if value is not None and config.mode is not mode:
+        if value is not None and config.mode not in modes:
             hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
-            yield f"{key}={value}: read only with mode={mode}, but mode={config.mode}{hint}"
-    if config.mode is Mode.evaluate and config.checkpoint is None:
-        yield "checkpoint: mode=evaluate needs it (a run directory, one of its checkpoints, `latest`, or a hub id)"
+            yield f"{key}={value}: read only with mode={one_of(modes)}, but mode={config.mode}{hint}"
+    if config.mode in needs["checkpoint"] and config.checkpoint is None:
+        what = "a run directory, one of its checkpoints, `latest`, or a hub id"
+        yield f"checkpoint: mode={config.mode} needs it ({what})"
     if config.mode is Mode.report and config.run is None:
         yield "run: mode=report needs it (a run directory, or `latest`)"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):

@@ -17,6 +17,7 @@ from adadepth.analysis.exits.tables import study_table
 from adadepth.analysis.linguistics.tables import every_row
 from adadepth.analysis.measure.budgets import budget_table
 from adadepth.analysis.measure.class_table import class_table
+from adadepth.analysis.probes.tables import probe_table
 from adadepth.analysis.render.table import as_csv
 from adadepth.analysis.units import words
 from adadepth.atomic import write_atomic
@@ -26,11 +27,12 @@ EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
+PROBES = "probes.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 # Files that only some runs have, by the field of `RunFiles` that holds what they say.
 _OPTIONAL = {
     "exits": EXITS, "exit_rules": EXIT_RULES, "architectures": ARCHITECTURES, "budgets": BUDGETS, "rivals": RIVALS,
-    "grids": GRIDS, "seeds": SEEDS, "words": WORDS,
+    "grids": GRIDS, "seeds": SEEDS, "words": WORDS, "probes": PROBES,
 }  # fmt: skip
 SPLITS = ("train", "eval")
 
@@ -120,6 +122,14 @@ def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
     write_atomic(directory / BUDGETS_TABLE, as_csv(budget_table(found)))
 
 
+def write_probes(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write probes.json and, for every set, probes_SET.csv: linear probes of the states after every update."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_json(directory / PROBES, found)
+    for name, of_set in found["sets"].items():
+        write_atomic(directory / f"probes_{name}.csv", as_csv(probe_table(name, of_set)))
+
+
 def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
     """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
     _write_json(directory / RIVALS, found)
@@ -140,7 +150,7 @@ class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
     Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
-    `seeds`, `words`) it tells damage only.
+    `seeds`, `words`, `probes`) it tells damage only.
     """
 
     directory: Path
@@ -158,6 +168,7 @@ class RunFiles:
     seeds: dict[str, Any]
     missing: dict[str, str]
     words: dict[str, Any] = field(default_factory=dict)
+    probes: dict[str, Any] = field(default_factory=dict)
 
 
 def read_run(directory: Path) -> RunFiles:

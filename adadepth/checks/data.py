@@ -5,11 +5,13 @@ from typing import Any
 
 from adadepth.analysis.measure.quality import check_metrics, check_tags
 from adadepth.config import (
+    AgreementConfig,
     CorpusConfig,
     ExperimentConfig,
     LabelledConfig,
     ParityConfig,
     Problem,
+    SentEvalConfig,
     Source,
     StreamConfig,
     TableConfig,
@@ -136,6 +138,12 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
         check_metrics(dataset.metrics, "regression" if dataset.problem is Problem.regression else "classification")
     except ConfigError as error:
         yield str(error)
+    if isinstance(dataset, SentEvalConfig | AgreementConfig) and dataset.source is not Source.local:
+        yield f"dataset.source={dataset.source}: dataset={dataset.name} is read from local files, dataset.source=local"
+    if isinstance(dataset, SentEvalConfig) and not dataset.task:
+        yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
+    if dataset.difficulty_column is not None and dataset.source is Source.embedded:
+        yield f"dataset.difficulty_column={dataset.difficulty_column}: read only with dataset.source=local or hub"
     if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
         yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
     for split, entry in dataset.test_hub.items():

@@ -14,6 +14,7 @@ from adadepth.declaration import declared, shapes
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
 from adadepth.families.registry import family, load, one_of
+from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.steps import rule_of
 from adadepth.halting.exit_rules import parse_rule
 
@@ -224,6 +225,19 @@ def load_model(path: str, model_class: Any, settings: ModelConfig, overrides: It
         elif name in in_model and value is not None:
             setattr(config, name, value)
     return model_class.from_pretrained(path, config=config, **attention)
+
+
+def load_encoder(path: str, settings: ModelConfig, overrides: Iterable[str]) -> Any:
+    """The encoder of a checkpoint, a `StateEncoder`, whatever head it was trained with; see `load_model`.
+
+    Raises:
+        ConfigError: If the family has none.
+    """
+    encoder = family(settings.name).encoder
+    if encoder is None:
+        raise ConfigError(f"model={settings.name}: shows no states after its updates")
+    with quiet():  # heads are left behind on purpose
+        return load_model(path, load(encoder), settings, overrides)
 
 
 def read_config(key: str, path: str) -> PreTrainedConfig:

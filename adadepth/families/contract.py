@@ -95,6 +95,27 @@ class PricesReadouts(Protocol):
     def readout_work(self) -> float: ...  # noqa: D102
 
 
+class StateEncoder(Protocol):
+    """An encoder, the model of a family without a head, whose states can be read after every update.
+
+    Its forward takes `output_hidden_states`. The output then has `hidden_states`, those before the first and after
+    every update that the batch ran, and `last_hidden_state`, which heads read, each (B, T, H).
+
+    Attributes:
+        max_updates: The most updates a token can receive.
+        longest_sequence: See `DepthModel`.
+    """
+
+    @property
+    def max_updates(self) -> int: ...  # noqa: D102
+
+    @property
+    def longest_sequence(self) -> int | None: ...  # noqa: D102
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """An output with `hidden_states` and `last_hidden_state`."""
+
+
 @runtime_checkable
 class ShowsStates(Protocol):
     """A model whose forward takes `output_hidden_states` and then returns what its iterations did to its units.

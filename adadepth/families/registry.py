@@ -90,6 +90,7 @@ class Family:
         heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
             `question_answering`, `multiple_choice`, `language_model`, `search`.
         auto: Further Auto classes of transformers, besides those of its heads -> class registered with it.
+        encoder: Its model without a head, a `StateEncoder`, which probes read; None: its states cannot be read.
         tokenizer: The fast tokenizer that AutoTokenizer loads with it; None: none of its own.
         public: Further names of the package `adadepth`, besides the classes above -> what they name.
         loss_parts: What an evaluation reports besides the task's loss -> the setting that must be above 0 for it; None:
@@ -119,6 +120,7 @@ class Family:
     config: str
     heads: Mapping[str, str]
     auto: Mapping[str, str] = field(default_factory=dict)
+    encoder: str | None = None
     tokenizer: str | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     loss_parts: Mapping[str, str | None] = field(default_factory=dict)

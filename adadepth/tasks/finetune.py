@@ -64,7 +64,7 @@ def problem_of(dataset: DatasetConfig) -> str:
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
     args = training_arguments(config)
-    data = main_first(args, lambda: _load_data(config, config.tokenizer, _cls_options(config.model.name, config.model)))
+    data = main_first(args, lambda: _load_data(config, config.tokenizer, cls_options(config.model.name, config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model = build_classifier(config.model, vocab_size, _head_fields(config, data), data.problem)
@@ -82,10 +82,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     path = model_path(config)
     model_class = classifier_class(config.model, problem_of(config.dataset))
     model = load_model(path, model_class, config.model, overridden_model_settings())
-    sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
-    is_own = config.tokenizer.path in sources  # unless another one is asked for
-    tokenizer = TokenizerConfig(path=path) if is_own else config.tokenizer
-    data = main_first(args, lambda: _load_data(config, tokenizer, _cls_options(config.model.name, model.config)))
+    tokenizer = checkpoint_tokenizer(config, path)
+    data = main_first(args, lambda: _load_data(config, tokenizer, cls_options(config.model.name, model.config)))
     _check_fit(config, data, model)
     check_depth(config, model)
     rules = exit_rules.parse(config.exit_rules, model)
@@ -98,6 +96,12 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         _write_submissions(config, data, session)
 
     return evaluate_parts(config, args, finetuning_parts(config, args, data, model), path, further)
+
+
+def checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
+    """That of the checkpoint, unless another one is asked for."""
+    sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
+    return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
 
 
 def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Parts:
@@ -141,7 +145,7 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
     return data
 
 
-def _cls_options(name: str, model: Any) -> dict[str, Any]:
+def cls_options(name: str, model: Any) -> dict[str, Any]:
     """How many [CLS] a family's texts begin with, from settings or configuration; 0 leaves them to the tokenizer."""
     place = family(name).first_tokens
     return {} if place is None else load(place)(model)

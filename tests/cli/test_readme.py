@@ -20,8 +20,8 @@ from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-ONLINE, HUB_DATA = "wikipedia_bookcorpus", "nyu-mll/glue"
-TREEBANK = "ud_english_ewt"  # tests/training/test_treebank.py runs one
+HUB_DATA = "nyu-mll/glue"
+NOT_HERE = ("wikipedia_bookcorpus", "past_present", "ud_english_ewt")  # data that a command names
 # Configurations whose data lie elsewhere, and what their composition must then name.
 WIKITEXT = "Salesforce/wikitext"
 ELSEWHERE = {"par_wikitext2": WIKITEXT, "act_wikitext2": WIKITEXT, "act_squad": "rajpurkar/squad"}
@@ -76,8 +76,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         assert not end.value.code
         assert "learning_rate" in capsys.readouterr().out
         return
-    given = [place for place in (ONLINE, TREEBANK) if place in " ".join(arguments)]
-    online = given[0] if given else ELSEWHERE.get(arguments[1], HUB_DATA)
+    named = (name for name in NOT_HERE if name in " ".join(arguments))
+    online = next(named, ELSEWHERE.get(arguments[1], HUB_DATA))
     if online != HUB_DATA or arguments[1].split("_")[1] in GLUE:
         invoke(monkeypatch, *arguments, "--cfg", "job")
         assert online in capsys.readouterr().out

@@ -43,7 +43,10 @@ MISTAKES = [
     (["runtime.num_workers=-1"], "runtime.num_workers=-1: must be at least 0"),
     (["mode=evaluate"], "checkpoint: mode=evaluate needs it"),
     (["mode=report"], "run: mode=report needs it"),
-    (["checkpoint=a"], "checkpoint=a: read only with mode=evaluate, but mode=train; to start from its weights"),
+    (
+        ["checkpoint=a"],
+        "checkpoint=a: read only with mode=evaluate or probe, but mode=train; to start",
+    ),
     (["mode=evaluate", "checkpoint=a", "resume=latest"], "resume=latest: read only with mode=train, but mode=evaluate"),
     (["seed=-1"], "seed=-1: must be from 0 to 2^32 - 1"),
     (["name=a/b"], "name=a/b: must be a plain folder name"),

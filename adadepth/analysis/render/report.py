@@ -32,6 +32,7 @@ from adadepth.analysis.exits.sections import exit_rules, exits
 from adadepth.analysis.files import RunFiles, is_summary_of_seeds, max_depth, read_run, run_unit, sources
 from adadepth.analysis.layers.sections import layer_overview, layers_section
 from adadepth.analysis.linguistics.sections import words as words_section
+from adadepth.analysis.probes.sections import probes
 from adadepth.analysis.render import plots
 from adadepth.analysis.render.figure import thin
 from adadepth.analysis.render.section import Section, SectionOf, fill
@@ -56,11 +57,17 @@ _REST: tuple[SectionOf, ...] = (
     cosines, sentences, losses, facts_section, definitions,
 )  # fmt: skip
 _OF_SEEDS: tuple[SectionOf, ...] = (seeds, facts_section)
+_OF_PROBES: tuple[SectionOf, ...] = (probes, facts_section)
 
 
 def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Section]:
     """What there is to say about a run, in order; what only its family says comes after its depths."""
-    builders = _OF_SEEDS if is_summary_of_seeds(files) else (*_DEPTHS, *further, *_REST)
+    if is_summary_of_seeds(files):
+        builders = _OF_SEEDS
+    elif files.probes:
+        builders = _OF_PROBES
+    else:
+        builders = (*_DEPTHS, *further, *_REST)
     return [section for build in builders if (section := build(files)) is not None]
 
 
@@ -104,6 +111,8 @@ def _subtitle(files: RunFiles) -> str:
     if is_summary_of_seeds(files):
         n = files.seeds["n"]
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
+    if files.probes:
+        return f"Linear probes · run {files.run.get('status', 'unknown')}"
     parts = [f"{words(run_unit(files)).kind} report"]
     parts += [f"evaluation at step {files.halting['step']:,}"] if "step" in files.halting else []
     return " · ".join([*parts, *([f"run {files.run['status']}"] if "status" in files.run else [])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,8 @@ class LabelledExamples(StoredExamples[LabelledStore]):
         example = {**self.layout.build(self.store.row(row)), "index": row}
         if self.store.labels is not None:
             example["label"] = self.label_type(self.store.labels[row])
+        if self.store.difficulty is not None:
+            example["difficulty"] = int(self.store.difficulty[row])
         return example
 
 
@@ -119,6 +122,7 @@ def _load_tables(
     for split, table in tables.items():
         if split in labelled:
             require_columns(table, "label_column", [dataset.label_column])
+            require_columns(table, "difficulty_column", _difficulty(dataset))
     train = tables[dataset.train_split]
     names: tuple[str, ...] = ()
     if dataset.problem != "regression":
@@ -139,7 +143,13 @@ def _load_tables(
     splits = split_examples(dataset, tables, stores, make, LabelledStore.classes if names else None, tests)
     problem: Problem = "regression" if dataset.problem == "regression" else "classification"
     describe = partial(_describe, names=names)
-    return data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, problem, names)
+    data = data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, problem, names)
+    return replace(data, has_difficulty=dataset.difficulty_column is not None)
+
+
+def _difficulty(dataset: LabelledConfig) -> list[str]:
+    """Return the column that says how hard a row is, if there is one."""
+    return [] if dataset.difficulty_column is None else [dataset.difficulty_column]
 
 
 def _store(
@@ -151,14 +161,14 @@ def _store(
     words: PreTrainedTokenizerFast,
     root: Path,
 ) -> LabelledStore:
-    """Return a split's tokens and, unless ``names`` is None, its labels."""
-    label_column = None if names is None else dataset.label_column
+    """Return a split's tokens and, unless ``names`` is None, its labels and difficulties."""
+    label_column, difficulty = (None, []) if names is None else (dataset.label_column, _difficulty(dataset))
     read_label = class_reader(names) if names else read_value
 
     def write(folder: Path, table: Table) -> None:
-        write_store(folder, table, dataset.text_columns, words, label_column, read_label)
+        write_store(folder, table, dataset.text_columns, words, label_column, read_label, *difficulty)
 
-    name = f"labelled-{digest(key, table.fingerprint(), label_column)}"
+    name = f"labelled-{digest(key, table.fingerprint(), label_column, *difficulty)}"
     classes = partial(read_labels, column=dataset.label_column, read_label=read_label) if names else None
     blanks = dict.fromkeys(dataset.text_columns)
     folder = cached_rows(root, name, dataset, split, table, write, blanks, classes)

@@ -10,7 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adadepth.config import AgreementConfig, SentEvalConfig
+from adadepth.data.labelled.agreement import agreement_tables
 from adadepth.data.labelled.held_out import table_splits
+from adadepth.data.labelled.senteval import senteval_tables
 from adadepth.data.labelled.table import Rows, Table, joined, require_columns
 from adadepth.data.text.columns import COLUMN_TEXT, column_table
 from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_digest, find_files, text_lines
@@ -42,6 +45,10 @@ def open_splits(
     wanted = list(dict.fromkeys([*required, *optional]))
     if dataset.source == "hub":
         found = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
+    elif isinstance(dataset, SentEvalConfig):
+        found = senteval_tables(dataset)
+    elif isinstance(dataset, AgreementConfig):
+        found = agreement_tables(joined([_table(file) for file in find_files("dataset.path", dataset.path)]))
     else:
         found = file_splits(dataset.path, wanted)
     for split in required:
@@ -83,7 +90,7 @@ def open_tests(dataset: LabelledConfig) -> dict[str, Table]:
 
 
 def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
-    if dataset.source == "hub":
+    if dataset.source == "hub" or isinstance(dataset, SentEvalConfig | AgreementConfig):
         return f"the data set has only {', '.join(found)}{nearest(split, found)}"
     if isinstance(dataset.path, Mapping):
         known = list(map(str, dataset.path))

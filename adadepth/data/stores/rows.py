@@ -16,6 +16,8 @@ from adadepth.data.stores.documents import map_file
 from adadepth.data.text.tokenizer import encode_sentences
 from adadepth.errors import DataError
 
+_FILES = {"label": "labels.npy", "difficulty": "difficulty.npy"}
+
 
 @dataclass(frozen=True)
 class LabelledStore:
@@ -26,6 +28,7 @@ class LabelledStore:
         offsets: Where each text begins in ``tokens``, row by row, then their number, (rows · texts + 1,) int64.
         labels: Class number or value of each row, (rows,) float64; None for an unlabelled table.
         texts: Texts of a row, 1 or 2.
+        difficulty: How hard each row is, (rows,) float64; None where nothing says so.
         folder: Where the arrays are mapped from.
     """
 
@@ -34,6 +37,7 @@ class LabelledStore:
     labels: np.ndarray | None
     texts: int
     folder: Path
+    difficulty: np.ndarray | None = None
 
     def __len__(self) -> int:
         return (len(self.offsets) - 1) // self.texts
@@ -64,38 +68,41 @@ def write_store(
     tokenizer: PreTrainedTokenizerFast,
     label_column: str | None,
     read_label: Callable[[Any], float],
+    difficulty_column: str | None = None,
 ) -> None:
     """Tokenise the text columns of a table into files in ``folder``; without a ``label_column`` it has no labels.
 
     Raises:
-        DataError: A text is not text, or a label is not allowed; the message names the row.
+        DataError: A text is not text, or a label or difficulty is not allowed; the message names the row.
     """
     dtype = token_type(tokenizer)
-    lengths, labels = [], []
+    lengths = []
+    numbers: dict[str, tuple[str, Callable[[Any], float], list[np.ndarray]]] = {}
+    if label_column is not None:
+        numbers["label"] = (label_column, read_label, [])
+    if difficulty_column is not None:
+        numbers["difficulty"] = (difficulty_column, _read_difficulty, [])
     with (folder / dtype.__name__).open("wb") as tokens:
         first = 0
         for batch in table.batches():
             encoded = encode_sentences(tokenizer, list(_texts(table, batch, columns, first)))
             lengths.append(np.array([len(ids) for ids in encoded], dtype=np.int64))
             tokens.write(np.array([token for ids in encoded for token in ids], dtype=dtype).tobytes())
-            if label_column is not None:
-                labels.append(_labels(table, batch[label_column], label_column, read_label, first))
+            for kind, (column, read, found) in numbers.items():
+                found.append(_numbers(table, batch[column], kind, column, read, first))
             first += len(batch[columns[0]])
     np.save(folder / "offsets.npy", np.concatenate([[0], *lengths]).cumsum())
-    if label_column is not None:
-        np.save(folder / "labels.npy", np.concatenate([np.empty(0), *labels]))
+    for kind, (_, _, found) in numbers.items():
+        np.save(folder / _FILES[kind], np.concatenate([np.empty(0), *found]))
 
 
 def open_store(folder: Path, texts: int) -> LabelledStore:
     """Map the files that `write_store` left in ``folder``."""
-    labels = folder / "labels.npy"
-    return LabelledStore(
-        map_tokens(folder),
-        np.load(folder / "offsets.npy", mmap_mode="r"),
-        np.load(labels, mmap_mode="r") if labels.exists() else None,
-        texts,
-        folder,
+    labels, difficulty = (
+        np.load(folder / name, mmap_mode="r") if (folder / name).exists() else None for name in _FILES.values()
     )
+    offsets = np.load(folder / "offsets.npy", mmap_mode="r")
+    return LabelledStore(map_tokens(folder), offsets, labels, texts, folder, difficulty)
 
 
 def read_labels(table: Table, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
@@ -103,7 +110,7 @@ def read_labels(table: Table, column: str, read_label: Callable[[Any], float]) -
     found = [np.empty(0)]
     first = 0
     for batch in table.batches():
-        found.append(_labels(table, batch[column], column, read_label, first))
+        found.append(_numbers(table, batch[column], "label", column, read_label, first))
         first += len(batch[column])
     return np.concatenate(found)
 
@@ -129,12 +136,20 @@ def _texts(table: Table, batch: Rows, columns: list[str], first: int) -> Iterato
             yield text or ""
 
 
-def _labels(table: Table, values: list[Any], column: str, read_label: Callable[[Any], float], first: int) -> np.ndarray:
+def _read_difficulty(value: Any) -> int:
+    if not str(value).isdigit():
+        raise ValueError("a whole number from 0 on is needed")
+    return int(value)
+
+
+def _numbers(
+    table: Table, values: list[Any], kind: str, column: str, read: Callable[[Any], float], first: int
+) -> np.ndarray:
     found = np.empty(len(values))
     for position, value in enumerate(values):
         try:
-            found[position] = read_label(value)
+            found[position] = read(value)
         except ValueError as error:
             place = f"row {first + position} of {table.label}"
-            raise DataError(f"dataset.label_column={column}: {place} has the label {value!r}; {error}") from error
+            raise DataError(f"dataset.{kind}_column={column}: {place} has the {kind} {value!r}; {error}") from error
     return found

@@ -7,6 +7,7 @@ FAMILY = Family(
     settings=PlainAlbertSettings,
     config="transformers:AlbertConfig",
     heads={"classification": "adadepth.families.albert.modeling:PlainAlbertForSequenceClassification"},
+    encoder="adadepth.families.albert.modeling:PlainAlbertModel",
     depth="num_hidden_layers",
     starts_from={"albert_act": None},
     checks=("adadepth.families.shared.albert.checks:check_sizes",),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AlbertConfig, AlbertForSequenceClassification
+from transformers import AlbertConfig, AlbertForSequenceClassification, AlbertModel
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -31,6 +31,10 @@ class SequenceOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     trace: DepthTrace | None = None
+
+
+class PlainAlbertModel(OneBlock, AlbertModel):
+    """transformers' own encoder."""
 
 
 class PlainAlbertForSequenceClassification(OneBlock, FromAnyAlbert, AlbertForSequenceClassification):

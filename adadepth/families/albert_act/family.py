@@ -18,6 +18,7 @@ FAMILY = Family(
         "question_answering": f"{_HEADS}:AlbertActForQuestionAnswering",
         "multiple_choice": f"{_HEADS}:AlbertActForMultipleChoice",
     },
+    encoder=f"{_MODELING}:AlbertActModel",
     auto={"AutoModel": f"{_MODELING}:AlbertActModel", "AutoModelForMaskedLM": f"{_PRETRAINING}:AlbertActForMaskedLM"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     loss_parts={"ponder_loss": None, "readouts_loss": "readout_weight"},

@@ -1,0 +1,1 @@
+"""What is known of a sentence by the state after each update."""

@@ -1,0 +1,84 @@
+"""What a probe reads: the states of sentences after every update of a frozen encoder.
+
+Shape legend: B rows, T tokens, H width, S states: before the first update, after each of the N, and the final one, n
+examples, R readouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from adadepth.evaluation.processes import of_all_processes
+from adadepth.families.contract import StateEncoder
+
+READOUTS = ("first", "mean")  # the first token, and the mean of the real tokens
+_COLUMNS = ("index", "labels", "difficulty")
+
+
+class ForwardPasses(Protocol):
+    """Runs a set through a model; see `DepthTrainer.forward_passes`."""
+
+    def __call__(
+        self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> Iterable[tuple[dict[str, Tensor], Any]]:
+        """This process's batches with the model's outputs."""
+
+
+@dataclass(frozen=True)
+class EncodedSet:
+    """The examples of a set in the order of their rows, on the CPU.
+
+    Attributes:
+        states: Float32, (n, S, R, H); the final one is the last of S.
+        labels: Class numbers, int64, (n,).
+        difficulty: Int64, (n,), where the data know it.
+        changed: Share of the read tokens that each update changed at all, float64, (N, R).
+    """
+
+    states: Tensor
+    labels: Tensor
+    difficulty: Tensor | None
+    changed: Tensor
+
+
+def encode_set(passes: ForwardPasses, model: StateEncoder, dataset: Any) -> EncodedSet:
+    """Run a set through an encoder and read its states.
+
+    A batch that stops because all its tokens have halted is read on as it is: its states stay what they are.
+    """
+    parts: list[dict[str, Tensor]] = []
+    changed = torch.zeros(model.max_updates, len(READOUTS), dtype=torch.float64)
+    read = torch.zeros(len(READOUTS), dtype=torch.float64)
+    for batch, outputs in passes(dataset, lambda _: {"output_hidden_states": True}):
+        mask = batch["attention_mask"].bool()
+        steps = [state.float() for state in outputs.hidden_states]
+        steps += [steps[-1]] * (model.max_updates + 1 - len(steps))
+        changed += changed_tokens(steps, mask).cpu()
+        read += torch.tensor([len(mask), int(mask.sum())])
+        kept = {"states": read_states([*steps, outputs.last_hidden_state.float()], mask)}
+        kept |= {name: batch[name] for name in _COLUMNS if name in batch}
+        parts.append({name: values.cpu() for name, values in kept.items()})
+    every = [part for share in of_all_processes(parts) for part in share]
+    columns = {name: torch.cat([part[name] for part in every]) for name in every[0]}
+    order = columns["index"].argsort()
+    shares = torch.stack(of_all_processes(changed)).sum(dim=0) / torch.stack(of_all_processes(read)).sum(dim=0)
+    difficulty = columns["difficulty"][order] if "difficulty" in columns else None
+    return EncodedSet(columns["states"][order], columns["labels"][order], difficulty, shares)
+
+
+def read_states(states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """First tokens and means over real tokens, (B, S, R, H), of S states (B, T, H) with the mask (B, T)."""
+    weights = mask.unsqueeze(-1) / mask.sum(dim=1)[:, None, None]
+    return torch.stack([torch.stack([state[:, 0], (state * weights).sum(dim=1)], dim=1) for state in states], dim=1)
+
+
+def changed_tokens(states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """How many first and how many real tokens each of N updates changed, float64, (N, R), of N + 1 states (B, T, H)."""
+    moved = torch.stack([(after != before).any(dim=-1) & mask for before, after in pairwise(states)])
+    return torch.stack([moved[:, :, 0].sum(dim=1), moved.sum(dim=(1, 2))], dim=-1).double()
