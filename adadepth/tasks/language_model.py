@@ -18,7 +18,8 @@ from adadepth.families.registry import family
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
 from adadepth.training.arguments import training_arguments
-from adadepth.training.gates import GateLearning, two_phase
+from adadepth.training.extension import Extension
+from adadepth.training.gates import GateLearning, StopUnchanged, two_phase
 from adadepth.training.memory import RecurrentMemory
 
 
@@ -107,5 +108,7 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
         wants_statistics = name == first and config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics)
 
-    gates = (GateLearning(search),) if has_gates else ()
+    gates: tuple[Extension, ...] = (GateLearning(search),) if has_gates else ()
+    if has_gates and search.stop_unchanged is not None:
+        gates += (StopUnchanged(search.stop_unchanged),)
     return Parts(data, sets, start, model, (RecurrentMemory(), *gates))

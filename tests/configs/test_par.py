@@ -37,6 +37,17 @@ MISTAKES = [
     ("par_tiny", ["search.architecture_share=0.9"], "search.architecture_share=0.9: must be above 0 and at most 0.5"),
     ("par_tiny", ["search.shapes=[[8,8]]"], "search.shapes=[8, 8]: must be [length, memory, batch]"),
     ("par_tiny", ["search.stages=[]"], "search.stages=[]: at least one is needed, of search, derive, retrain, compare"),
+    ("par_tiny", ["search.stop_unchanged=75"], "search.stop_unchanged=75.0: must be from 0 to 1"),
+    (
+        "par_tiny",
+        ["search.stop_unchanged=0.75", "trainer.eval_strategy=no", "trainer.load_best_model_at_end=false"],
+        "search.stop_unchanged=0.75: compares evaluations, but trainer.eval_strategy=no",
+    ),
+    (
+        "par_tiny",
+        ["search.stop_unchanged=0.75", "budget=latency", "budget.target=3"],
+        "budget.target=3: search.stop_unchanged=0.75 may end the search before its schedule",
+    ),
     ("par_tiny", ["search.sampled_paths=0"], "search.sampled_paths=0: must be at least 1"),
     ("par_tiny", ["task=language_model", "search.latency_weight=1"], "read only with task=architecture_search"),
     ("par_tiny", ["dataset=python_docs"], "task=architecture_search reads streams of text"),

@@ -28,18 +28,27 @@ def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
         )
 
 
+def check_widths(widths: Sequence[int], tails: int) -> None:
+    """Refuse widths that are not one for each tail.
+
+    Raises:
+        ConfigError: Naming the widths and the number of tails.
+    """
+    if len(widths) != tails or min(widths, default=1) < 1:
+        raise ConfigError(
+            f"proj_dims={list(widths)}: must be a positive width for each tail, of which there are {tails}"
+        )
+
+
 def cluster_widths(hidden_size: int, tails: int, factor: int, given: Sequence[int] | None = None) -> list[int]:
     """Width of the vectors of every cluster: d, then of every tail the given one, or d / f^k.
 
     Raises:
-        ConfigError: If the given ones are not one for each tail, or not positive.
+        ConfigError: If the given ones are not one for each tail.
     """
     if given is None:
         return [max(hidden_size // factor**cluster, 1) for cluster in range(tails + 1)]
-    if len(given) != tails or min(given, default=1) < 1:
-        raise ConfigError(
-            f"proj_dims={list(given)}: must be a positive width for each tail, of which there are {tails}"
-        )
+    check_widths(given, tails)
     return [hidden_size, *given]
 
 
