@@ -68,10 +68,10 @@ class StopUnchanged(Extension, TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Compare with the evaluation before."""
+        if not kwargs["model"].get_parameter(GATES).any():
+            return
         model = kwargs["model"]
         assert isinstance(model, SearchesArchitecture)
-        if not model.gates.any():
-            return
         before, self._architecture = self._architecture, model.architecture()
         if before is None or control.should_training_stop:
             return

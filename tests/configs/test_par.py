@@ -15,13 +15,28 @@ MISTAKES = [
     ("par_tiny", ["search.tau_end=-1"], "search.tau_end=-1.0: must be above 0"),
     ("par_tiny", ["model.cutoffs=[9,9]"], "model.cutoffs=[9, 9]: must be positive and increase"),
     ("par_tiny", ["model.cutoffs=[0]"], "model.cutoffs=[0]: must be positive and increase"),
-    ("par_tiny", ["model.proj_dims=[32]"], "model.proj_dims=[32]: must be a positive width for each of the 2"),
-    ("par_tiny", ["model.proj_dims=[32,0]"], "model.proj_dims=[32, 0]: must be a positive width for each of the 2"),
+    (
+        "par_tiny",
+        ["model.proj_dims=[32]"],
+        "model.proj_dims=[32]: must be a positive width for each tail, of which there are 2",
+    ),
+    (
+        "par_tiny",
+        ["model.proj_dims=[32,0]"],
+        "model.proj_dims=[32, 0]: must be a positive width for each tail, of which there are 2",
+    ),
     (
         "par_base",
         ["model.proj_dims=[256,128,64]"],
         "model.proj_factor=1: read only without model.proj_dims=[256, 128, 64]",
     ),
+    (
+        "par_tiny",
+        ["model.cutoff_clusters=3", "model.cutoffs=[]", "model.proj_dims=[32]"],
+        "model.proj_dims=[32]: must be a positive width for each tail, of which there are 2",
+    ),
+    ("par_tiny", ["model.cutoff_clusters=3"], "model.cutoff_clusters=3: chooses the cutoffs; set model.cutoffs=[]"),
+    ("par_tiny", ["model.cutoff_clusters=1", "model.cutoffs=[]"], "model.cutoff_clusters=1: must be at least 2"),
     ("par_tiny", ["model.num_attention_heads=3"], "model.num_attention_heads=3: must divide model.hidden_size=128"),
     ("par_tiny", ["model.architecture=sf"], "model.architecture=sf: task=architecture_search searches it"),
     (

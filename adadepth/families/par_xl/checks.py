@@ -17,11 +17,14 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
     cutoffs = model.cutoffs
     if any(cutoff < 1 for cutoff in cutoffs) or cutoffs != sorted(set(cutoffs)):
         yield f"model.cutoffs={cutoffs}: must be positive and increase"
+    tails = len(cutoffs) if model.cutoff_clusters is None else model.cutoff_clusters - 1
+    if cutoffs and model.cutoff_clusters is not None:
+        yield f"model.cutoff_clusters={model.cutoff_clusters}: chooses the cutoffs; set model.cutoffs=[]"
     if (widths := model.proj_dims) is not None:
         if model.proj_factor != ParXLSettings.proj_factor:
             yield f"model.proj_factor={model.proj_factor}: read only without model.proj_dims={widths}"
-        if len(widths) != len(cutoffs) or min(widths, default=1) < 1:
-            yield f"model.proj_dims={widths}: must be a positive width for each of the {len(cutoffs)} model.cutoffs"
+        if len(widths) != tails or min(widths, default=1) < 1:
+            yield f"model.proj_dims={widths}: must be a positive width for each tail, of which there are {tails}"
     if model.architecture is None:
         yield from _search(config)
         return

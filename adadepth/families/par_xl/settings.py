@@ -45,6 +45,10 @@ class ParXLSettings(ModelConfig):
         [], "of the adaptive softmax: where rarer words begin; []: none", shape=True, debug=[50, 200],
         more="First word of every tail, ids sorted by frequency; none: a plain softmax.",
     )  # fmt: skip
+    cutoff_clusters: int | None = setting(
+        None, "so many clusters, cut where they cost least for the words of the training text; None: as cutoffs says",
+        at_least(2), in_model=False, more="The most frequent words are one of them.",
+    )  # fmt: skip
     proj_factor: int = setting(
         4, "each cluster of rarer words is so many times narrower", at_least(1), shape=True,
         more="Than the cluster before.",
