@@ -32,14 +32,14 @@ def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray
 
 
 def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
-    """The first words of all tails for which a prediction with a known target has the fewest multiply-accumulates.
+    """The first words of all tails with the fewest multiply-accumulates of a known target, all vectors being d wide.
 
         C = d (c_1 + n)  +  d sum_k P_k V_k
             head            tail k, of V_k words, for the share P_k of the targets that lie in it
 
-    All vectors count as d wide, as where Grave et al. (2017, arXiv 1609.04309, section 4) choose clusters; their cost
-    is a model of time on a GPU. With the tails' own widths it would pay to have frequent words in narrow vectors.
-    Exact for any order of the words, of all clusters of consecutive ids.
+    So choose Grave et al. (2017, arXiv 1609.04309, section 4), with a model of time on a GPU for the work. With the
+    tails' own widths, which come after that, it would pay to have frequent words in narrow vectors. Exact for any order
+    of the words, of all clusters of consecutive ids.
 
     Args:
         counts: How often each id occurs, (V,), not all zero.
