@@ -518,6 +518,9 @@ class SearchConfig(GateConfig):
         0.25, "two_phase: updates before the gates learn; below 1: share of all updates", at_least(0)
     )
     architecture_share: float = setting(0.2, "two_phase: of the text and of the updates, for the gates", _UP_TO_HALF)
+    stop_unchanged: float | None = setting(
+        None, "end where this share of blocks kept their operation since the evaluation before; the paper: 0.75", SHARE
+    )
     latency_weight: float = setting(
         0.0, "weight of the expected time, as a multiple of the alternating network's, in the loss", at_least(0)
     )

@@ -104,6 +104,8 @@ class Family:
             `adadepth.families.albert_act.pretrained.load_albert`; None: the head's own `from_pretrained`.
         build: Makes a classifier that has no configuration before its base is read; called like
             `adadepth.families.adalayers.build.build_on_base`.
+        settle: What the training text decides of the settings, before a language model is built: called like
+            `adadepth.families.par_xl.cutoffs.settle_cutoffs`.
         first_tokens: From settings or configuration to how many [CLS] a text begins with, by argument of
             `load_labelled_data`; None: one.
         reads_vectors: It reads vectors and no tokens.
@@ -131,6 +133,7 @@ class Family:
     reads: frozenset[str] = frozenset()
     starts_from: Mapping[str, str | None] = field(default_factory=dict)
     build: str | None = None
+    settle: str | None = None
     first_tokens: str | None = None
     reads_vectors: bool = False
     own_symbols: bool = True

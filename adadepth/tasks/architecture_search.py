@@ -26,7 +26,7 @@ from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import Family, Searching, family, load
 from adadepth.tasks.language_model import evaluate as evaluate
-from adadepth.tasks.language_model import fresh_model, language_parts, load_data
+from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.processes import decide, wait_for_all
@@ -87,6 +87,7 @@ def train(config: ExperimentConfig) -> Trained:
     """Run the stages that are asked for and not yet done; the metrics are the derived network's and the search's."""
     args = training_arguments(config)
     data = load_data(config, args, config.tokenizer)
+    config = settled(config, args, data)
     supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
     if Stage.search in config.search.stages and config.resume is None:
         _set_costs(config, args, supernet)

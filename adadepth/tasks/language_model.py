@@ -10,15 +10,17 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import ExperimentConfig, GateConfig, SearchMethod, StreamConfig, TokenizerConfig
 from adadepth.data.streams.load import LanguageData, load_language_data
+from adadepth.declaration import telling
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
-from adadepth.families.registry import family
+from adadepth.families.registry import family, load
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
 from adadepth.training.arguments import training_arguments
-from adadepth.training.gates import GateLearning, two_phase
+from adadepth.training.extension import Extension
+from adadepth.training.gates import GateLearning, StopUnchanged, two_phase
 from adadepth.training.memory import RecurrentMemory
 
 
@@ -26,6 +28,7 @@ def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write the report."""
     args = training_arguments(config)
     data = load_data(config, args, config.tokenizer)
+    config = settled(config, args, data)
     model = fresh_model(config, data)
     return train_parts(config, args, language_parts(config, args, data, model))
 
@@ -68,6 +71,18 @@ def load_data(
     return main_first(args, load)
 
 
+def settled(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:
+    """With what the training text decides of the model's settings, which is printed."""
+    settle = family(config.model.name).settle
+    if settle is None:
+        return config
+    model = load(settle)(config.model, data.word_counts)
+    found = [f"model.{name}={value}" for name, value in telling(model).items() if getattr(config.model, name) != value]
+    if found and args.process_index == 0:
+        print(f"from the training text: {', '.join(found)}", flush=True)
+    return dataclasses.replace(config, model=model)
+
+
 def fresh_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
     """A new network as the settings describe it, with a word for every one of the tokenizer."""
     search, model = config.search, config.model
@@ -107,5 +122,7 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
         wants_statistics = name == first and config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics)
 
-    gates = (GateLearning(search),) if has_gates else ()
+    gates: tuple[Extension, ...] = (GateLearning(search),) if has_gates else ()
+    if has_gates and search.stop_unchanged is not None:
+        gates += (StopUnchanged(search.stop_unchanged),)
     return Parts(data, sets, start, model, (RecurrentMemory(), *gates))

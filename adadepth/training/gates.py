@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from adadepth.atomic import write_atomic
 from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
 from adadepth.data.streams.batches import TwoPhase
+from adadepth.families.contract import SearchesArchitecture
 from adadepth.training.extension import Batch, Extension
 
 GATES = "gates"
+STOP = "search_stop.json"
 
 
 class GateLearning(Extension):
@@ -43,6 +51,48 @@ class GateLearning(Extension):
             is_gate = name.removeprefix("module.") == GATES
             if is_gate != (batch["stream"] == "architecture"):
                 parameter.grad = None
+
+
+class StopUnchanged(Extension, TrainerCallback):
+    """Ends a search in which enough blocks kept their most probable operation from one evaluation to the next.
+
+    Gates that have not learned yet, all of them zero, are not compared.
+
+    Args:
+        share: Of the blocks (PAR: 0.75).
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._architecture: str | None = None
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Compare with the evaluation before."""
+        if not kwargs["model"].get_parameter(GATES).any():
+            return
+        model = kwargs["model"]
+        assert isinstance(model, SearchesArchitecture)
+        before, self._architecture = self._architecture, model.architecture()
+        if before is None or control.should_training_stop:
+            return
+        unchanged = sum(old == new for old, new in zip(before, self._architecture, strict=True))
+        if unchanged < self._share * len(before):
+            return
+        control.should_training_stop = True
+        if state.is_world_process_zero:
+            tqdm.write(
+                f"search ends at step {state.global_step}: {unchanged} of {len(before)} blocks are as at the "
+                f"evaluation before, {before} then, {self._architecture} now (search.stop_unchanged={self._share:g})"
+            )
+
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write the architecture of the last evaluation, which is the same in all processes."""
+        if process == 0:
+            write_atomic(checkpoint / STOP, json.dumps({"architecture": self._architecture}))
+
+    def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
+        """Go on from it."""
+        self._architecture = json.loads((checkpoint / STOP).read_text(encoding="utf-8"))["architecture"]
 
 
 def two_phase(search: SearchConfig, updates: int) -> TwoPhase:

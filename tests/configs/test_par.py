@@ -15,6 +15,28 @@ MISTAKES = [
     ("par_tiny", ["search.tau_end=-1"], "search.tau_end=-1.0: must be above 0"),
     ("par_tiny", ["model.cutoffs=[9,9]"], "model.cutoffs=[9, 9]: must be positive and increase"),
     ("par_tiny", ["model.cutoffs=[0]"], "model.cutoffs=[0]: must be positive and increase"),
+    (
+        "par_tiny",
+        ["model.proj_dims=[32]"],
+        "model.proj_dims=[32]: must be a positive width for each tail, of which there are 2",
+    ),
+    (
+        "par_tiny",
+        ["model.proj_dims=[32,0]"],
+        "model.proj_dims=[32, 0]: must be a positive width for each tail, of which there are 2",
+    ),
+    (
+        "par_base",
+        ["model.proj_dims=[256,128,64]"],
+        "model.proj_factor=1: read only without model.proj_dims=[256, 128, 64]",
+    ),
+    (
+        "par_tiny",
+        ["model.cutoff_clusters=3", "model.cutoffs=[]", "model.proj_dims=[32]"],
+        "model.proj_dims=[32]: must be a positive width for each tail, of which there are 2",
+    ),
+    ("par_tiny", ["model.cutoff_clusters=3"], "model.cutoff_clusters=3: chooses the cutoffs; set model.cutoffs=[]"),
+    ("par_tiny", ["model.cutoff_clusters=1", "model.cutoffs=[]"], "model.cutoff_clusters=1: must be at least 2"),
     ("par_tiny", ["model.num_attention_heads=3"], "model.num_attention_heads=3: must divide model.hidden_size=128"),
     ("par_tiny", ["model.architecture=sf"], "model.architecture=sf: task=architecture_search searches it"),
     (
@@ -30,6 +52,17 @@ MISTAKES = [
     ("par_tiny", ["search.architecture_share=0.9"], "search.architecture_share=0.9: must be above 0 and at most 0.5"),
     ("par_tiny", ["search.shapes=[[8,8]]"], "search.shapes=[8, 8]: must be [length, memory, batch]"),
     ("par_tiny", ["search.stages=[]"], "search.stages=[]: at least one is needed, of search, derive, retrain, compare"),
+    ("par_tiny", ["search.stop_unchanged=75"], "search.stop_unchanged=75.0: must be from 0 to 1"),
+    (
+        "par_tiny",
+        ["search.stop_unchanged=0.75", "trainer.eval_strategy=no", "trainer.load_best_model_at_end=false"],
+        "search.stop_unchanged=0.75: compares evaluations, but trainer.eval_strategy=no",
+    ),
+    (
+        "par_tiny",
+        ["search.stop_unchanged=0.75", "budget=latency", "budget.target=3"],
+        "budget.target=3: search.stop_unchanged=0.75 may end the search before its schedule",
+    ),
     ("par_tiny", ["search.sampled_paths=0"], "search.sampled_paths=0: must be at least 1"),
     ("par_tiny", ["task=language_model", "search.latency_weight=1"], "read only with task=architecture_search"),
     ("par_tiny", ["dataset=python_docs"], "task=architecture_search reads streams of text"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from adadepth import tasks
@@ -128,6 +129,22 @@ def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkey
     assert tasks.run(stream_config(tmp_path, *same, f"resume={stopped}")) == metric
     assert record_of(stopped)["status"] == "finished"
     assert (stopped / "retrained" / "derived" / "run.json").stat().st_mtime == finished_before
+
+
+def test_cutoffs_from_the_text_are_those_of_every_network(tmp_path, capsys):
+    """Chosen once, told, written down, and the same when the run is continued."""
+    given = ("model.cutoffs=[]", "model.cutoff_clusters=3", "trainer.max_steps=2", "search.baselines=[alternating]")
+    tasks.run(stream_config(tmp_path, *given, "search.stages=[search,derive]"))
+    run = only_run(tmp_path)
+    cutoffs = ParXLSupernet.from_pretrained(run / "supernet").config.cutoffs
+    assert len(cutoffs) == 2
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("from the training text:")]
+    assert line == f"from the training text: model.cutoffs={cutoffs}"
+    settings = OmegaConf.load(run / "config.yaml").model
+    assert (settings.cutoffs, settings.cutoff_clusters) == (cutoffs, None)
+    tasks.run(stream_config(tmp_path, *given, f"resume={run}", "search.stages=[retrain]"))
+    for model in (run / "derived" / "model", run / "model", run / "retrained" / "alternating" / "model"):
+        assert ParXLForCausalLM.from_pretrained(model).config.cutoffs == cutoffs
 
 
 def test_later_stages_need_a_search(tmp_path):

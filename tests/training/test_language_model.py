@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ import torch
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, DataError
+from adadepth.families import ParXLForCausalLM
 from adadepth.families.par_xl.modeling import Context
+from adadepth.tasks.language_model import load_data
+from adadepth.training.arguments import training_arguments
 from adadepth.training.memory import RecurrentMemory
 from tests.configs.support import configured
 from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
@@ -58,6 +62,24 @@ def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, se
         for name, value in parameters(whole).items():
             assert torch.equal(value, parameters(resumed)[name]), f"{name} after resuming at step {step}"
         assert losses(whole) == losses(resumed)
+
+
+def test_cutoffs_are_the_cheapest_for_the_training_text(tmp_path):
+    """Of all that the vocabulary allows, by the tokens that a prediction is computed for."""
+    config = stream_config(tmp_path, "model.cutoffs=[]", "model.cutoff_clusters=4", root=NETWORK)
+    data = load_data(config, training_arguments(config, tmp_path / "unused"), config.tokenizer)
+    text = next(iter(data.train.streams.values())).store.tokens.tolist()
+    size = len(data.tokenizer)
+
+    def computed(cutoffs):
+        edges = [*cutoffs, size]
+        tails = {word: stop - start for start, stop in pairwise(edges) for word in range(start, stop)}
+        return sum(cutoffs[0] + tails.get(token, 0) for token in text)
+
+    tasks.run(config)
+    (model,) = tmp_path.glob("outputs/*/*/model")
+    cutoffs = ParXLForCausalLM.from_pretrained(model).config.cutoffs
+    assert computed(cutoffs) == min(computed(other) for other in combinations(range(1, size), 3))
 
 
 def test_a_resumed_run_needs_its_memory(tmp_path):

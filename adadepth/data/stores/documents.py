@@ -20,6 +20,7 @@ from adadepth.data.text.tokenizer import encode_sentences
 
 _DOCUMENTS_AT_ONCE = 256
 _LINES_AT_ONCE = 1024
+_TOKENS_AT_ONCE = 2**22
 _TYPES = {"tokens_16": np.uint16, "tokens_32": np.uint32, "sentences": np.int64, "documents": np.int64,
           "lines": np.int64}  # fmt: skip
 
@@ -134,6 +135,13 @@ class LineStore:
             last = min(max(int(np.searchsorted(totals[:, 0], most_tokens, side="right")) - 1, 1), last)
         tokens, words, characters = totals[last].tolist()
         return {"lines": last, "tokens": tokens, "words": words, "characters": characters}
+
+    def word_counts(self, size: int) -> np.ndarray:
+        """How often each id below ``size`` occurs, (size,) int64."""
+        counts = np.zeros(size, dtype=np.int64)
+        for first in range(0, len(self.tokens), _TOKENS_AT_ONCE):  # bincount makes 64 bits of every token
+            counts += np.bincount(self.tokens[first : first + _TOKENS_AT_ONCE], minlength=size)
+        return counts
 
     def __reduce__(self) -> Any:
         """Send a loader worker the folder, not a copy of its content."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import cache_root, cached_folder, digest
@@ -37,6 +38,10 @@ class LanguageData:
     test: StreamBatches | None
     tokenizer: PreTrainedTokenizerFast
     summary: dict[str, Any]
+
+    def word_counts(self) -> np.ndarray:
+        """How often each id occurs in the whole training text, (V,) int64."""
+        return next(iter(self.train.streams.values())).store.word_counts(len(self.tokenizer))
 
 
 def load_language_data(

@@ -1,7 +1,7 @@
 """Embeddings and an exact softmax whose rare words have narrow vectors (Grave et al. 2017; Baevski & Auli 2019).
 
 The ids must be sorted by frequency. Cutoffs c_1 < ... < c_n cut them into n + 1 clusters: the c_1 most frequent words,
-and tails; the vectors of cluster k are d / f^k wide.
+and tails. The vectors of the first are d wide, those of a tail as `cluster_widths` says.
 """
 
 from __future__ import annotations
@@ -28,18 +28,49 @@ def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
         )
 
 
-class AdaptiveEmbedding(nn.Module):
-    """Word vectors of width d / f^k in cluster k, each projected to d where narrower; without cutoffs, one table.
+def check_widths(widths: Sequence[int], tails: int) -> None:
+    """Refuse widths that are not one for each tail.
 
     Raises:
-        ConfigError: If the cutoffs do not fit the vocabulary.
+        ConfigError: Naming the widths and the number of tails.
+    """
+    if len(widths) != tails or min(widths, default=1) < 1:
+        raise ConfigError(
+            f"proj_dims={list(widths)}: must be a positive width for each tail, of which there are {tails}"
+        )
+
+
+def cluster_widths(hidden_size: int, tails: int, factor: int, given: Sequence[int] | None = None) -> list[int]:
+    """Width of the vectors of every cluster: d, then of every tail the given one, or d / f^k.
+
+    Raises:
+        ConfigError: If the given ones are not one for each tail.
+    """
+    if given is None:
+        return [max(hidden_size // factor**cluster, 1) for cluster in range(tails + 1)]
+    check_widths(given, tails)
+    return [hidden_size, *given]
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Word vectors, in a tail as wide as `cluster_widths` says and projected to d; without cutoffs, one table.
+
+    Raises:
+        ConfigError: If the cutoffs do not fit the vocabulary, or the tails' given widths the cutoffs.
     """
 
-    def __init__(self, vocab_size: int, hidden_size: int, cutoffs: Sequence[int] = (), factor: int = 4) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        cutoffs: Sequence[int] = (),
+        factor: int = 4,
+        tail_widths: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
         check_cutoffs(cutoffs, vocab_size)
         self.clusters = list(pairwise([0, *cutoffs, vocab_size]))
-        widths = _cluster_widths(hidden_size, len(self.clusters), factor)
+        widths = cluster_widths(hidden_size, len(cutoffs), factor, tail_widths)
         self.tables = nn.ModuleList(
             nn.Embedding(stop - start, width) for (start, stop), width in zip(self.clusters, widths, strict=True)
         )
@@ -77,20 +108,27 @@ class AdaptiveSoftmax(nn.Module):
         cutoffs: First word of every tail.
         factor: f; tail k reads a projection of width d / f^k.
         bias: Whether the tables, the tails' entries in the head and the projections have biases.
+        tail_widths: The width that each tail reads, instead of the factor's.
 
     Raises:
-        ConfigError: If the cutoffs do not fit the vocabulary.
+        ConfigError: If the cutoffs do not fit the vocabulary, or the tails' widths the cutoffs.
     """
 
     def __init__(
-        self, hidden_size: int, vocab_size: int, cutoffs: Sequence[int] = (), factor: int = 4, bias: bool = False
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        cutoffs: Sequence[int] = (),
+        factor: int = 4,
+        bias: bool = False,
+        tail_widths: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_cutoffs(cutoffs, vocab_size)
         first, *self.tails = pairwise([0, *cutoffs, vocab_size])
         self.head_words = first[1]
         clusters = [first, *self.tails]
-        widths = _cluster_widths(hidden_size, len(clusters), factor)
+        widths = cluster_widths(hidden_size, len(cutoffs), factor, tail_widths)
         self.tables = nn.ModuleList(
             nn.Linear(width, stop - start, bias) for (start, stop), width in zip(clusters, widths, strict=True)
         )
@@ -137,10 +175,6 @@ class AdaptiveSoftmax(nn.Module):
     def _tail_logits(self, tail: int, states: Tensor) -> Tensor:
         logits: Tensor = self.tables[tail + 1](self.projections[tail + 1](states))
         return logits
-
-
-def _cluster_widths(hidden_size: int, clusters: int, factor: int) -> list[int]:
-    return [max(hidden_size // factor**cluster, 1) for cluster in range(clusters)]
 
 
 def _rows_of_clusters(ids: Tensor, clusters: Iterable[tuple[int, int]]) -> Iterator[tuple[int, Tensor]]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from adadepth.config import ExperimentConfig, GatePath, SearchConfig, SearchMethod, Stage, Task
+from adadepth.config import EvalStrategy, ExperimentConfig, GatePath, SearchConfig, SearchMethod, Stage, Task
 from adadepth.families.par_xl.settings import ParXLSettings
 
 
@@ -17,6 +17,14 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
     cutoffs = model.cutoffs
     if any(cutoff < 1 for cutoff in cutoffs) or cutoffs != sorted(set(cutoffs)):
         yield f"model.cutoffs={cutoffs}: must be positive and increase"
+    tails = len(cutoffs) if model.cutoff_clusters is None else model.cutoff_clusters - 1
+    if cutoffs and model.cutoff_clusters is not None:
+        yield f"model.cutoff_clusters={model.cutoff_clusters}: chooses the cutoffs; set model.cutoffs=[]"
+    if (widths := model.proj_dims) is not None:
+        if model.proj_factor != ParXLSettings.proj_factor:
+            yield f"model.proj_factor={model.proj_factor}: read only without model.proj_dims={widths}"
+        if len(widths) != tails or min(widths, default=1) < 1:
+            yield f"model.proj_dims={widths}: must be a positive width for each tail, of which there are {tails}"
     if model.architecture is None:
         yield from _search(config)
         return
@@ -34,6 +42,8 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     given = f"budget.target={config.budget.target:g}"
     if config.task is not Task.architecture_search:
         yield f"{given}: of model=par_xl read only with task=architecture_search, but task={config.task}"
+    if (share := config.search.stop_unchanged) is not None:
+        yield f"{given}: search.stop_unchanged={share:g} may end the search before its schedule; set it to null"
     if weight := config.search.latency_weight:
         yield f"{given}: search.latency_weight={weight:g} is a price beside it; set it to 0, or budget=none"
 
@@ -46,6 +56,8 @@ def _search(config: ExperimentConfig) -> Iterator[str]:
             yield "search.gate_learning_rate: search.method=two_phase needs it, e.g. 1e-2"
         if config.trainer.max_steps == -1:
             yield "trainer.max_steps=-1: search.method=two_phase needs the number of updates"
+    if search.stop_unchanged is not None and config.trainer.eval_strategy is EvalStrategy.no:
+        yield f"search.stop_unchanged={search.stop_unchanged:g}: compares evaluations, but trainer.eval_strategy=no"
     if search.latency_weight > 0 and not is_search:
         yield f"search.latency_weight={search.latency_weight}: read only with task=architecture_search"
     if is_search and not search.stages:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
-from adadepth.families.par_xl.adaptive_softmax import check_cutoffs
+from adadepth.families.par_xl.adaptive_softmax import check_cutoffs, check_widths
 from adadepth.families.par_xl.architectures import OPERATIONS, alternating, parse_architecture
 from adadepth.families.par_xl.settings import ParXLFields
 from adadepth.families.shared.configuration import FamilyConfig
@@ -30,6 +30,8 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
             self.num_hidden_layers = len(self.architecture)
         self._check_heads()
         check_cutoffs(self.cutoffs, self.vocab_size)
+        if self.proj_dims is not None:
+            check_widths(self.proj_dims, len(self.cutoffs))
         self._check_costs()
 
     @property

@@ -14,6 +14,7 @@ FAMILY = Family(
     tokenizer="transformers:PreTrainedTokenizerFast",
     budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=("adadepth.families.par_xl.checks:check_budget",)),
     depth="num_hidden_layers",
+    settle="adadepth.families.par_xl.cutoffs:settle_cutoffs",
     search=Searching(
         setting="architecture",
         memory="memory_length",

@@ -51,7 +51,12 @@ class ParXLPreTrainedModel(PreTrainedModel):
         super().__init__(config)
         self.model = ParXLModel(config)
         self.head = AdaptiveSoftmax(
-            config.hidden_size, config.vocab_size, config.cutoffs, config.proj_factor, config.softmax_bias
+            config.hidden_size,
+            config.vocab_size,
+            config.cutoffs,
+            config.proj_factor,
+            config.softmax_bias,
+            config.proj_dims,
         )
 
     @torch.no_grad()

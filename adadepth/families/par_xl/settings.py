@@ -45,16 +45,25 @@ class ParXLSettings(ModelConfig):
         [], "of the adaptive softmax: where rarer words begin; []: none", shape=True, debug=[50, 200],
         more="First word of every tail, ids sorted by frequency; none: a plain softmax.",
     )  # fmt: skip
+    cutoff_clusters: int | None = setting(
+        None, "so many clusters, cut where they cost least for the words of the training text; None: as cutoffs says",
+        at_least(2), in_model=False, more="The most frequent words are one of them.",
+    )  # fmt: skip
     proj_factor: int = setting(
         4, "each cluster of rarer words is so many times narrower", at_least(1), shape=True,
         more="Than the cluster before.",
+    )  # fmt: skip
+    proj_dims: list[int] | None = setting(
+        None, "width of every cluster of rarer words; None: as proj_factor says", shape=True, debug=[4, 1],
+        more="One for each tail; one as wide as the states has no projection.",
     )  # fmt: skip
     softmax_bias: bool = setting(False, "biases of the output layer", shape=True)
     tie_word_embeddings: bool = setting(
         False, "one matrix for input and output words", shape=True, more="The embedding then has the same clusters."
     )
-    hidden_dropout_prob: float = setting(
-        0.1, "after the embeddings and every branch, and before the output layer", BELOW_ONE
+    hidden_dropout_prob: float = setting(0.1, "after the embeddings and every branch", BELOW_ONE)
+    output_dropout_prob: float | None = setting(
+        None, "before the output layer; None: hidden_dropout_prob", BELOW_ONE, more="The original has none there."
     )
     attention_probs_dropout_prob: float = setting(0.0, "on the attention weights", BELOW_ONE)
     activation_dropout_prob: float = setting(0.0, "inside the feed-forward blocks", BELOW_ONE)

@@ -33,12 +33,15 @@ class ParXLModel(nn.Module):
         super().__init__()
         self.config = config
         cutoffs = config.cutoffs if config.tie_word_embeddings else ()
-        self.embedding = AdaptiveEmbedding(config.vocab_size, config.hidden_size, cutoffs, config.proj_factor)
+        widths = config.proj_dims if config.tie_word_embeddings else None
+        self.embedding = AdaptiveEmbedding(config.vocab_size, config.hidden_size, cutoffs, config.proj_factor, widths)
         self.blocks = nn.ModuleList(ParXLBlock(config, operations) for operations in config.operations)
         self.attending = [number for number, operations in enumerate(config.operations) if "s" in operations]
         if config.share_position_bias and self.attending:
             self.position_bias_u, self.position_bias_v = position_biases(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        last = config.output_dropout_prob
+        self.output_dropout = nn.Dropout(config.hidden_dropout_prob if last is None else last)
 
     def forward(
         self,
@@ -67,7 +70,7 @@ class ParXLModel(nn.Module):
         for block, mix, block_memory in zip(self.blocks, mixes, past, strict=True):
             states.append(block(states[-1], mix, block_memory, positions))
         kept = _remember([states[number] for number in self.attending], memory, state, context.memory_length)
-        return StackOutput(self.dropout(states[-1]), kept, tuple(states))
+        return StackOutput(self.output_dropout(states[-1]), kept, tuple(states))
 
     def _past_of_blocks(self, memory: Tensor | None, state: Tensor) -> list[Tensor | None]:
         """The memory of every block, without gradient; None where there is none."""

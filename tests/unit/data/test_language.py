@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from adadepth.config import CorpusConfig, Source, StreamConfig, TokenizerConfig, TokenizerKind
 from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
+from adadepth.data.stores import documents as stores
 from adadepth.data.stores.documents import write_lines
 from adadepth.data.streams import load as language_module
 from adadepth.data.text.corpora import Split
@@ -161,6 +163,17 @@ def test_pieces_are_counted_per_word_and_a_saved_tokenizer_is_read_again(tmp_pat
     assert read(again.train) == read(first.train)
     limited = load(tmp_path, TokenizerConfig(kind=TokenizerKind.word, vocab_size=None, train_documents=2))
     assert limited.tokenizer.get_vocab().keys() == {"<pad>", "<unk>", "<eos>", *LINES[1].lower().split()}
+
+
+@pytest.mark.parametrize("two_phase", [None, TwoPhase(0, 2, 0.25)])
+def test_words_are_counted_in_the_whole_training_text(
+    tmp_path: Path, two_phase: TwoPhase | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_TOKENS_AT_ONCE", 7)
+    data = load_language_data(stream_config(tmp_path), word_config(), **ROWS, two_phase=two_phase)
+    expected = Counter(known(data, plain(LINES[:32])))
+    names = data.tokenizer.convert_ids_to_tokens(range(len(data.tokenizer)))
+    assert data.word_counts().tolist() == [expected[name] for name in names]
 
 
 def test_the_architecture_is_searched_on_the_last_tokens(tmp_path: Path) -> None:

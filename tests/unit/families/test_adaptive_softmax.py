@@ -126,6 +126,31 @@ def test_the_original_s_size():
     assert [table.weight.shape[1] for table in softmax.tables] == [128, 32, 8]
 
 
+@pytest.mark.parametrize("widths", [(9, 5), (3, 16), (1, 20)], ids=str)
+def test_tails_of_given_widths(widths):
+    """Any width goes, also one not narrower than the states; one of d needs no projection."""
+    torch.manual_seed(0)
+    softmax = AdaptiveSoftmax(HIDDEN, VOCAB, CUTOFFS, bias=True, tail_widths=widths)
+    head = (HIDDEN + 1) * (7 + 2)
+    tails = [
+        (0 if width == HIDDEN else (HIDDEN + 1) * width) + (width + 1) * words
+        for width, words in zip(widths, (20 - 7, 50 - 20), strict=True)
+    ]
+    assert sum(weight.numel() for weight in softmax.parameters()) == head + sum(tails)
+    states, words = every_word()
+    expected = torch.stack([plain_log_prob(softmax, state, word) for state, word in zip(states, words, strict=True)])
+    torch.testing.assert_close(softmax(states, words), -expected.float())
+    embedding = AdaptiveEmbedding(VOCAB, HIDDEN, CUTOFFS, tail_widths=widths)
+    assert [table.weight.shape for table in softmax.tables] == [table.weight.shape for table in embedding.tables]
+    assert embedding(words).shape == (VOCAB, HIDDEN)
+
+
+@pytest.mark.parametrize("widths", [(), (4,), (4, 1, 1), (4, 0)], ids=str)
+def test_widths_that_are_not_one_for_each_tail(widths):
+    with pytest.raises(ConfigError, match=r"^proj_dims=\[.*\]: must be a positive width for each tail, .* are 2$"):
+        AdaptiveSoftmax(HIDDEN, VOCAB, CUTOFFS, tail_widths=widths)
+
+
 def test_without_training_the_loss_is_that_of_a_guess():
     softmax = make_softmax(cutoffs=())
     nn.init.zeros_(softmax.tables[0].weight)

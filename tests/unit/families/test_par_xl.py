@@ -57,6 +57,19 @@ def test_every_parameter_has_a_gradient(changes):
     assert model.gates.grad.abs().min() > 0 or changes.get("branch_norm") == "paper"
 
 
+@pytest.mark.parametrize(
+    ("hidden", "output", "dropped"), [(0.5, 0.0, 0.0), (0.0, 0.5, 0.5), (0.3, None, 0.3), (0.3, 0.5, 0.5)], ids=str
+)
+def test_dropout_before_the_output_layer(hidden, output, dropped):
+    """A share of the last state's entries is zero, and the others are larger for it."""
+    model = small_network(hidden_dropout_prob=hidden, output_dropout_prob=output).train()
+    torch.manual_seed(0)
+    stack = model.model(words(rows=20, length=20))
+    kept = stack.state != 0
+    assert 1 - kept.float().mean().item() == pytest.approx(dropped, abs=0.02)
+    torch.testing.assert_close(stack.state[kept], stack.hidden_states[-1][kept] / (1 - dropped))
+
+
 def test_evaluation_has_no_noise():
     model, ids = small_supernet(straight_through=True, gate_path="sampled"), words()
     logits = []

@@ -11,7 +11,10 @@ from adadepth import ParXLConfig, ParXLForCausalLM, ParXLSupernet, derive_par_xl
 from adadepth.errors import ConfigError, DataError
 from tests.unit.families.par_xl_support import ORIGINAL, small_network, small_supernet, words
 
-CHANGES = [{}, ORIGINAL, {"branch_norm": "paper"}, {"cutoffs": [9, 20], "tie_word_embeddings": True}]
+CHANGES = [
+    {}, ORIGINAL, {"branch_norm": "paper"}, {"cutoffs": [9, 20], "tie_word_embeddings": True},
+    {"cutoffs": [9, 20], "tie_word_embeddings": True, "proj_dims": [7, 20]},
+]  # fmt: skip
 
 
 def one_hot_gates(architecture):

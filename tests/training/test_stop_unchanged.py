@@ -1,0 +1,90 @@
+"""A search that ends when its architecture stays as it is: when, with which words, and resumed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from adadepth.training.gates import StopUnchanged
+from tests.training.stream_support import stream_config, stream_trainer
+from tests.unit.families.par_xl_support import small_supernet
+
+LETTERS = "sf-"
+SEARCH = (
+    "trainer.max_steps=12", "trainer.save_total_limit=null", "trainer.load_best_model_at_end=false",
+    "search.gate_learning_rate=1", "search.sampled_paths=1", "model.cutoffs=[]",
+    "trainer.eval_on_start=false",  # a resumed run has none
+)  # fmt: skip
+
+
+def showing(architecture):
+    """A supernet whose most probable operations these are; an empty one has not learned."""
+    gates = torch.nn.functional.one_hot(torch.tensor([LETTERS.index(letter) for letter in architecture or "ssss"]), 3)
+    return small_supernet((gates * bool(architecture)).tolist())
+
+
+@pytest.mark.parametrize(
+    ("share", "architectures", "stops_at"),
+    [
+        (0.75, ["", "", "sfff", "ffs-", "ffff", "fsff", "fsff"], 5),
+        (1.0, ["", "", "sfff", "ffs-", "ffff", "fsff", "fsff"], 6),
+        (0.25, ["sfff", "ffs-", "ffs-"], 1),
+        (0.75, ["ssff", "sssf", "ssss"], 1),
+        (1.0, ["ssss", "fsss"], None),
+    ],
+)
+def test_the_evaluation_at_which_it_ends(share, architectures, stops_at, capsys):
+    rule, control, state = StopUnchanged(share), TrainerControl(), TrainerState(global_step=7)
+    stopped = None
+    for number, architecture in enumerate(architectures):
+        rule.on_evaluate(TrainingArguments("unused"), state, control, model=showing(architecture))
+        if control.should_training_stop and stopped is None:
+            stopped = number
+    assert stopped == stops_at
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == (stops_at is not None), "told once, though the last evaluation of a run comes after it"
+    if stops_at is not None:
+        before, now = architectures[stops_at - 1 : stops_at + 1]
+        assert (
+            f"are as at the evaluation before, {before} then, {now} now (search.stop_unchanged={share:g})" in lines[0]
+        )
+
+
+class Notes(TrainerCallback):
+    """Writes down the architecture of every evaluation."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_evaluate(self, args, state, control, model, **kwargs):
+        self.seen.append((state.global_step, model.architecture() if model.gates.any() else None))
+
+
+def searched(folder, *overrides, resume=None):
+    trainer, notes = stream_trainer(stream_config(folder.parent, *SEARCH, *overrides), folder), Notes()
+    trainer.add_callback(notes)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, notes.seen
+
+
+PHASES = ("search.method=two_phase", "search.weights_only=2", "search.architecture_share=0.5")
+
+
+@pytest.mark.parametrize("method", [("search.method=joint",), PHASES], ids=["joint", "two_phase"])
+def test_a_search_ends_there_and_resumed_at_the_same_update(tmp_path, method):
+    """Where, the evaluations of a search without the rule tell."""
+    _, seen = searched(tmp_path / "whole", *method)
+    pairs = pairwise(seen)
+    expected = next(step for (_, before), (step, now) in pairs if before is not None and before == now)
+    assert 2 < expected < 12, seen
+    given = (*method, "search.stop_unchanged=1")
+    stopped, _ = searched(tmp_path / "stopped", *given)
+    assert stopped.state.global_step == expected
+    checkpoint = tmp_path / "stopped" / f"checkpoint-{expected - 1}"
+    resumed, _ = searched(tmp_path / "resumed", *given, resume=str(checkpoint))
+    assert resumed.state.global_step == expected, "it knows the architecture of the evaluation before"
+    for name, weight in stopped.model.named_parameters():
+        assert torch.equal(weight, resumed.model.get_parameter(name)), name
