@@ -10,8 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.config import DATASET_SCHEMAS, ContextConfig, Mode, Source, TokenizerConfig
 from adadepth.errors import CheckpointError
-from adadepth.training.run_directory import CONFIG, RECORD, model_path
+from adadepth.training.run_directory import CONFIG, RECORD, model_path, read_record
 
+_SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -30,7 +31,8 @@ def with_inherited(composed: DictConfig, given: Set[str]) -> DictConfig:
     inheriting = copy.deepcopy(composed)
     for group in _inherited_groups(given):
         values = stored.get(group) or {}
-        settings = OmegaConf.merge(OmegaConf.structured(_schema(group, set(values))), values)
+        schema = _data_schema(run, set(values)) if group == "dataset" else _SCHEMAS[group]
+        settings = OmegaConf.merge(OmegaConf.structured(schema), values)
         if group == "tokenizer" and (own := _own_tokenizer(composed)) is not None:
             settings.path = own
         if group == "dataset" and "dataset.path" in given and settings.source is Source.hub:
@@ -70,12 +72,12 @@ def _given_keys(group: str, given: Set[str]) -> list[str]:
     return sorted(key.removeprefix(f"{group}.") for key in given if key.startswith(f"{group}."))
 
 
-def _schema(group: str, keys: Set[str]) -> type:
-    """Return the dataclass of a group with some keys; the file of a run does not say which kind of data it had."""
-    if group != "dataset":
-        return {"tokenizer": TokenizerConfig, "context": ContextConfig}[group]
+def _data_schema(run: Path, keys: Set[str]) -> type:
+    """Return the dataclass of a run's data: its record names it, that of an older run follows from the keys."""
+    if (name := read_record(run).get("dataset_schema")) in DATASET_SCHEMAS:
+        return DATASET_SCHEMAS[name]
     fields = {schema: {field.name for field in dataclasses.fields(schema)} for schema in DATASET_SCHEMAS.values()}
-    return min(fields, key=lambda schema: len(fields[schema] ^ keys))
+    return min(fields, key=lambda schema: (len(fields[schema] ^ keys), len(schema.__mro__)))
 
 
 def _own_tokenizer(composed: Any) -> str | None:

@@ -97,7 +97,7 @@ def test_of_one_evaluation_split_a_part_of_the_training_rows_chooses(pretrained:
 def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) -> None:
     data = ("dataset.source=local", f"dataset.path={write_table(tmp_path)}", "dataset.difficulty_column=hard")
     model = (f"model.pretrained={pretrained}/model", "dataset.sequence_length=32")
-    quick = ("debug=finetune", f"output_dir={tmp_path}", f"dataset.cache_dir={tmp_path}/cache")
+    quick = ("debug=default", f"output_dir={tmp_path}", f"dataset.cache_dir={tmp_path}/cache")
     tasks.run(configured("act_cola", *data, *model, *quick, "dataset.max_evaluation_examples=40"))
     (directory,) = tmp_path.glob("act_cola/*")
     halting = json.loads((directory / "halting.json").read_text())
