@@ -31,6 +31,7 @@ from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.sequences import SequenceScorer, sequence_classes
 from adadepth.evaluation.tagging import TaggingScorer
 from adadepth.families.build import build_classifier, classifier_class, load_model
+from adadepth.families.contract import HasOwnClasses
 from adadepth.families.registry import family, load
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
@@ -86,6 +87,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     is_own = config.tokenizer.path in sources  # unless another one is asked for
     tokenizer = TokenizerConfig(path=path) if is_own else config.tokenizer
     data = main_first(args, lambda: _load_data(config, tokenizer, _cls_options(config.model.name, model.config)))
+    if data.labels and isinstance(model, HasOwnClasses):
+        model.take_classes(data.labels)
     _check_fit(config, data, model)
     check_depth(config, model)
     rules = exit_rules.parse(config.exit_rules, model)
