@@ -67,8 +67,9 @@ class StockClassifier(PreTrainedModel):
 
         Raises:
             CheckpointError: If transformers has none of one stack of blocks.
+            ConfigError: If the work of its blocks is unknown.
         """
-        place, head = config.name_or_path, cast(Any, cls)
+        place = config.name_or_path
         own = cls.own_classes.get(type(config), None)
         if own is None or not own.__module__.startswith("transformers."):
             raise CheckpointError(
@@ -76,7 +77,8 @@ class StockClassifier(PreTrainedModel):
             )
         if config.is_encoder_decoder:
             raise CheckpointError(f"{place}: {own.__name__} has two stacks of blocks, a decoder's too")
-        return _with_members(head, own)
+        block_work(config, torch.ones(1))  # refuses now what could not be priced after a training
+        return _with_members(cast(Any, cls), own)  # a class, for mypy, is not Hashable
 
     @classmethod
     def has_head(cls, config: PreTrainedConfig) -> bool:
@@ -116,6 +118,11 @@ class StockClassifier(PreTrainedModel):
     def max_updates(self) -> int:
         """The number of blocks, which is every unit's depth."""
         return int(self.config.num_hidden_layers)
+
+    @property
+    def one_depth(self) -> int:
+        """The updates of every unit, which nothing decides."""
+        return self.max_updates
 
     @property
     def longest_sequence(self) -> int | None:

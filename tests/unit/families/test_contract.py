@@ -41,8 +41,8 @@ MODELS = {
     "act spans": (lambda: AlbertActForQuestionAnswering(small_config()), ACT),
     "act choices": (lambda: AlbertActForMultipleChoice(small_config()), ACT),
     "albert": (lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)), set()),
-    "stock classification": (lambda: small_stock(StockForSequenceClassification), {"HasOwnClasses"}),
-    "stock tagging": (lambda: small_stock(StockForTokenClassification), {"HasOwnClasses"}),
+    "stock classification": (lambda: small_stock(StockForSequenceClassification), {"HasOwnClasses", "HasOneDepth"}),
+    "stock tagging": (lambda: small_stock(StockForTokenClassification), {"HasOwnClasses", "HasOneDepth"}),
     "ponder": (
         small_ponder,
         {"PredictsEveryStep", "HasHaltingPrior", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "TrainsHaltingAlone"},

@@ -10,6 +10,7 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    GPT2Config,
 )
 
 from adadepth import (
@@ -246,5 +247,7 @@ def test_mistakes(tmp_path):
         assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="it has 120 pieces, the tokenizer 121"):
         build_classifier(StockClassifierSettings(pretrained=str(tmp_path / "tagger")), 121, fields(), "tagging")
+    with pytest.raises(ConfigError, match="model_type=gpt2: its work is unknown, since it says none of intermediate_"):
+        StockForSequenceClassification.for_type(GPT2Config())
     with pytest.raises(DataError, match="labels: 3 is not a class of this model, which has 3"):
         build(tmp_path / "tagger")(**texts(), labels=torch.full((3, 11), 3))
