@@ -82,5 +82,4 @@ def _with_new_head(
             f"model.pretrained={place}: {absent[0]} and {len(absent) - 1} more of its weights are missing"
         )
     model.base_model.load_state_dict(own.base_model.state_dict())
-    model.name_or_path = place
     return model
