@@ -210,8 +210,9 @@ def load_model(path: str, model_class: Any, settings: ModelConfig, overrides: It
         CheckpointError: If there is no model of that family at the path.
     """
     config = read_config("checkpoint", path)
-    if config.model_type != settings.name:
-        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {settings.name}")
+    wanted = load(family(settings.name).config).model_type
+    if wanted and config.model_type != wanted:
+        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {wanted}")
     fixed = _shapes(type(config), settings)
     in_model = _setting_names(settings)
     attention: dict[str, str] = {}

@@ -9,7 +9,7 @@ Shape legend: B rows, T tokens, N steps, L layers, K operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -163,6 +163,14 @@ class SparesParameters(Protocol):
 
     def no_weight_decay(self) -> set[str]:
         """Their names."""
+
+
+@runtime_checkable
+class HasOwnClasses(Protocol):
+    """A model whose head somebody else has trained, with its classes in an order of its own."""
+
+    def take_classes(self, names: Sequence[str]) -> None:
+        """Predict these classes in this order from now on, or raise a `ConfigError` where the head has others."""
 
 
 @runtime_checkable

@@ -86,7 +86,8 @@ class Family:
 
     Attributes:
         settings: Its settings, a subclass of `ModelConfig` whose `name` is the family's: what `model.name` says.
-        config: Its `PreTrainedConfig`; its `model_type` is that name, too.
+        config: Its `PreTrainedConfig`; its `model_type` is that name, too. transformers' `PreTrainedConfig` itself has
+            none: checkpoints are then of any type that the heads can load.
         heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
             `question_answering`, `multiple_choice`, `language_model`, `search`.
         auto: Further Auto classes of transformers, besides those of its heads -> class registered with it.

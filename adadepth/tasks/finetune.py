@@ -31,6 +31,7 @@ from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.sequences import SequenceScorer, sequence_classes
 from adadepth.evaluation.tagging import TaggingScorer
 from adadepth.families.build import build_classifier, classifier_class, load_model
+from adadepth.families.contract import HasOwnClasses
 from adadepth.families.registry import family, load
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
@@ -84,6 +85,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model = load_model(path, model_class, config.model, overridden_model_settings())
     tokenizer = checkpoint_tokenizer(config, path)
     data = main_first(args, lambda: _load_data(config, tokenizer, cls_options(config.model.name, model.config)))
+    if data.labels and isinstance(model, HasOwnClasses):
+        model.take_classes(data.labels)
     _check_fit(config, data, model)
     check_depth(config, model)
     rules = exit_rules.parse(config.exit_rules, model)

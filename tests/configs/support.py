@@ -24,7 +24,7 @@ BASELINES = sorted(path.stem for path in CONFIGS.glob("baseline/*.yaml"))
 HOMES = {
     **{("model", name): "ponder_tiny" for name in (
         "ponder_albert_mini", "albert_mini", "pabee_mini", "ponder_albert_pretrained", "albert_pretrained",
-        "albert_act_pretrained", "pabee_pretrained", "palbert_pretrained", "pondernet_pretrained",
+        "albert_act_pretrained", "pabee_pretrained", "palbert_pretrained", "pondernet_pretrained", "stock",
     )},
     **{("dataset", name): "ponder_tiny" for name in (
         *GLUE, "table", "bigram_shift", "parity", "senteval", "agreement",
@@ -79,6 +79,7 @@ NEEDS = {
     ("budget", "blocks"): ["model.distribution_cutoff=0.01"],
     ("budget", "depth"): ["model.act_penalty=0"],
     ("budget", "work"): ["model.act_penalty=0"],
+    ("model", "stock"): ["model.pretrained=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }
 

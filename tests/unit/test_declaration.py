@@ -107,6 +107,7 @@ def test_where_the_two_defaults_differ() -> None:
         "par_xl": {"vocab_size"},
         "ponder_albert": sizes | {"target_halt_probability", "truncation", "exit_rule"},
         "ponder_rnn": {"target_halt_probability", "truncation", "exit_rule"},
+        "stock_classifier": set(),
     }
 
 

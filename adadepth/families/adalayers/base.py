@@ -7,7 +7,6 @@ state that is wanted has been read.
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -158,21 +157,3 @@ def stream_states(
     assert reached == deepest, "a block was skipped"
     consume(deepest, last)
     return deepest
-
-
-def longest_sequence(base: PreTrainedModel) -> int | None:
-    """The most tokens that a base has positions for; None where they are relative."""
-    for name, module in base.named_modules():
-        if isinstance(module, nn.Embedding) and name.endswith(("position_embeddings", "embed_positions")):
-            # RoBERTa counts from its padding id, BART from 2.
-            first = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
-            return module.num_embeddings - first
-    return None
-
-
-def accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that a base knows; segments only where it has more than one kind of them."""
-    known = set(inspect.signature(base.forward).parameters)
-    if getattr(base.config, "type_vocab_size", 2) < 2:
-        known.discard("token_type_ids")
-    return {name: value for name, value in inputs.items() if value is not None and name in known}

@@ -22,13 +22,14 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.budget.depth import smooth_depth
 from adadepth.budget.fit import Fit
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.adalayers.base import accepted_inputs, stream_states
+from adadepth.families.adalayers.base import stream_states
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.mixing import project, zero_of
 from adadepth.families.adalayers.objective import distribution_terms
 from adadepth.families.adalayers.pretrained import OnBaseModel
 from adadepth.families.adalayers.pricing import price_layers
 from adadepth.families.contract import DepthUnit
+from adadepth.families.shared.encoders import accepted_inputs
 from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.families.shared.positions import sinusoidal_positions
 from adadepth.halting.layer_mixing import layer_weights, tail_masses

@@ -8,10 +8,11 @@ from typing import Any
 from transformers import AutoModel, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.adalayers.base import cut_blocks, encoder_of, load_base, longest_sequence, weights_digest
+from adadepth.families.adalayers.base import cut_blocks, encoder_of, load_base, weights_digest
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.shared.albert.pretrained import HUB_ARGUMENTS
 from adadepth.families.shared.configuration import check_field_names
+from adadepth.families.shared.encoders import longest_sequence
 
 
 class OnBaseModel(PreTrainedModel):

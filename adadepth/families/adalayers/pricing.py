@@ -9,11 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from adadepth.families.adalayers.configuration import AdaLayersConfig
+from adadepth.families.shared.encoders import block_work, entry_work
 from adadepth.families.shared.losses import label_count
 from adadepth.halting.trace import DepthTrace, Work
-
-# What the feed-forward width is called in the configurations of transformers.
-_INNER_NAMES = ("intermediate_size", "encoder_ffn_dim", "d_ff", "hidden_dim")
 
 
 def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classified: bool) -> Work:
@@ -39,28 +37,13 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
     mixed = trace.layer_weights.ne(0).sum()
 
     def work(length: Tensor, blocks: Any, layers: Any) -> Tensor:
-        read = (blocks != 0) * _entry_work(base) + blocks * _block_work(base, length)
+        read = (blocks != 0) * entry_work(base) + blocks * block_work(base, length)
         return length * (read + _mix_work(config, layers)) + _head_work(config, length, tokens_are_classified)
 
     adaptive = work(tokens, trace.updates.double(), mixed)
     full = work(tokens, trace.max_depth, len(config.layer_states))
     executed = work(width, ran.steps, mixed).sum()
     return Work(executed, executed, adaptive.sum(), full.sum())
-
-
-def _entry_work(base: PreTrainedConfig) -> float:
-    """The map from the embeddings to the states, a token, where their widths differ."""
-    embedding = getattr(base, "embedding_size", base.hidden_size)
-    return 0.0 if embedding == base.hidden_size else embedding * base.hidden_size
-
-
-def _block_work(base: PreTrainedConfig, length: Tensor) -> Tensor:
-    """One block, a token. T5's heads may add up to another width than its states, and its gate is a third matrix."""
-    hidden = base.hidden_size
-    inner = next(getattr(base, name) for name in _INNER_NAMES if hasattr(base, name))
-    attention = base.num_attention_heads * base.d_kv if hasattr(base, "d_kv") else hidden
-    matrices = 3 if getattr(base, "is_gated_act", False) else 2
-    return 4 * hidden * attention + 2 * length * attention + matrices * hidden * inner
 
 
 def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:

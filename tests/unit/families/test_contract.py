@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AlbertConfig
+from transformers import AlbertConfig, BertConfig
 
 from adadepth import (
     AlbertActForMultipleChoice,
@@ -15,12 +15,21 @@ from adadepth import (
     PlainAlbertForSequenceClassification,
     PonderRnnConfig,
     PonderRnnForClassification,
+    StockForSequenceClassification,
+    StockForTokenClassification,
 )
 from adadepth.families import contract
 from adadepth.families.contract import DepthModel
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
 from tests.unit.budget.test_measure import model as small_mixture
 from tests.unit.families.par_xl_support import small_network, small_supernet, words
+
+
+def small_stock(head):
+    """A BERT of transformers."""
+    config = BertConfig(**{name: value for name, value in SMALL.items() if name != "embedding_size"})
+    return head.for_type(config)(config)
+
 
 ACT = {"HasExecutions", "HasOneDepth", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "ForcesDepth", "ShowsStates"}
 READS = {"PredictsEveryStep", "PricesReadouts"}
@@ -32,6 +41,8 @@ MODELS = {
     "act spans": (lambda: AlbertActForQuestionAnswering(small_config()), ACT),
     "act choices": (lambda: AlbertActForMultipleChoice(small_config()), ACT),
     "albert": (lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)), set()),
+    "stock classification": (lambda: small_stock(StockForSequenceClassification), {"HasOwnClasses", "HasOneDepth"}),
+    "stock tagging": (lambda: small_stock(StockForTokenClassification), {"HasOwnClasses", "HasOneDepth"}),
     "ponder": (
         small_ponder,
         {"PredictsEveryStep", "HasHaltingPrior", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "TrainsHaltingAlone"},

@@ -1,0 +1,55 @@
+"""Encoders of transformers' own making: what their forward pass takes, how far they read, what their blocks cost."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from adadepth.errors import ConfigError
+
+# What the feed-forward width is called in the configurations of transformers.
+_INNER_NAMES = ("intermediate_size", "encoder_ffn_dim", "d_ff", "hidden_dim")
+
+
+def longest_sequence(base: PreTrainedModel) -> int | None:
+    """The most tokens that a base has positions for; None where they are relative."""
+    for name, module in base.named_modules():
+        if isinstance(module, nn.Embedding) and name.endswith(("position_embeddings", "embed_positions")):
+            # RoBERTa counts from its padding id, BART from 2.
+            first = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
+            return module.num_embeddings - first
+    return None
+
+
+def accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that a base knows; segments only where it has more than one kind of them."""
+    known = set(inspect.signature(base.forward).parameters)
+    if getattr(base.config, "type_vocab_size", 2) < 2:
+        known.discard("token_type_ids")
+    return {name: value for name, value in inputs.items() if value is not None and name in known}
+
+
+def entry_work(base: PreTrainedConfig) -> float:
+    """The map from the embeddings to the states, a token, where their widths differ."""
+    embedding = getattr(base, "embedding_size", base.hidden_size)
+    return 0.0 if embedding == base.hidden_size else embedding * base.hidden_size
+
+
+def block_work(base: PreTrainedConfig, length: Tensor) -> Tensor:
+    """One block, a token. T5's heads may add up to another width than its states, and its gate is a third matrix.
+
+    Raises:
+        ConfigError: If the configuration does not say how wide the feed-forward part is.
+    """
+    hidden = base.hidden_size
+    inner = next((getattr(base, name) for name in _INNER_NAMES if hasattr(base, name)), None)
+    if inner is None:
+        known = ", ".join(_INNER_NAMES)
+        raise ConfigError(f"model_type={base.model_type}: its work is unknown, since it says none of {known}")
+    attention = base.num_attention_heads * base.d_kv if hasattr(base, "d_kv") else hidden
+    matrices = 3 if getattr(base, "is_gated_act", False) else 2
+    return 4 * hidden * attention + 2 * length * attention + matrices * hidden * inner

@@ -1,0 +1,1 @@
+"""Classifiers of transformers' own making under this project's contract: the baselines of one depth."""

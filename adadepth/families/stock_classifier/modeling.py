@@ -1,0 +1,236 @@
+"""Classifiers of transformers under this project's contract: its own classes, weights and logits, and a trace.
+
+A model is of the class that transformers has for its type, with the members below added; what it saves is transformers'
+own checkpoint. Shape legend: B batch, T tokens, C classes, N blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import ModelOutput
+
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.families.contract import DepthUnit
+from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence
+from adadepth.families.shared.losses import (
+    LossTerm,
+    check_classes,
+    combine_terms,
+    count_sequences,
+    sequence_loss,
+    sum_cross_entropy,
+)
+from adadepth.families.stock_classifier.classes import take_classes
+from adadepth.halting.trace import DepthTrace, Execution, Work
+
+
+@dataclass
+class StockOutput(ModelOutput):
+    """The loss and its parts, logits (B, C) or (B, T, C), and the depth trace."""
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    trace: DepthTrace | None = None
+
+
+class StockClassifier(PreTrainedModel):
+    """What is added to a classifier of transformers; every unit gets all of its N blocks.
+
+    Attributes:
+        own_classes: Mapping of transformers from a type of configuration to its classifier.
+        from_type: That classifier, to which this class adds.
+    """
+
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+    own_classes: ClassVar[Any]
+    from_type: ClassVar[Any]
+    depth_unit: ClassVar[DepthUnit]
+
+    @classmethod
+    def for_type(cls, config: PreTrainedConfig) -> Any:
+        """The class of transformers for this configuration, with the members of this one.
+
+        Raises:
+            CheckpointError: If transformers has none of one stack of blocks.
+            ConfigError: If the work of its blocks is unknown.
+        """
+        place = config.name_or_path
+        own = cls.own_classes.get(type(config), None)
+        if own is None or not own.__module__.startswith("transformers."):
+            raise CheckpointError(
+                f"{place}: transformers has no classifier of {cls.depth_unit}s of {config.model_type}"
+            )
+        if config.is_encoder_decoder:
+            raise CheckpointError(f"{place}: {own.__name__} has two stacks of blocks, a decoder's too")
+        block_work(config, torch.ones(1))  # refuses now what could not be priced after a training
+        return _with_members(cast(Any, cls), own)  # a class, for mypy, is not Hashable
+
+    @classmethod
+    def has_head(cls, config: PreTrainedConfig) -> bool:
+        """Whether a checkpoint says that it holds a head of this kind."""
+        kind = cls.__name__[cls.__name__.index("For") :]
+        return any(name.endswith(kind) for name in config.architectures or ())
+
+    @classmethod
+    def from_pretrained(cls, place: Any, *args: Any, config: PreTrainedConfig | None = None, **kwargs: Any) -> Any:
+        """A model with the head that it was trained with, in float32.
+
+        Args:
+            place: A folder or hub id.
+            *args: As in transformers.
+            config: Instead of the checkpoint's own.
+            **kwargs: As in transformers.
+
+        Raises:
+            CheckpointError: If there is no such head, or weights are missing.
+        """
+        config = AutoConfig.from_pretrained(place) if config is None else config
+        model_class = cls.for_type(config)
+        if config.architectures and not cls.has_head(config):
+            raise CheckpointError(
+                f"{place}: holds a {config.architectures[0]} and no {model_class.__name__}; "
+                f"model.pretrained={place} trains one"
+            )
+        loaded: Any = super(StockClassifier, model_class).from_pretrained(
+            place, *args, config=config, **{"dtype": torch.float32, **kwargs, "output_loading_info": True}
+        )
+        model, report = loaded
+        if absent := sorted(report["missing_keys"]):
+            raise CheckpointError(f"{place}: {absent[0]} and {len(absent) - 1} more of its weights are missing")
+        return loaded if kwargs.get("output_loading_info") else model
+
+    @property
+    def max_updates(self) -> int:
+        """The number of blocks, which is every unit's depth."""
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def one_depth(self) -> int:
+        """The updates of every unit, which nothing decides."""
+        return self.max_updates
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens it has positions for; None where they are relative."""
+        return longest_sequence(self)
+
+    def take_classes(self, names: Sequence[str]) -> None:
+        """Predict the data's classes in their order; see `adadepth.families.stock_classifier.classes`.
+
+        Raises:
+            ConfigError: If the head has other classes.
+        """
+        try:
+            take_classes(self, names)
+        except ConfigError as error:
+            raise ConfigError(f"checkpoint={self.name_or_path}: {error}") from error
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **inputs: Any,
+    ) -> StockOutput:
+        """Classify: ids and mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        encoder: Any = self.base_model
+        given = {"input_ids": input_ids, "attention_mask": mask, **inputs}
+        logits = super().forward(**accepted_inputs(encoder, given)).logits
+        result = StockOutput(logits=logits, trace=self._trace(mask))
+        if labels is not None:
+            result.loss, result.loss_parts = combine_terms({"task": self.task_loss(logits, labels)}, num_targets)
+        return result
+
+    def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
+        """The loss of a batch."""
+        raise NotImplementedError
+
+    def _trace(self, mask: Tensor) -> DepthTrace:
+        depth, real = self.max_updates, mask.ne(0)
+        valid = real if self.depth_unit == "token" else torch.ones_like(real[:, 0])
+        execution = Execution(depth, tokens=real.sum(dim=1), width=mask.shape[1])
+        return DepthTrace(self.depth_unit, depth * valid.float(), valid, depth, execution=execution)
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Multiply-accumulates of a traced batch: matrices of blocks and head; look-ups, norms are not counted.
+
+        A block costs what `block_work` says, the head the weights of its linear layers.
+        """
+        ran = trace.executed
+        assert ran.tokens is not None
+        assert isinstance(ran.width, int)
+        tokens = ran.tokens.double()
+        needed = self._work(tokens).sum()
+        executed = self._work(torch.full_like(tokens, ran.width)).sum()
+        return Work(executed, executed, needed, needed)
+
+    def _work(self, length: Tensor) -> Tensor:
+        """A sequence of this length."""
+        head = sum(layer.weight.numel() for layer in self._head_layers())
+        blocks = self.max_updates * block_work(self.config, length)
+        return length * (entry_work(self.config) + blocks) + head * (length if self.depth_unit == "token" else 1.0)
+
+    def _head_layers(self) -> list[nn.Linear]:
+        """The linear layers behind the blocks, the base's pooler included."""
+        pooler = getattr(self.base_model, "pooler", None)
+        encoder = set(self.base_model.modules()) - set(() if pooler is None else pooler.modules())
+        return [module for module in self.modules() if isinstance(module, nn.Linear) and module not in encoder]
+
+
+class StockForSequenceClassification(StockClassifier):
+    """Classes or values of sequences."""
+
+    own_classes = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    depth_unit = "sequence"
+
+    def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
+        """See `sequence_loss`."""
+        return sequence_loss(self.config, logits, labels)
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Sequences with a target."""
+        return {"task": count_sequences(self.config, batch["labels"])}
+
+
+class StockForTokenClassification(StockClassifier):
+    """A class for every token."""
+
+    own_classes = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+    depth_unit = "token"
+
+    def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
+        """Cross-entropy of the tokens with a target.
+
+        Raises:
+            DataError: If a label is not one of the C classes.
+        """
+        check_classes(labels, logits.shape[-1])
+        return sum_cross_entropy(logits, labels)
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tokens with a target."""
+        return {"task": (batch["labels"] >= 0).sum()}
+
+
+@cache
+def _with_members(added: Any, own: Any) -> Any:
+    """A class of transformers, by its own name, so that its checkpoints name that."""
+    members = {"config_class": own.config_class, "from_type": own, "__module__": own.__module__}
+    return type(own.__name__, (added, own), members)

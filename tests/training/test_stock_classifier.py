@@ -1,0 +1,149 @@
+"""Classifiers of transformers from the command's settings to their files: evaluated as they are, and trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForTokenClassification, BertConfig, BertForTokenClassification
+
+from adadepth import tasks
+from adadepth.analysis.measure.quality import tagging_quality
+from adadepth.errors import ConfigError
+from tests.configs.support import configured
+from tests.unit.data.tokenizers_support import tokenizer
+
+NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
+SENTENCES = [["don't", "stop", "the", "naive", "cat"], ["a", "cat"], ["they", "said", "stop", "that", "now"]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tagged sentences in `table`; a tagger with its classes in another order and case in `tagger`."""
+    folder = tmp_path_factory.mktemp("stock")
+    (folder / "table").mkdir()
+    for split, count in (("train", 12), ("validation", 9)):
+        rows = [
+            {"tokens": words, "tags": [NAMES[(number + place) % 4] for place in range(len(words))]}
+            for number, words in enumerate(SENTENCES * (count // 3))
+        ]
+        (folder / "table" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = tokenizer("bert")
+    own = ["b-loc", "i-per", "o", "b-per"]
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=64, initializer_range=0.5, id2label=dict(enumerate(own)),
+        label2id={name: number for number, name in enumerate(own)},
+    )  # fmt: skip
+    BertForTokenClassification(config).save_pretrained(folder / "tagger")
+    words.save_pretrained(folder / "tagger")
+    return folder
+
+
+def run(folder: Path, output: Path, *overrides: str) -> tuple[Path, dict[str, float]]:
+    """The folder of a run at the debug length, and its metrics."""
+    config = configured(
+        "finetune", "model=stock", "dataset=tagging_table", f"dataset.path={folder}/table",
+        f"dataset.labels=[{','.join(NAMES)}]", "dataset.tag_column=tags", "dataset.sequence_length=32",
+        "debug=default", "dataset.max_evaluation_examples=null", f"output_dir={output}", "trainer.disable_tqdm=true",
+        f"dataset.cache_dir={output}/cache", *overrides,
+    )  # fmt: skip
+    tasks.run(config)
+    (directory,) = output.glob("*/*/run.json")
+    return directory.parent, json.loads(directory.read_text())["final_metrics"]
+
+
+def expected_quality(folder: Path) -> dict[str, float]:
+    """The entity F1 of the tagger's own predictions, by transformers alone: one sentence at a time, names as it has."""
+    words = tokenizer("bert")
+    model = AutoModelForTokenClassification.from_pretrained(folder / "tagger").eval()
+    gold, found = [], []
+    for line in (folder / "table" / "validation.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        inputs = words(row["tokens"], is_split_into_words=True, return_tensors="pt")
+        with torch.no_grad():
+            classes = model(**inputs).logits[0].argmax(dim=-1).tolist()
+        owners = inputs.word_ids()
+        firsts = [owners.index(word) for word in range(len(row["tokens"]))]
+        gold.append(row["tags"])
+        found.append([model.config.id2label[classes[first]].upper() for first in firsts])
+    return tagging_quality(["entity_f1", "token_accuracy"], found, gold)
+
+
+def test_a_tagger_is_evaluated_as_it_is(folder: Path, tmp_path: Path) -> None:
+    """No model is named in training's place, and the tokenizer is the checkpoint's own."""
+    directory, metrics = run(
+        folder, tmp_path, "mode=evaluate", f"checkpoint={folder}/tagger", "dataset.metrics=[entity_f1,token_accuracy]"
+    )
+    for name, value in expected_quality(folder).items():
+        assert metrics[f"eval/{name}"] == pytest.approx(value), name
+    assert 0 < metrics["eval/token_accuracy"] < 1
+    halting = json.loads((directory / "halting.json").read_text())
+    assert halting["unit"] == "token"
+    assert halting["classes"]["all"]["mean"] == 3
+    assert halting["cost"]["adaptive_macs"] == halting["cost"]["full_macs"] > 0
+    assert (directory / "report.html").stat().st_size > 0
+
+
+def test_training_starts_from_its_head_and_is_evaluated_again(folder: Path, tmp_path: Path) -> None:
+    directory, metrics = run(folder, tmp_path / "trained", f"model.pretrained={folder}/tagger")
+    record = json.loads((directory / "run.json").read_text())
+    assert record["status"] == "finished"
+    model = AutoModelForTokenClassification.from_pretrained(directory / "model")
+    assert type(model) is BertForTokenClassification, "what was trained is transformers' own model"
+    assert list(model.config.id2label.values()) == NAMES
+    start = AutoModelForTokenClassification.from_pretrained(folder / "tagger")
+    moved = model.classifier.weight - start.classifier.weight[[2, 3, 1, 0]]
+    assert 0 < moved.abs().max() < 0.01, "a few small updates of the rows in the data's order"
+    _, again = run(folder, tmp_path / "again", "mode=evaluate", f"checkpoint={directory}")
+    assert again["eval/loss"] == pytest.approx(metrics["eval/loss"])
+    assert again["eval/entity_f1"] == metrics["eval/entity_f1"]
+
+
+def test_an_interrupted_training_goes_on(folder: Path, tmp_path: Path) -> None:
+    given = (f"model.pretrained={folder}/tagger", "trainer.eval_strategy=steps", "trainer.eval_steps=1",
+             "trainer.save_strategy=steps", "trainer.save_steps=1", "trainer.save_total_limit=null")  # fmt: skip
+    directory, metrics = run(folder, tmp_path, *given, "trainer.max_steps=4")
+    whole = AutoModelForTokenClassification.from_pretrained(directory / "model").state_dict()
+    for step in (3, 4):
+        for path in (directory / "checkpoints" / f"checkpoint-{step}").glob("*"):
+            path.unlink()
+    _, again = run(folder, tmp_path, *given, "trainer.max_steps=4", f"resume={directory}")
+    assert again["eval/loss"] == pytest.approx(metrics["eval/loss"])
+    found = AutoModelForTokenClassification.from_pretrained(directory / "model").state_dict()
+    for name, weight in whole.items():
+        torch.testing.assert_close(found[name], weight)
+
+
+def test_sentences_are_classified(tmp_path: Path, folder: Path) -> None:
+    """The blocks of the tagger under a new head for sequences."""
+    config = configured(
+        "ponder_tiny", "model=stock", f"model.pretrained={folder}/tagger", "tokenizer=pretrained", "debug=default",
+        "dataset.sequence_length=32", f"output_dir={tmp_path}", "trainer.disable_tqdm=true",
+    )  # fmt: skip
+    tasks.run(config)
+    (record,) = tmp_path.glob("*/*/run.json")
+    assert json.loads(record.read_text())["status"] == "finished"
+    assert json.loads((record.parent / "halting.json").read_text())["unit"] == "sequence"
+
+
+def test_classes_of_other_names_are_one_line(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        run(
+            folder,
+            tmp_path,
+            "mode=evaluate",
+            f"checkpoint={folder}/tagger",
+            "dataset.labels=[O,B-PER,I-PER,B-LOC,I-LOC]",
+        )
+    assert str(raised.value).endswith(
+        "its head has the classes b-loc, i-per, o, b-per; the data have O, B-PER, I-PER, B-LOC, I-LOC"
+    )
+
+
+def test_training_needs_a_model() -> None:
+    with pytest.raises(ConfigError, match=r"model\.pretrained: model=stock_classifier trains what it names"):
+        configured("finetune", "model=stock", "dataset.path=folder")

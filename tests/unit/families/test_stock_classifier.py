@@ -1,0 +1,253 @@
+"""Classifiers of transformers as they are: its logits, losses and checkpoints, and its classes matched by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    GPT2Config,
+)
+
+from adadepth import (
+    AlbertActForSequenceClassification,
+    PlainAlbertForSequenceClassification,
+    StockForSequenceClassification,
+    StockForTokenClassification,
+)
+from adadepth.errors import CheckpointError, ConfigError, DataError
+from adadepth.families.build import build_classifier, load_model
+from adadepth.families.stock_classifier.classes import class_order
+from adadepth.families.stock_classifier.settings import StockClassifierSettings
+from tests.models_support import SMALL, small_config
+from tests.unit.families.adalayers_support import BASES, DEPTH, WIDTH, texts
+
+HEADS = {
+    "sequence": (AutoModelForSequenceClassification, StockForSequenceClassification),
+    "token": (AutoModelForTokenClassification, StockForTokenClassification),
+}
+KINDS = ("bert", "roberta", "distilbert", "albert", "deberta", "electra")
+NAMES = ["O", "B-PER", "I-PER"]
+
+
+def save(folder, kind="bert", unit="token", names=NAMES, **changes):
+    """A random classifier of transformers in a folder; the model."""
+    torch.manual_seed(0)
+    config = type(BASES[kind])(**(BASES[kind].to_diff_dict() | {"initializer_range": 0.3} | changes))
+    config.id2label, config.label2id = dict(enumerate(names)), {name: n for n, name in enumerate(names)}
+    model = HEADS[unit][0].from_config(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def fields(names=NAMES, problem_type=None):
+    """What the data decide."""
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: n for n, name in enumerate(names)},
+        "problem_type": problem_type,
+    }
+
+
+def build(folder, names=NAMES, problem="tagging", **settings):
+    chosen = StockClassifierSettings(pretrained=str(folder), **settings)
+    torch.manual_seed(1)
+    return build_classifier(chosen, 120, fields(names), problem).eval()
+
+
+@pytest.mark.parametrize("unit", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_and_loss_are_transformers_own(kind, unit, tmp_path):
+    theirs, batch = save(tmp_path, kind, unit), texts()
+    ours = HEADS[unit][1].from_pretrained(tmp_path)
+    labels = torch.tensor([0, 2, 1])
+    if unit == "token":
+        labels = torch.where(batch["attention_mask"] == 1, batch["input_ids"] % 3, -100)
+    with torch.no_grad():
+        expected = theirs(**batch, labels=labels)
+        found = ours(**batch, labels=labels)
+    assert torch.equal(found.logits, expected.logits)
+    torch.testing.assert_close(found.loss, expected.loss)
+    count = ours.count_targets({"labels": labels})["task"]
+    assert count == (labels >= 0).sum()
+    doubled = ours(**batch, labels=labels, num_targets={"task": 2 * count}).loss
+    torch.testing.assert_close(2 * doubled, expected.loss)
+    trace = found.trace
+    assert (trace.unit, trace.max_depth) == (unit, DEPTH)
+    valid = batch["attention_mask"].bool() if unit == "token" else torch.ones(3, dtype=torch.bool)
+    assert torch.equal(trace.updates, DEPTH * valid.float())
+
+
+@pytest.mark.parametrize("unit", HEADS)
+def test_a_checkpoint_is_transformers_own(unit, tmp_path):
+    """What is saved is read by transformers itself, and by this family again."""
+    theirs, batch = save(tmp_path / "theirs", unit=unit), texts()
+    HEADS[unit][1].from_pretrained(tmp_path / "theirs").save_pretrained(tmp_path / "ours")
+    again = HEADS[unit][0].from_pretrained(tmp_path / "ours").eval()
+    assert type(again) is type(theirs)
+    assert again.config.id2label == dict(enumerate(NAMES))
+    with torch.no_grad():
+        assert torch.equal(again(**batch).logits, theirs(**batch).logits)
+        assert torch.equal(HEADS[unit][1].from_pretrained(tmp_path / "ours")(**batch).logits, theirs(**batch).logits)
+
+
+@pytest.mark.parametrize(("own", "wanted", "order"), [
+    (["O", "B-PER"], ["O", "B-PER"], [0, 1]),
+    (["O", "B-PER", "B-LOC"], ["B-LOC", "O", "B-PER"], [2, 0, 1]),
+    (["CONTRADICTION", "NEUTRAL", "ENTAILMENT"], ["entailment", "neutral", "contradiction"], [2, 1, 0]),
+    (["a", "A"], ["A", "a"], [1, 0]),
+    (["LABEL_0", "LABEL_1"], ["no", "yes"], [0, 1]),
+    (["LABEL_1", "LABEL_0"], ["LABEL_0", "LABEL_1"], [1, 0]),
+    (["LABEL_0", "LABEL_1", "LABEL_2"], ["no", "yes"], None),
+    (["LABEL_0", "maybe"], ["no", "yes"], None),
+    (["O", "B-PER"], ["O", "B-PER", "B-LOC"], None),
+    (["O", "B-PER", "B-LOC"], ["O", "B-PER"], None),
+    (["a", "A"], ["a", "b"], None),
+    (["a", "A"], ["a"], None),
+])  # fmt: skip
+def test_classes_are_matched_by_name(own, wanted, order):
+    assert class_order(own, wanted) == order
+
+
+@pytest.mark.parametrize("unit", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_in_another_order_predicts_the_same_names(kind, unit, tmp_path):
+    theirs, batch = save(tmp_path, kind, unit), texts()
+    ours = HEADS[unit][1].from_pretrained(tmp_path)
+    ours.take_classes(["i-per", "o", "b-per"])
+    assert ours.config.id2label == {0: "i-per", 1: "o", 2: "b-per"}
+    assert ours.config.label2id == {"i-per": 0, "o": 1, "b-per": 2}
+    with torch.no_grad():
+        expected, found = theirs(**batch).logits, ours(**batch).logits
+    torch.testing.assert_close(found, expected[..., [2, 0, 1]])
+    ours.save_pretrained(tmp_path / "saved")
+    again = HEADS[unit][0].from_pretrained(tmp_path / "saved").eval()
+    with torch.no_grad():
+        assert torch.equal(again(**batch).logits, found), "a saved checkpoint has names and rows in one order"
+
+
+def test_classes_without_names_are_told(tmp_path, caplog):
+    save(tmp_path, names=["LABEL_0", "LABEL_1", "LABEL_2"])
+    model = StockForTokenClassification.from_pretrained(tmp_path)
+    model.take_classes(NAMES)
+    assert "its classes have no names; taken to be O, B-PER, I-PER" in caplog.text
+    assert list(model.config.id2label.values()) == NAMES
+
+
+def test_other_classes_are_one_line_with_both(tmp_path):
+    save(tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        StockForTokenClassification.from_pretrained(tmp_path).take_classes(["O", "B-LOC", "I-LOC"])
+    assert str(raised.value) == (
+        f"checkpoint={tmp_path}: its head has the classes O, B-PER, I-PER; the data have O, B-LOC, I-LOC"
+    )
+
+
+def test_the_work_is_that_of_plain_albert(tmp_path):
+    """The same network priced by another family, whose formula is written out in its own test."""
+    torch.manual_seed(0)
+    PlainAlbertForSequenceClassification(AlbertConfig(**SMALL, num_labels=3)).save_pretrained(tmp_path)
+    ours = StockForSequenceClassification.from_pretrained(tmp_path)
+    theirs = PlainAlbertForSequenceClassification.from_pretrained(tmp_path).eval()
+    batch = texts()
+    assert isinstance(ours, AlbertForSequenceClassification)
+    for found, expected in zip(ours.price(ours(**batch).trace), theirs.price(theirs(**batch).trace), strict=True):
+        assert found == expected
+
+
+def test_the_work_of_a_tagger(tmp_path):
+    save(tmp_path)
+    model = StockForTokenClassification.from_pretrained(tmp_path)
+    work = model.price(model(**texts((9, 6, 2), 11)).trace)
+
+    def sequence(length):
+        return length * (DEPTH * (4 * WIDTH**2 + 2 * length * WIDTH + 2 * WIDTH * 48) + WIDTH * 3)
+
+    assert work.adaptive == work.full == sum(map(sequence, (9, 6, 2)))
+    assert work.executed == work.dense == 3 * sequence(11)
+
+
+def test_the_work_of_distilbert_counts_both_layers_of_its_head_once(tmp_path):
+    save(tmp_path, "distilbert", "sequence")
+    model = StockForSequenceClassification.from_pretrained(tmp_path)
+    block = 4 * WIDTH**2 + 2 * 5 * WIDTH + 2 * WIDTH * 48
+    assert model.price(model(**texts((5,), 5)).trace).full == 5 * DEPTH * block + WIDTH * WIDTH + WIDTH * 3
+
+
+def test_training_goes_on_with_a_head_of_the_same_classes(tmp_path):
+    theirs, batch = save(tmp_path), texts()
+    model = build(tmp_path, ["B-PER", "I-PER", "O"])
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch).logits, theirs(**batch).logits[..., [1, 2, 0]])
+
+
+@pytest.mark.parametrize("names", [["O", "B-LOC", "I-LOC"], ["O", "B-LOC"]])
+def test_training_begins_with_a_new_head_for_other_classes(names, tmp_path, caplog):
+    """Even where as many classes have other names, nothing of the old head is left; the blocks are."""
+    theirs = save(tmp_path)
+    model = build(tmp_path, names)
+    assert "a new head; its own is for O, B-PER, I-PER" in caplog.text
+    assert model.classifier.weight.shape[0] == len(names)
+    assert not torch.isin(model.classifier.weight, theirs.classifier.weight).any()
+    for name, weight in theirs.bert.state_dict().items():
+        assert torch.equal(weight, model.bert.state_dict()[name]), name
+    assert list(model.config.id2label.values()) == names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("unit", "problem"), [("token", "tagging"), ("sequence", "classification")])
+def test_training_begins_with_a_new_head_on_a_bare_model(kind, unit, problem, tmp_path, caplog):
+    torch.manual_seed(0)
+    bare = AutoModel.from_config(BASES[kind]).eval()
+    bare.save_pretrained(tmp_path)
+    model = build(tmp_path, problem=problem).train()
+    assert not caplog.text
+    found = model.base_model.state_dict()
+    assert all(torch.equal(weight, found[name]) for name, weight in bare.state_dict().items() if name in found)
+    batch = texts()
+    labels = batch["attention_mask"] if unit == "token" else torch.tensor([0, 2, 1])
+    model(**batch, labels=labels).loss.backward()
+    assert all(weight.grad is not None for weight in model.base_model.get_input_embeddings().parameters())
+
+
+def test_a_value_has_one_output(tmp_path):
+    save(tmp_path, unit="sequence")
+    settings = StockClassifierSettings(pretrained=str(tmp_path))
+    model = build_classifier(settings, 120, {"num_labels": 1, "problem_type": "regression"}, "regression").eval()
+    values = torch.tensor([0.5, 2.0, -1.0])
+    output = model(**texts(), labels=values)
+    torch.testing.assert_close(output.loss, (output.logits.squeeze(-1) - values).square().mean())
+
+
+def test_attention_is_chosen(tmp_path):
+    save(tmp_path)
+    assert build(tmp_path, attn_implementation="eager").config._attn_implementation == "eager"
+    assert build(tmp_path, ["x", "y"], attn_implementation="eager").config._attn_implementation == "eager"
+
+
+def test_mistakes(tmp_path):
+    save(tmp_path / "tagger")
+    save(tmp_path / "bart", "bart", "sequence")
+    AutoModel.from_config(BASES["bert"]).save_pretrained(tmp_path / "bare")
+    AlbertActForSequenceClassification(small_config()).save_pretrained(tmp_path / "act")
+    settings = StockClassifierSettings()
+    for head, folder, message in (
+        (StockForSequenceClassification, "tagger", "holds a BertForTokenClassification and no BertForSequenceClass"),
+        (StockForTokenClassification, "bare", "holds a BertModel and no BertForTokenClassification; model.p"),
+        (StockForTokenClassification, "act", "transformers has no classifier of tokens of albert_act"),
+        (StockForSequenceClassification, "bart", "BartForSequenceClassification has two stacks of blocks"),
+        (StockForTokenClassification, "nowhere", "neither a folder nor a model that can be fetched"),
+    ):
+        with pytest.raises(CheckpointError, match=message) as raised:
+            load_model(str(tmp_path / folder), head, settings, [])
+        assert "\n" not in str(raised.value)
+    with pytest.raises(ConfigError, match="it has 120 pieces, the tokenizer 121"):
+        build_classifier(StockClassifierSettings(pretrained=str(tmp_path / "tagger")), 121, fields(), "tagging")
+    with pytest.raises(ConfigError, match="model_type=gpt2: its work is unknown, since it says none of intermediate_"):
+        StockForSequenceClassification.for_type(GPT2Config())
+    with pytest.raises(DataError, match="labels: 3 is not a class of this model, which has 3"):
+        build(tmp_path / "tagger")(**texts(), labels=torch.full((3, 11), 3))
