@@ -234,7 +234,7 @@ def test_two_processes_train_as_one(tmp_path):
 def test_a_fixed_network_trains_and_is_evaluated_again(tmp_path):
     trained = tasks.run(stream_config(tmp_path, root=NETWORK))
     (run,) = (tmp_path / "outputs").glob("par_network/*")
-    again = ("debug=stream", "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}/again")
+    again = ("debug=default", "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}/again")
     assert tasks.run(configured(NETWORK, *again)) == pytest.approx(trained, rel=1e-6)
     for file in (run / "model").glob("tokenizer*"):
         file.unlink()
