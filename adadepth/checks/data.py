@@ -29,19 +29,21 @@ def check_text(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
     if not isinstance(dataset, TextConfig):
         return
-    yield from _source(dataset, "path", Source.local, "a file, a folder or a list of them")
-    yield from _unread_path(dataset)
-    yield from _source(dataset, "hub", Source.hub, "a list of {path, name, split} entries")
+    yield from _path(dataset, "a file, a folder or a list of them")
+    if dataset.source is Source.hub and not dataset.hub:
+        yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
     yield from _read_only_with(dataset, "evaluation_path", Source.local)
     yield from _not_embedded(dataset, "evaluation_hub")
     for key in ("hub", "evaluation_hub", "test_hub"):
         yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
 
 
-def _source(dataset: TextConfig | TableConfig, key: str, source: Source, needed: str) -> Iterator[str]:
-    """Where the data lie, for the source that is chosen."""
-    if dataset.source is source and not getattr(dataset, key):
-        yield f"dataset.{key}: dataset.source={source} needs {needed}"
+def _path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]:
+    """Where local files lie, and nowhere else."""
+    if dataset.source is Source.local and not dataset.path:
+        yield f"dataset.path: dataset.source=local needs {needed}"
+    if dataset.source is not Source.local and dataset.path is not None:
+        yield f"dataset.path={dataset.path}: read only with dataset.source=local or auto"
 
 
 def _read_only_with(dataset: TextConfig, key: str, source: Source) -> Iterator[str]:
@@ -54,11 +56,6 @@ def _not_embedded(dataset: TextConfig, key: str) -> Iterator[str]:
     """Hub entries stay where local files take their place."""
     if getattr(dataset, key) and dataset.source is Source.embedded:
         yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=hub"
-
-
-def _unread_path(dataset: TextConfig | TableConfig) -> Iterator[str]:
-    if dataset.path is not None and dataset.source is not Source.local:
-        yield f"dataset.path={dataset.path}: read only with dataset.source=local or auto"
 
 
 def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -113,8 +110,7 @@ def check_table(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
     if not isinstance(dataset, TableConfig):
         return
-    yield from _source(dataset, "path", Source.local, "a folder, or a mapping of splits to files")
-    yield from _unread_path(dataset)
+    yield from _path(dataset, "a folder, or a mapping of splits to files")
     if dataset.source is Source.hub and not dataset.hub.path:
         yield "dataset.hub.path: dataset.source=hub needs it"
     if not dataset.evaluation_splits:

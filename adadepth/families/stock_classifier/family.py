@@ -3,14 +3,12 @@
 from adadepth.families.registry import Family
 from adadepth.families.stock_classifier.settings import StockClassifierSettings
 
-_MODELING = "adadepth.families.stock_classifier.modeling"
-
 FAMILY = Family(
     settings=StockClassifierSettings,
     config="transformers:PreTrainedConfig",
     heads={
-        "classification": f"{_MODELING}:StockForSequenceClassification",
-        "tagging": f"{_MODELING}:StockForTokenClassification",
+        "classification": "adadepth.families.stock_classifier.modeling:StockForSequenceClassification",
+        "tagging": "adadepth.families.stock_classifier.modeling:StockForTokenClassification",
     },
     build="adadepth.families.stock_classifier.build:build_on_pretrained",
     first_tokens="adadepth.families.stock_classifier.checks:first_tokens",
