@@ -24,6 +24,9 @@ def register_schema() -> None:
         ConfigError: If the family of an installed package is broken.
     """
     register_resolver()
+    # Hydra copies the store with every repository of YAML files, a hundred times for `--help`. Nobody changes the
+    # copies, and what is loaded from the store is copied once more (`ConfigStore.load`).
+    ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
     store = ConfigStore.instance()
     store.store(name="schema", node=ExperimentConfig)
     groups: dict[str, Mapping[str, type]] = {"model": model_schemas(), "dataset": DATASET_SCHEMAS}
