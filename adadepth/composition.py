@@ -25,7 +25,7 @@ def register_schema() -> None:
     """
     register_resolver()
     # Hydra copies the store with every repository of YAML files, a hundred times for `--help`. Nobody changes the
-    # copies, and what is loaded from the store is copied once more (`ConfigStore.load`).
+    # copies, and what is loaded from the store is copied once more (docs/decisions/0016).
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
     store = ConfigStore.instance()
     store.store(name="schema", node=ExperimentConfig)
