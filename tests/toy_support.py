@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from adadepth import run
 from adadepth.families import registry
 
 TOY = Path(__file__).resolve().parent / "toy_family"
@@ -38,3 +41,15 @@ def _find_families_anew() -> None:
     registry.families.cache_clear()
     register_auto_classes.cache_clear()
     register_auto_classes()
+
+
+def execute(*arguments: str) -> int:
+    """The exit status of a command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["adadepth", *arguments])
+        patch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))  # restored afterwards
+        try:
+            run.main()
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

@@ -130,6 +130,13 @@ class DepthTrace:
     operations: Operations | None = None
 
     @property
+    def iterations_run(self) -> Tensor:
+        """Whether each unit ran each iteration, boolean (*updates.shape, N); N is `max_depth` where `ran` is None."""
+        if self.ran is not None:
+            return self.ran
+        return self.updates.round().unsqueeze(-1) > torch.arange(self.max_depth, device=self.updates.device)
+
+    @property
     def executed(self) -> Execution:
         """What really ran.
 

@@ -18,6 +18,7 @@ from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.words import MaskedTreebankScorer, TreebankScorer
 from adadepth.families.build import load_model, pretraining_class, read_config
 from adadepth.families.registry import family
+from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
@@ -41,7 +42,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model = _load(config, path)
     dataset, masks = config.dataset, config.task is Task.pretrain
     assert isinstance(dataset, TreebankConfig), "validated"
-    tokenizer = config.tokenizer.path if config.tokenizer.path not in (None, config.model.pretrained) else path
+    tokenizer = checkpoint_tokenizer(config, path).path
     data = main_first(args, lambda: load_treebank(dataset, str(tokenizer), masks=masks))
     check_positions(config, model)
     scorers = _scorers(data, args.device)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForTokenClassification
 
-from adadepth import run
 from adadepth.families import contract
-from tests.toy_support import TOY, toy_family_installed
+from tests.toy_support import TOY, execute, toy_family_installed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 ROOT = ("--config-name", "router_hops")
@@ -33,18 +30,6 @@ PRICED = ("model.update_price=0.1", "model.router_bias_init=0")
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with toy_family_installed(tmp_path_factory.mktemp("site")):
         yield
-
-
-def execute(*arguments: str) -> int:
-    """The exit status of a command."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["adadepth", *arguments])
-        patch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))  # restored afterwards
-        try:
-            run.main()
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
 
 
 def run_in(folder: Path, *arguments: str) -> Path:

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adadepth import run
 from adadepth.families.build import build_classifier
 from tests.configs.support import configured
-from tests.toy_support import toy_family_installed
+from tests.toy_support import execute, toy_family_installed
 from tests.treebank_support import UPOS, write_treebank
 
 SMALL = (
     "debug=default", "trainer.disable_tqdm=true", "dataset.sequence_length=64", "model.num_hidden_layers=3",
     "tokenizer=trained", "tokenizer.vocab_size=300",
 )  # fmt: skip
-
-
-def execute(*arguments: str) -> int:
-    """The exit status of a command."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["adadepth", *arguments])
-        patch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))  # restored afterwards
-        try:
-            run.main()
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
 
 
 def run_in(folder: Path, *arguments: str) -> Path:

@@ -117,7 +117,7 @@ class HaltingStatistics:
         members = torch.stack([classes[name].flatten() for name in self.classes]) & valid
         depth = trace.updates.round().long().clamp(0, self.max_depth).flatten()
         self._sums["depth"].scatter_add_(1, depth.expand(members.shape), members.long())
-        ran = _iterations_run(trace, depth)
+        ran = trace.iterations_run.flatten(0, -2).T
         self._sums["ran"][: len(ran)] += (ran & members[self.classes.index("all")]).sum(dim=-1)
         if trace.halting is not None:
             self._add_halting(trace.halting, ran & valid, members)
@@ -193,13 +193,6 @@ class HaltingStatistics:
         """Everything that can be told, as JSON values; see `summarise`."""
         sums = {name: tensor.cpu().numpy() for name, tensor in self._sums.items()}
         return summarise(sums, self.classes, self.cosine_groups, self.correlated, self.unit)
-
-
-def _iterations_run(trace: DepthTrace, depth: Tensor) -> Tensor:
-    """Whether each unit ran each iteration: boolean, (N, M) where the trace tells it, else (L, M)."""
-    if trace.ran is not None:
-        return trace.ran.flatten(0, -2).T
-    return depth > torch.arange(trace.max_depth, device=depth.device)[:, None]
 
 
 def _loss_bin(losses: Tensor) -> Tensor:
