@@ -6,6 +6,9 @@ EXTRAS := dev,minilm,optuna,slurm,tensorboard
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What slow tests, the examples and the documentation need on top.
+MORE_EXTRAS := comet,companions,docs,mlflow,trackio
+READY_FOR_MORE := $(VENV)/.ready_for_more
 # Test processes; tests/conftest.py gives each of them one thread.
 WORKERS ?= 2
 # A folder with the files of WikiText-2; empty: the hub. `make gpu WIKITEXT2=../shared/data/wikitext-2`
@@ -27,6 +30,11 @@ $(READY): pyproject.toml poetry.lock .ci/lock.py
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
+$(READY_FOR_MORE): $(READY)
+	@echo "Installing what slow tests, examples and the documentation need into $(VENV)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[$(EXTRAS),$(MORE_EXTRAS)]'
+	@touch $@
+
 demo: $(READY) ## Train on pointers for two minutes: depth is what a token needs; a fixed depth of equal work beside it
 	$(BIN)/python adadepth/run.py --config-name act_hops
 	$(BIN)/python adadepth/run.py --config-name act_hops rival_of=latest
@@ -34,7 +42,7 @@ demo: $(READY) ## Train on pointers for two minutes: depth is what a token needs
 test: $(READY) ## Run the quick tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-slow: $(READY) ## Run the slow tests
+test-slow: $(READY_FOR_MORE) ## Run the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 test-gpu: $(READY) ## Run the tests that need a CUDA device
