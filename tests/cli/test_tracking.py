@@ -172,6 +172,17 @@ def test_wandb_draws_over_updates_and_keeps_what_is_read(tmp_path: Path) -> None
     assert set(axes.values()) == {"step"}
 
 
+def test_what_wandb_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(**given: object) -> None:
+        raise wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.\n(more)")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(ConfigError, match=r"^logger=wandb: No API key.*; logger.mode=offline needs .*$"):
+        opened(tmp_path, "logger=wandb", "logger.mode=online")
+
+
 def test_wandb_keeps_the_files_that_are_asked_for(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     (tmp_path / "report.html").write_text("a page")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from adadepth.config import ExperimentConfig
+from adadepth.errors import ConfigError
 from adadepth.training.panels import summary_of
 from adadepth.training.run_directory import settings_of
 from adadepth.training.trackers.base import Tracker, Value, bin_edges
@@ -28,20 +29,26 @@ class WandbTracker(Tracker):
         self.wandb, self.config = wandb, config
         # The agent of a sweep has chosen one.
         self.identity = identity or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-        self.run = wandb.init(
-            id=self.identity,
-            resume="allow",
-            project=config.logger.project,
-            entity=config.logger.entity,
-            group=config.logger.group or config.name,
-            tags=config.logger.tags,
-            mode=cast(Any, config.logger.mode.value),
-            name=directory.name,
-            job_type=config.mode.value,
-            dir=str(directory.resolve()),  # W&B writes in a process of its own
-            config=settings_of(config),
-            reinit="finish_previous",
-        )
+        try:
+            self.run = wandb.init(
+                id=self.identity,
+                resume="allow",
+                project=config.logger.project,
+                entity=config.logger.entity,
+                group=config.logger.group or config.name,
+                tags=config.logger.tags,
+                mode=cast(Any, config.logger.mode.value),
+                name=directory.name,
+                job_type=config.mode.value,
+                dir=str(directory.resolve()),  # W&B writes in a process of its own
+                config=settings_of(config),
+                reinit="finish_previous",
+            )
+        except wandb.errors.Error as error:  # not logged in, no network
+            problem = str(error).splitlines()[0]
+            raise ConfigError(
+                f"logger=wandb: {problem}; logger.mode=offline needs neither account nor network"
+            ) from error
         self.run.define_metric(STEP, hidden=True, summary="none")
         self._defined: set[str] = set()
 
