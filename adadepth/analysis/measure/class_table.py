@@ -60,8 +60,9 @@ def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
     lines = [*_header(summary, step), "", as_text(class_table(summary))]
     lines += [f"{SPARKLINES}; {loss}, over units that have one", *not_available(summary)]
-    if warning := summary.get("adaptation", {}).get("warning"):
-        lines.append(f"warning: {warning}")
+    told = summary.get("adaptation", {})
+    if "warning" in told:
+        lines.append(": ".join(["warning", told["warning"], *([told["advice"]] if "advice" in told else [])]))
     return "\n".join(lines)
 
 

@@ -43,18 +43,19 @@ from adadepth.analysis.runs.facts import facts_section, title
 from adadepth.analysis.runs.losses import losses
 from adadepth.analysis.runs.seeds import seeds
 from adadepth.analysis.units import words
+from adadepth.analysis.verdict.section import verdict_section
 from adadepth.atomic import write_atomic
 
 REPORT, FIGURES, TABLES, FILM = "report.html", "figures", "tables", "gates.gif"
 _MAX_FRAMES = 60  # of the film
 
 _DEPTHS: tuple[SectionOf, ...] = (
-    overview, layer_overview, architecture_overview, examples, difficulty, words_section, classes, layers_section,
-    architecture,
+    verdict_section, overview, layer_overview, architecture_overview, examples, difficulty, words_section, classes,
+    layers_section, architecture,
 )  # fmt: skip
 _REST: tuple[SectionOf, ...] = (
     search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,
-    cosines, sentences, losses, facts_section, definitions,
+    cosines, sentences, losses, definitions, facts_section,
 )  # fmt: skip
 _OF_SEEDS: tuple[SectionOf, ...] = (seeds, facts_section)
 _OF_PROBES: tuple[SectionOf, ...] = (probes, facts_section)

@@ -186,7 +186,7 @@ def test_absent_figures_are_named_never_zero(run: Path, tmp_path: Path) -> None:
     assert "Ponder cost N + R" not in page.text
 
 
-@pytest.mark.parametrize(("top", "warned"), [(990, True), (980, False)])
+@pytest.mark.parametrize(("top", "warned"), [(870, True), (850, False)])
 def test_collapse_is_called_out(run: Path, tmp_path: Path, top: int, warned: bool) -> None:
     lines = [{"step": step, "halting/all/histogram": [0, 1000 - top, top, 0]} for step in (10, 20)]
     metrics = "".join(json.dumps(line) + "\n" for line in lines)
