@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from adadepth.analysis.files import RunFiles, halts, max_depth, run_unit
-from adadepth.analysis.render.colors import depth_color, text_on
 from adadepth.analysis.render.formats import number
+from adadepth.analysis.render.page import depth_styles
 from adadepth.analysis.render.section import Section, absent, fill
 
 _MAX_TOKENS, _MAX_SENTENCES = 128, 12
@@ -74,9 +74,3 @@ def _token(sentence: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 def _plain(token: str) -> str:
     return token.removeprefix("▁").removeprefix("##") or "▁"
-
-
-def depth_styles(depth: int) -> list[tuple[int, str, str]]:
-    """(depth, background, text colour) for depths 0..L."""
-    colors = [(value, depth_color(value, depth)) for value in range(depth + 1)]
-    return [(value, color, text_on(color)) for value, color in colors]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adadepth.analysis.files import RunFiles, depth_histograms, halts, run_unit, series
+from adadepth.analysis.files import RunFiles, depth_histograms, evaluated, halts, run_unit, series
 from adadepth.analysis.measure.adaptation import FEWEST, effective_depths, is_collapsed
 from adadepth.analysis.measure.depths import least_depth
 from adadepth.analysis.render.figure import Curves, Figure, Lines, Panel, depth_axis, heat_over_steps, step_axis, thin
@@ -37,7 +37,8 @@ def training(files: RunFiles) -> Section | None:
         "training", figure=figure, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
         fewest=FEWEST, collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
     )  # fmt: skip
-    return Section(title, "training", html, [figure], [table])
+    of = f"{evaluated(files).partition(', step')[0]}, at each of {len(shares)} evaluations"
+    return Section(title, "training", html, [figure], [table], of=of)
 
 
 def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:

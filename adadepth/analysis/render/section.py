@@ -27,6 +27,7 @@ class Section:
         html: What stands below the heading.
         figures: Those that are also files of their own.
         tables: Likewise.
+        of: What all of it is of, where that is not the evaluation's units: the number of examples, networks or runs.
     """
 
     title: str
@@ -34,6 +35,7 @@ class Section:
     html: Markup
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
+    of: str = ""
 
 
 SectionOf = Callable[[RunFiles], Section | None]

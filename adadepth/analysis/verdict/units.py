@@ -55,8 +55,8 @@ def _between(between: Mapping[str, float], answer: Answer) -> Iterator[str]:
     """What of the variance the classes explain; of a depth that does not vary there is nothing to say."""
     if not between or answer == "no":
         return
-    parts = ", ".join(f"{_WAYS[way]} {whole_percent(share)}" for way, share in between.items())
-    yield f"Of the variance of depth lies between {parts}; the rest is within."
+    parts = ", ".join(f"{whole_percent(share)} between {_WAYS[way]}" for way, share in between.items())
+    yield f"Of the variance of depth lies {parts}; the rest is within them."
     if answer == "partly":
         yield "What a token is decides its depth; tokens of one kind are treated alike."
 

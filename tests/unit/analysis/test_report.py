@@ -73,7 +73,7 @@ def copy_of(source: Path, target: Path, /, **replaced: str | None) -> Path:
 def test_stands_alone(page: Page) -> None:
     assert not {"script", "link", "iframe", "object", "embed", "img"} & {tag for tag, _ in page.tags}
     assert not re.search(r"https?://|url\(|@import|\bsrc=|\bon[a-z]+=", page.source)
-    assert len(page.source.encode()) < 200_000
+    assert len(page.source.encode()) < 500_000
 
 
 def test_is_accessible(page: Page) -> None:
@@ -206,7 +206,7 @@ def test_long_runs_and_sentences_stay_small(run: Path, tmp_path: Path) -> None:
         metrics="".join(json.dumps(line) + "\n" for line in deep),
     )  # fmt: skip
     page = Page(write_report(directory))
-    assert len(page.source.encode()) < 200_000
+    assert len(page.source.encode()) < 500_000
     assert "more tokens" in page.text
 
 
