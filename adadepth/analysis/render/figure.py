@@ -45,9 +45,8 @@ class Axis:
     @property
     def label(self) -> str:
         """The title, with a remark where the axis is cut."""
-        return (
-            f"{self.title} · cut below {self._written(float(f'{min(self.span):.3g}'))}" if self.is_cut else self.title
-        )
+        begin = self._written(float(f"{min(self.span):.3g}"))
+        return f"{self.title} · cut below {begin}" if self.is_cut else self.title
 
     def _written(self, value: float) -> str:
         return f"{100 * value:g}%" if self.percent else short(value)
