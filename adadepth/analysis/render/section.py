@@ -13,7 +13,7 @@ from markupsafe import Markup
 from adadepth.analysis.files import RunFiles
 from adadepth.analysis.render import svg
 from adadepth.analysis.render.figure import Figure
-from adadepth.analysis.render.formats import number, percent
+from adadepth.analysis.render.formats import by_step, number, percent
 from adadepth.analysis.render.table import Table, as_html
 
 
@@ -52,7 +52,13 @@ def _environment() -> Environment:
         loader=PackageLoader("adadepth.analysis.render"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"number": number, "percent": percent, "charts": svg.charts, "table": as_html}
+    environment.filters |= {
+        "number": number,
+        "percent": percent,
+        "charts": svg.charts,
+        "table": as_html,
+        "steps": by_step,
+    }
     return environment
 
 
