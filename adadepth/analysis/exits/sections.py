@@ -8,7 +8,7 @@ from typing import Any
 
 from adadepth.analysis.depth.difficulty import correlation_table
 from adadepth.analysis.depth.halting import curve
-from adadepth.analysis.exits.study import X_AXES, batches, cost, score_title, warnings
+from adadepth.analysis.exits.costs import X_AXES, batches, cost, score_title, warnings
 from adadepth.analysis.exits.tables import exit_class_table, exit_facts, step_table, study_table
 from adadepth.analysis.files import EXIT_RULES, EXITS, RunFiles
 from adadepth.analysis.render.figure import (

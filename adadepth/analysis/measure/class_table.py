@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adadepth.analysis.measure.class_definitions import CLASS_DEFINITIONS, definition
 from adadepth.analysis.measure.depths import first_depth
-from adadepth.analysis.measure.sequence_classes import definition
-from adadepth.analysis.measure.token_classes import CLASS_DEFINITIONS
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.table import SPARKLINES, Column, Table, Where, as_text, text
 

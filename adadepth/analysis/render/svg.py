@@ -133,8 +133,8 @@ def _axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
     yield _label((area.left + area.right) / 2, height - 6, x.label)
     middle = (area.bottom + area.top) / 2
     size = min(12.0, (area.bottom - area.top + 16) / (0.55 * max(len(y.label), 1)))  # as long as the axis at most
-    place = f'transform="translate(11 {middle:.0f}) rotate(-90)" font-size="{size:.1f}"'
-    yield f'<text {place} text-anchor="middle">{escape(y.label)}</text>'
+    turned = f'transform="translate(11 {middle:.0f}) rotate(-90)" font-size="{size:.1f}"'
+    yield f'<text {turned} text-anchor="middle">{escape(y.label)}</text>'
     for axis, place in ((x, (area.left, area.bottom)), (y, (area.left - 4, area.bottom - 4))):
         if axis.is_cut:
             yield _break(*place)
