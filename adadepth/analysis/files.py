@@ -203,6 +203,19 @@ def read_run(directory: Path) -> RunFiles:
     )
 
 
+def evaluated(files: RunFiles) -> str:
+    """How many units the last evaluation was of, which, and when; empty where that is not known."""
+    halting = files.halting
+    unit, n = halting.get("unit", ""), halting.get("n")
+    if unit == "architecture":
+        return "n = 1 architecture, the same for all data"
+    if n is None:
+        return ""
+    counted = f"n = {n:,} {'example' if unit == 'task' else unit}{'' if n == 1 else 's'}"
+    where = f" of {halting['set']}" if "set" in halting else ""
+    return f"{counted}{where}" + (f", step {halting['step']:,}" if "step" in halting else "")
+
+
 def run_unit(files: RunFiles) -> str:
     """What has a depth of its own in a run: token, sequence, task or architecture."""
     return str(files.halting.get("unit", "architecture" if files.architectures else "token"))

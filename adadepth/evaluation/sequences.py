@@ -22,6 +22,7 @@ from adadepth.evaluation.pretraining import special_token_classes
 from adadepth.evaluation.records import merge_processes
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.families.contract import DepthModel, HasHaltingPrior
+from adadepth.halting.distribution import halting_distribution
 from adadepth.halting.trace import DepthTrace
 
 _TOKEN_CLASSES = ("plain", "cls", "sep")  # also told apart where tokens halt
@@ -39,11 +40,14 @@ class LabelledScorer(Scorer):
         assert self.data.tokenizer is not None, "there are tokens"
         return str(self.data.tokenizer.convert_ids_to_tokens(number))
 
-    def show_texts(self, batch: Mapping[str, Tensor], trace: DepthTrace) -> None:
-        """Offer sequences to the example sentences: `input_ids` and `attention_mask` (B, T), `index` (B,)."""
+    def show_texts(self, batch: Mapping[str, Tensor], trace: DepthTrace, distribution: Tensor | None = None) -> None:
+        """Offer sequences to the example sentences: `input_ids` and `attention_mask` (B, T), `index` (B,).
+
+        Where sequences halt, `distribution` (B, N) is the probability of each to halt at every step.
+        """
         ids = batch["input_ids"]
         unknown = torch.full(ids.shape, math.nan, device=ids.device)
-        self.sentences.update({**batch, "labels": ids}, trace, unknown, ids)
+        self.sentences.update({**batch, "labels": ids}, trace, unknown, ids, distribution)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """Depth by class, and example sentences."""
@@ -139,7 +143,8 @@ class SequenceScorer(RecordingScorer):
 
     def show_sentences(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Offer a batch to the example sentences."""
-        self.show_texts(batch, outputs.trace)
+        logits = getattr(outputs, "halting_logits", None)  # models that halt sequences have them
+        self.show_texts(batch, outputs.trace, None if logits is None else halting_distribution(logits, "none").pmf)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """Depth by class, examples, and where a model decides a step, what its decisions are worth."""

@@ -44,8 +44,8 @@ class UnitStatistics(HaltingStatistics):
     def summary(self) -> dict[str, Any]:
         """What halting.json holds."""
         found = super().summary()
-        if self.advice and (warning := found["adaptation"].get("warning")):
-            found["adaptation"]["warning"] = f"{warning}: {self.advice}"
+        if self.advice and "warning" in found["adaptation"]:
+            found["adaptation"]["advice"] = self.advice
         return found
 
 

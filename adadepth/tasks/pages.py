@@ -7,7 +7,14 @@ from pathlib import Path
 from adadepth.analysis.files import read_run
 from adadepth.analysis.render import report
 from adadepth.analysis.render.section import SectionOf
+from adadepth.analysis.verdict.finding import Verdict
+from adadepth.analysis.verdict.section import verdict
 from adadepth.families.registry import families, load
+
+
+def judge(directory: Path) -> Verdict:
+    """What the files of a run say of its depth."""
+    return verdict(read_run(directory))
 
 
 def write_report(directory: Path) -> Path:

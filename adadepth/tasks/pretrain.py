@@ -8,7 +8,7 @@ from typing import Any
 from transformers import TrainingArguments, set_seed
 
 from adadepth.config import CorpusConfig, ExperimentConfig, TokenizerConfig
-from adadepth.data import PretrainingData, load_pretraining_data
+from adadepth.data import PretrainingData, load_pretraining_data, unigram_baseline
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.families.build import build_pretraining_model, load_model, pretraining_class
@@ -56,7 +56,14 @@ def pretraining_parts(config: ExperimentConfig, args: TrainingArguments, data: P
         scorer = PretrainingScorer(data.tokenizer, args.device)
         return Evaluation(model, scorer, args.device, wants_statistics=wanted, wants_states=True)
 
-    return Parts(data, {"held_out": data.evaluation}, start, model)
+    return Parts(data, {"held_out": data.evaluation}, start, model, baselines=_baselines(config, args, data))
+
+
+def _baselines(config: ExperimentConfig, args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:
+    """What the frequencies of words achieve; streamed training data have none that are known."""
+    assert isinstance(config.dataset, CorpusConfig), "validated"
+    is_known = args.process_index == 0 and not config.dataset.streaming
+    return {"unigram": unigram_baseline(data)} if is_known else {}
 
 
 def _load_data(config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig) -> PretrainingData:

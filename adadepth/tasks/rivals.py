@@ -17,12 +17,14 @@ from adadepth.analysis.depth.difficulty import rival_difficulty_text
 from adadepth.analysis.files import RunFiles, read_run, write_rivals
 from adadepth.analysis.measure.budgets import rivals_text
 from adadepth.analysis.measure.grids import grid_picture
+from adadepth.analysis.render.formats import plain
+from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family
-from adadepth.tasks.pages import draw_figures, write_report
+from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.session import Trained
-from adadepth.training.run_directory import MODEL, resolve_run
+from adadepth.training.run_directory import MODEL, RECORD, read_record, resolve_run, write_json
 
 SUFFIX = "_rival"
 
@@ -72,10 +74,15 @@ def compare(directory: Path, rival: Path) -> None:
     rows = [describe(own, "adaptive"), *kept, describe(other, "fixed depth")]
     found = {"rows": rows}
     write_rivals(directory, found)
+    judged = judge(directory)
+    write_json(directory / RECORD, {**read_record(directory), "verdict": as_json(judged)})
     draw_figures(directory)
     for text in _shown(own, other):
         print(f"\n{text}")
-    print(f"\n{rivals_text(found)}\n\nreport: {write_report(directory)}", flush=True)
+    print(
+        f"\n{rivals_text(found)}\n\n{plain(as_lines(judge(directory)))}\n\nreport: {write_report(directory)}",
+        flush=True,
+    )
 
 
 def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,13 +22,15 @@ from transformers import (
 from adadepth.analysis.depth.sentence_table import sentence_table
 from adadepth.analysis.files import read_run
 from adadepth.analysis.measure.grids import grid_picture
+from adadepth.analysis.render.formats import plain
 from adadepth.analysis.render.report import REPORT
+from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Kept, Mode, TokenizerConfig, positions_read
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
-from adadepth.tasks.pages import draw_figures, write_report
+from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.processes import decide
 from adadepth.training.arguments import choose_precision
 from adadepth.training.budget import TrainingBudget
@@ -64,7 +66,7 @@ _KEPT = {Kept.report: REPORT, Kept.model: MODEL}
 class Parts:
     """What a task brings to a run: its data, its evaluation sets by name, how each is evaluated, and its model.
 
-    `extensions` are what its training needs beside the loop.
+    `extensions` are what its training needs beside the loop, `baselines` what is achieved on the sets without a model.
     """
 
     data: Any
@@ -72,6 +74,7 @@ class Parts:
     start_evaluation: Callable[[str], Evaluation]
     model: PreTrainedModel
     extensions: tuple[Extension, ...] = ()
+    baselines: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Trained(NamedTuple):
@@ -109,6 +112,7 @@ def open_session(
             with open_run(config, directory, is_main) as run:
                 run.update(
                     data=parts.data.summary,
+                    baselines=parts.baselines,
                     precision=choose_precision(config.trainer),
                     parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
                 )
@@ -121,6 +125,7 @@ def open_session(
                     yield session
                 finally:
                     if is_main:
+                        _judge(run)
                         track_figures(directory, tracker, session.trainer.state.global_step)
         finally:
             if is_main:
@@ -218,6 +223,14 @@ def _time_executions(session: Session) -> None:
         tracking.last_metrics[metric] = speedup
         tracking.tracker.log({metric: speedup}, trainer.state.global_step)
         print(f"{kind} without halted tokens: {speedup:.2f} times as fast as with them; the work allows {1 / work:.2f}")
+
+
+def _judge(run: Run) -> None:
+    """Say whether depth adapts, whether that is worth it and what it cost, and keep it in the record."""
+    found = judge(run.directory)
+    if found:
+        run.update(verdict=as_json(found))
+        print(f"\n{plain(as_lines(found))}\n", flush=True)
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:

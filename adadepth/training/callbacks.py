@@ -218,8 +218,9 @@ class TrackingCallback(TrainerCallback):
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
         """Track and print one set's figures; `owner` is its name and a slash, empty for the first set."""
         is_architecture = report.statistics["unit"] == "architecture"
-        if self._has_one_depth():
-            report.statistics.get("adaptation", {}).pop("warning", None)
+        if self._has_one_depth() and (told := report.statistics.get("adaptation")):
+            told["is_set"] = True
+            told.pop("warning", None)
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)

@@ -193,7 +193,8 @@ def comparison(files: RunFiles) -> Section | None:
         left_out=[row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]],
         conditions=conditions_text(found), token_unit=token_unit(files),
     )  # fmt: skip
-    return Section(title, "comparison", html, figures, [quality, *costs.values()])
+    of = f"n = {len(rows)} networks, one seed each"
+    return Section(title, "comparison", html, figures, [quality, *costs.values()], of=of)
 
 
 def _scatters(found: Mapping[str, Any]) -> list[Panel]:
@@ -202,6 +203,6 @@ def _scatters(found: Mapping[str, Any]) -> list[Panel]:
     for title, axis, points in quality_points(found):
         x, y = (padded(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
         dots = [(row["label"], [Dot(x, y, f"{row['label']}: {y:.2f}")]) for x, y, row in points]
-        axes = Axis(axis, x), Axis("perplexity per token", y)
+        axes = Axis(axis, x), Axis("perplexity per token", y, start=1.0)
         panels.append(Panel(title, Scatter(dots), *axes, f"Perplexity against {axis}: {title}", 1.16))
     return panels

@@ -46,7 +46,7 @@ def _panels(halting: Mapping[str, Any]) -> list[Panel]:
     means, accuracies = difficulty_curves(halting, "mean"), difficulty_curves(halting, "accuracy")
     known = [x for _, points in means for x, _ in points]
     span = (min(known) - 0.5, max(known) + 0.5)
-    x = Axis("difficulty", span, ticks(*span, count=8, whole=True))
+    x = Axis("difficulty", span, ticks(*span, count=8, whole=True), start=min(known))
     y = depth_axis("mean depth (updates)", halting["max_depth"], first_depth(halting))
     panels = [Panel("Mean depth by difficulty", Lines(means), x, y, f"Mean depth of {halting['unit']}s by difficulty")]
     if accuracies:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.analysis.files import RunFiles, halts, max_depth, run_unit
-from adadepth.analysis.render.colors import depth_color, text_on
 from adadepth.analysis.render.formats import number
+from adadepth.analysis.render.page import depth_styles
 from adadepth.analysis.render.section import Section, absent, fill
 
 _MAX_TOKENS, _MAX_SENTENCES = 128, 12
@@ -26,12 +26,18 @@ def sentences(files: RunFiles) -> Section | None:
         is_zero_used = any(token["depth"] == 0 for sentence in found for token in sentence["tokens"])
         styles = depth_styles(max_depth(files))[0 if is_zero_used else 1 :]
         return Section(
-            "Sentences", "sentences", fill("sentences", sentences=found, unit=run_unit(files), styles=styles)
-        )
+            "Sentences", "sentences",
+            fill("sentences", sentences=found, unit=run_unit(files), styles=styles, has_probabilities=_has_any(found)),
+        )  # fmt: skip
     if run_unit(files) == "sequence":
         return None
     otherwise = "sentences.jsonl holds none"
     return Section("Sentences", "sentences", absent("Example sentences", files, "sentences.jsonl", otherwise))
+
+
+def _has_any(sentences: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there are probabilities to show."""
+    return any(one["distribution"] or any(token["probabilities"] for token in one["tokens"]) for one in sentences)
 
 
 def _sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,6 +49,7 @@ def _sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
         "tokens": [_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
         "masked": is_masked,
         "tagged": any(sentence.get("original") or []) and not is_masked,
+        "distribution": sentence.get("distribution") or [],
         "left_out": max(len(sentence["tokens"]) - _MAX_TOKENS, 0),
     }
 
@@ -69,14 +76,9 @@ def _token(sentence: Mapping[str, Any], position: int) -> dict[str, Any]:
         "original": None if entry("original") is None else _plain(str(entry("original"))),
         "predicted": None if entry("predicted") is None else _plain(str(entry("predicted"))),
         "facts": ", ".join(filter(None, facts)) if entry("loss") is not None or entry("iterations") else "",
+        "probabilities": entry("probabilities") or [],
     }
 
 
 def _plain(token: str) -> str:
     return token.removeprefix("▁").removeprefix("##") or "▁"
-
-
-def depth_styles(depth: int) -> list[tuple[int, str, str]]:
-    """(depth, background, text colour) for depths 0..L."""
-    colors = [(value, depth_color(value, depth)) for value in range(depth + 1)]
-    return [(value, color, text_on(color)) for value, color in colors]

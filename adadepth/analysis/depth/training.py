@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adadepth.analysis.files import RunFiles, depth_histograms, halts, run_unit, series
+from adadepth.analysis.files import RunFiles, depth_histograms, evaluated, halts, run_unit, series
+from adadepth.analysis.measure.adaptation import FEWEST, effective_depths, is_collapsed
 from adadepth.analysis.measure.depths import least_depth
 from adadepth.analysis.measure.names import metric_name
 from adadepth.analysis.render.figure import Curves, Figure, Lines, Panel, depth_axis, heat_over_steps, step_axis, thin
@@ -13,7 +14,6 @@ from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.section import Section, absent, fill
 from adadepth.analysis.render.table import Column, Table
 
-COLLAPSED_SHARE = 0.99
 MAX_ROWS = 40
 _TOKEN_CURVES = ("mask", "plain", "cls", "sep")
 _CURVES = {"mean": "halting/all/mean", "std": "halting/all/std", "entropy": "halting/entropy",
@@ -32,13 +32,14 @@ def training(files: RunFiles) -> Section | None:
     first = least_depth(counts for _, counts in histograms)
     shares = [(step, [count / sum(counts) for count in counts[first:]]) for step, counts in histograms]
     figure = Figure("depth_over_training", _panels(files, shares, first))
-    collapsed = [step for step, row in shares if max(row) >= COLLAPSED_SHARE]
+    collapsed = [step for step, row in shares if is_collapsed(effective_depths(row))]
     table = _table(files, shares, first)
     html = fill(
         "training", figure=figure, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
-        collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
+        fewest=FEWEST, collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
     )  # fmt: skip
-    return Section(title, "training", html, [figure], [table])
+    of = f"{evaluated(files).partition(', step')[0]}, at each of {len(shares)} evaluations"
+    return Section(title, "training", html, [figure], [table], of=of)
 
 
 def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from adadepth.analysis.depth.difficulty import correlation_table
 from adadepth.analysis.depth.halting import curve
-from adadepth.analysis.exits.study import X_AXES, batches, cost, score_title, warnings
+from adadepth.analysis.exits.costs import X_AXES, batches, cost, score_title, warnings
 from adadepth.analysis.exits.tables import exit_class_table, exit_facts, step_table, study_table
 from adadepth.analysis.files import EXIT_RULES, EXITS, RunFiles
 from adadepth.analysis.render.figure import (
@@ -43,7 +43,12 @@ def exits(files: RunFiles) -> Section | None:
         for name, summary in sets.items()
     ]
     all_tables = [table for of_set in tables.values() for table in of_set.values()]
-    return Section(title, "exits", fill("exits", sets=told), _figures("exits", panels), all_tables)
+    return Section(title, "exits", fill("exits", sets=told), _figures("exits", panels), all_tables, of=_examples(sets))
+
+
+def _examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many examples the sets have."""
+    return "n = " + ", ".join(f"{found['n']:,} examples of {name}" for name, found in sets.items())
 
 
 def _figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
@@ -133,7 +138,8 @@ def exit_rules(files: RunFiles) -> Section | None:
         for position, (name, study) in enumerate(sets.items())
     ]
     figures = _figures("exit_rules", panels)
-    return Section(title, "exit-rules", fill("exit_rules", studies=told), figures, [study_table(sets)])
+    html = fill("exit_rules", studies=told)
+    return Section(title, "exit-rules", html, figures, [study_table(sets)], of=_examples(sets))
 
 
 def study_panels(study: Mapping[str, Any]) -> list[Panel]:

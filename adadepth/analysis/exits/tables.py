@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.analysis.exits.study import X_AXES, batches, in_pareto_sets, score_title, warnings
+from adadepth.analysis.exits.costs import X_AXES, batches, in_pareto_sets, score_title, warnings
+from adadepth.analysis.measure.class_definitions import definition
 from adadepth.analysis.measure.class_table import not_available
-from adadepth.analysis.measure.sequence_classes import definition
 from adadepth.analysis.render.formats import number, percent, plain, rounded, spread
 from adadepth.analysis.render.table import Column, Table, Where, as_text, text
 

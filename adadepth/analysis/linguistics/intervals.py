@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit  # scipy.stats would take a second longer
 
 LEVEL = 0.95
 FEWEST = 10  # clusters: of fewer the variance between them says little
@@ -33,6 +32,8 @@ def clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> 
         values: At least one, (n,).
         clusters: Number of the sentence that each belongs to, (n,).
     """
+    from scipy.special import stdtrit  # scipy.stats would take a second longer; who only reads waits for neither
+
     _, group = np.unique(clusters, return_inverse=True)
     totals, sizes = np.bincount(group, values), np.bincount(group)
     count, mean = len(sizes), float(values.mean())

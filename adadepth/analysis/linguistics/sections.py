@@ -25,7 +25,8 @@ def words(files: RunFiles) -> Section | None:
     figures = [kind["figure"] for each in sets for kind in each["kinds"] if kind["figure"].panels]
     tables = [table for each in sets for kind in each["kinds"] for table in (kind["table"], kind["cosines"]) if table]
     html = fill("words", sets=sets, found=found, fewest=FEWEST, clusters=intervals.FEWEST)
-    return Section("Depth by linguistic class", "words", html, figures, tables)
+    of = "n = " + ", ".join(f"{each['n']:,} words of {each['name']}" for each in sets)
+    return Section("Depth by linguistic class", "words", html, figures, tables, of=of)
 
 
 def _set(name: str, readings: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adadepth.analysis.measure.class_definitions import CLASS_DEFINITIONS, definition
 from adadepth.analysis.measure.depths import first_depth
-from adadepth.analysis.measure.sequence_classes import definition
-from adadepth.analysis.measure.token_classes import CLASS_DEFINITIONS
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.table import SPARKLINES, Column, Table, Where, as_text, text
 
@@ -60,8 +59,9 @@ def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
     lines = [*_header(summary, step), "", as_text(class_table(summary))]
     lines += [f"{SPARKLINES}; {loss}, over units that have one", *not_available(summary)]
-    if warning := summary.get("adaptation", {}).get("warning"):
-        lines.append(f"warning: {warning}")
+    told = summary.get("adaptation", {})
+    if "warning" in told:
+        lines.append(": ".join(["warning", told["warning"], *([told["advice"]] if "advice" in told else [])]))
     return "\n".join(lines)
 
 

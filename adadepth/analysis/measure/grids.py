@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from adadepth.analysis.render.colors import depth_color, ramp, text_on
 from adadepth.analysis.render.figure import Cell
-from adadepth.halting.trace import DepthTrace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from adadepth.halting.trace import DepthTrace
 
 Grid = dict[str, Any]
 _PLAIN, _ASIDE, _WHITE = "#4a525b", "#f0f2f5", "#ffffff"

@@ -33,12 +33,19 @@ class SentenceSampler:
         self.decode_label = decode_label or decode
         self.per_rule = per_rule
         self._seen = 0
-        self._kept: dict[str, list[tuple[float, int, Fields]]] = {
+        self._kept: dict[str, list[tuple[float, int, Fields, list[float] | None]]] = {
             name: [] for name in ("first", "deepest", "shallowest")
         }
 
     @torch.no_grad()
-    def update(self, batch: Mapping[str, Tensor], trace: DepthTrace, losses: Tensor, predictions: Tensor) -> None:
+    def update(
+        self,
+        batch: Mapping[str, Tensor],
+        trace: DepthTrace,
+        losses: Tensor,
+        predictions: Tensor,
+        distribution: Tensor | None = None,
+    ) -> None:
         """Offer a batch, in any order; at most `3 * per_rule` of its rows are copied to the host, at once.
 
         Args:
@@ -47,6 +54,7 @@ class SentenceSampler:
             trace: Token- or sequence-level depths.
             losses: Loss of each token in nats, NaN where none, (B, T).
             predictions: Predicted ids, or numbers of labels; read where `losses` is a number, (B, T).
+            distribution: Where whole sequences halt: the probability of each to halt at every step, (B, N).
         """
         ids, real = batch["input_ids"], batch["attention_mask"].bool()
         updates = _per_token(trace.updates, real).float()
@@ -65,15 +73,18 @@ class SentenceSampler:
         indices, depths = copied[: header.numel()].view(2, -1)
         table = copied[header.numel() :].view(8, len(rows), -1)
         iterations = _iterations(trace.ran, rows, ids.shape[1])
+        probabilities = _probabilities(trace, rows, ids.shape[1])
+        shared = None if distribution is None else distribution[rows].cpu().tolist()
         for row, (number, depth) in enumerate(zip(indices.int().tolist(), depths.tolist(), strict=True)):
-            self._offer(number, depth, [*table[:, row].tolist(), iterations[row]])
+            of_tokens = [*table[:, row].tolist(), iterations[row], probabilities[row]]
+            self._offer(number, depth, of_tokens, None if shared is None else shared[row])
         self._seen += len(ids)
 
-    def _offer(self, index: int, depth: float, fields: Fields) -> None:
+    def _offer(self, index: int, depth: float, fields: Fields, shared: list[float] | None) -> None:
         """Let every rule keep the example if it is among its best."""
         for kept, rank in zip(self._kept.values(), (0.0, -depth, depth), strict=True):
-            if all(index != known for _, known, _ in kept):
-                kept.append((rank, index, fields))
+            if all(index != known for _, known, *_ in kept):
+                kept.append((rank, index, fields, shared))
                 kept.sort(key=lambda entry: entry[:2])
                 del kept[self.per_rule :]
 
@@ -84,14 +95,15 @@ class SentenceSampler:
         token: `tokens` (text as fed), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
         `original` (text before masking, or label), `predicted` (likewise) and `loss` (nats); the last three null where
         nothing was predicted, `remainders` where the trace has none. Where the trace says which iterations ran, these
-        are `iterations`, counted from 1.
+        are `iterations`, counted from 1. Where tokens have halting probabilities, `probabilities` has those of each
+        after its iterations; where whole sequences halt, `distribution` is the sentence's over steps.
         """
-        return [self._render(rule, index, fields) for rule, kept in self._kept.items() for _, index, fields in kept]
+        return [self._render(rule, *entry[1:]) for rule, kept in self._kept.items() for entry in kept]
 
-    def _render(self, rule: str, index: int, fields: Fields) -> Sentence:
+    def _render(self, rule: str, index: int, fields: Fields, shared: list[float] | None) -> Sentence:
         real_tokens = [token for token in zip(*fields, strict=True) if token[0]]
         columns = [list(column) for column in zip(*real_tokens, strict=True)]
-        _, ids, updates, remainders, kinds, labels, predictions, losses, iterations = columns
+        _, ids, updates, remainders, kinds, labels, predictions, losses, iterations, probabilities = columns
         predicted = [math.isfinite(loss) for loss in losses]
 
         def texts(values: list[float]) -> list[str | None]:
@@ -105,6 +117,8 @@ class SentenceSampler:
             "tokens": [self.decode(int(value)) for value in ids],
             "updates": [round(value) for value in updates],
             **({} if None in iterations else {"iterations": iterations}),
+            **({} if None in probabilities else {"probabilities": probabilities}),
+            **({} if shared is None else {"distribution": [_rounded(value) for value in shared]}),
             "remainders": [_rounded(value) for value in remainders],
             "mask_kind": [MASK_KINDS[int(kind)] for kind in kinds],
             "original": texts(labels),
@@ -126,6 +140,18 @@ def _iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list[list
     return [
         [[step for step, here in enumerate(steps, start=1) if here] for steps in row]
         for row in of_tokens[rows].cpu().tolist()
+    ]
+
+
+def _probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[list[list[float] | None]]:
+    """Of some rows of a batch the halting probabilities of each token, up to its last iteration; None without any."""
+    if trace.halting is None or trace.unit != "token":
+        return [[None] * tokens for _ in rows]
+    last = trace.iterations_run.long() * torch.arange(1, trace.iterations_run.shape[-1] + 1, device=rows.device)
+    of_rows = trace.halting.probabilities[rows].cpu().tolist(), last.amax(dim=-1)[rows].cpu().tolist()
+    return [
+        [[round(value, 3) for value in found[:end]] for found, end in zip(row, ends, strict=True)]
+        for row, ends in zip(*of_rows, strict=True)
     ]
 
 

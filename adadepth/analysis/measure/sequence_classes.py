@@ -16,28 +16,6 @@ from torch import Tensor
 
 LENGTH_BUCKETS, DIFFICULTY_BUCKETS = 4, 8
 
-_DEFINITIONS = {
-    "all": "every sequence",
-    "correct": "predicted as labelled",
-    "wrong": "predicted as anything else",
-    "label": "of this class, by its label",
-    "length": "real tokens, special ones included",
-    "difficulty": "as the data set defines it",
-    "unlabelled": "tokens that nothing is predicted of",
-    "question": "tokens of the question",
-    "context": "tokens of the text that comes with a question or before an ending",
-    "answer": "context tokens of the labelled answer",
-    "ending": "tokens of an ending",
-    "right": "tokens of the right choice",
-    "other": "tokens of another choice",
-    "taken": "tokens of the choice that the model takes",
-}
-
-
-def definition(name: str) -> str:
-    """What a class of sequences holds, in words; empty for a class that is none of these."""
-    return _DEFINITIONS.get(name.partition(" ")[0].removesuffix(":"), "")
-
 
 def bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
     """Inner borders that cut whole numbers into at most `buckets` parts of similar size.

@@ -270,7 +270,7 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     for name, described in summary["classes"].items():
         flat |= {f"halting/{name}/{key}": described[key] for key in _CLASS_SCALARS if key in described}
     everyone = summary["classes"]["all"]
-    flat |= {f"halting/{key}": value for key, value in summary.get("adaptation", {}).items() if key != "warning"}
+    flat |= _flatten_adaptation(summary.get("adaptation", {}))
     flat |= {f"halting/{key}": everyone[key] for key in ("remainder", "ponder_cost", "entropy") if key in everyone}
     flat |= {
         f"halting/probability/{row['depth']}": row["probability"] for row in _with(summary["steps"], "probability")
@@ -284,6 +284,14 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     if "layers" in summary:
         flat |= _flatten_layers(summary["layers"])
     return flat | {f"cost/{key}": value for key, value in summary["cost"].items()}
+
+
+_ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commonest_share")
+
+
+def _flatten_adaptation(found: Mapping[str, Any]) -> dict[str, float]:
+    flat = {f"halting/{key}": found[key] for key in _ADAPTATION if key in found}
+    return flat | {f"halting/between/{way}": told["share"] for way, told in found.get("between", {}).items()}
 
 
 def _flatten_difficulties(found: Mapping[str, Any]) -> dict[str, float]:

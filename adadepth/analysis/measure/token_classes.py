@@ -12,19 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-# Name -> what is in it, in the order of tables.
-CLASS_DEFINITIONS: dict[str, str] = {
-    "all": "every token, padding excluded",
-    "unmasked": "tokens fed as anything but [MASK]: special tokens and random words included",
-    "plain": "tokens neither selected for prediction nor special",
-    "mask": "tokens fed as [MASK]",
-    "mask/mask": "selected for prediction, fed as [MASK]",
-    "mask/random": "selected for prediction, fed as a random word",
-    "mask/original": "selected for prediction, fed unchanged",
-    "mask/random_reference": "selected for prediction, fed as [MASK] or a random word (the published row, a blend)",
-    "cls": "[CLS]",
-    "sep": "[SEP], both of a pair",
-}
+from adadepth.analysis.measure.class_definitions import CLASS_DEFINITIONS
+
 TOKEN_CLASSES: tuple[str, ...] = tuple(CLASS_DEFINITIONS)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 LEVEL = 0.95
 FEWEST = 20  # examples of one difficulty: of fewer an accuracy says little
@@ -23,12 +22,16 @@ def majority(train: NDArray[np.int64], test: NDArray[np.int64], labels: Sequence
 
 def accuracy(right: Right) -> dict[str, float]:
     """The share of right predictions, (n,), with Wilson's 95 % interval."""
+    from scipy import stats  # a second, which reading a report need not take
+
     found = stats.binomtest(int(right.sum()), len(right)).proportion_ci(LEVEL, method="wilson")
     return {"accuracy": float(right.mean()), "low": float(found.low), "high": float(found.high)}
 
 
 def gain(before: Right, after: Right) -> dict[str, float]:
     """How much more is right than before, (n,) each of the same examples, with the 95 % interval of a paired mean."""
+    from scipy import stats
+
     differences = after.astype(float) - before
     reach = float(stats.norm.ppf(0.5 + LEVEL / 2) * differences.std() / np.sqrt(len(differences)))
     mean = float(differences.mean())

@@ -26,7 +26,8 @@ def probes(files: RunFiles) -> Section | None:
     ]  # fmt: skip
     tables = [table for each in sets for table in (each["table"], each["difficulty"]) if table is not None]
     html = fill("probes", found=found, sets=sets, fewest=FEWEST)
-    return Section("What each update adds", "probes", html, [each["figure"] for each in sets], tables)
+    of = "n = " + ", ".join(f"{each['n']:,} sentences of {each['name']}" for each in sets)
+    return Section("What each update adds", "probes", html, [each["figure"] for each in sets], tables, of=of)
 
 
 def _panels(found: Mapping[str, Any]) -> list[Panel]:

@@ -12,6 +12,7 @@ LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 # Of attention, feed-forward and identity: dark, middle and light, so that they differ without any hue.
 OPERATION_COLORS = ("#123f7c", "#e69f00", "#dfe3e8")
 INK, MUTED, GRID = "#1b1f24", "#57606a", "#e3e7eb"
+NONE = "#fdfeff"  # a share of nothing in a heat map
 WRONG, NOTHING = "#d55e00", "#eceef1"  # a mistake; a unit for which nothing was computed
 SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
 

@@ -27,6 +27,7 @@ class Axis:
         ticks: Where it is labelled; None: at round numbers.
         names: Texts of the ticks instead of their numbers.
         percent: Values are shares of one, told in percent.
+        start: Where what it measures begins; an axis that begins above it is cut, and says so.
     """
 
     title: str
@@ -34,13 +35,28 @@ class Axis:
     ticks: Sequence[float] | None = None
     names: Sequence[str] | None = None
     percent: bool = False
+    start: float = 0.0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether values between the beginning of what is measured and that of the axis are left out."""
+        return self.names is None and min(self.span) > self.start + 1e-12
+
+    @property
+    def label(self) -> str:
+        """The title, with a remark where the axis is cut."""
+        begin = self._written(float(f"{min(self.span):.3g}"))
+        return f"{self.title} · cut below {begin}" if self.is_cut else self.title
+
+    def _written(self, value: float) -> str:
+        return f"{100 * value:g}%" if self.percent else short(value)
 
     def labels(self) -> list[tuple[float, str]]:
         """(value, text) of every tick."""
         at = ticks(min(self.span), max(self.span)) if self.ticks is None else self.ticks
         if self.names is not None:
             return list(zip(at, self.names, strict=True))
-        return [(value, f"{100 * value:g}%" if self.percent else short(value)) for value in at]
+        return [(value, self._written(value)) for value in at]
 
 
 @dataclass(frozen=True)
@@ -178,11 +194,13 @@ class Figure:
         name: Of its files.
         panels: The drawings, row by row.
         columns: How many stand beside each other in a file.
+        of: What it is of: the number of units, examples or runs.
     """
 
     name: str
     panels: Sequence[Panel]
     columns: int = 2
+    of: str = ""
 
 
 # ---- axes
@@ -231,7 +249,7 @@ def padded(values: Sequence[float], floor: float | None = None) -> Span:
 
 def depth_axis(title: str, max_depth: int, first: int = 1, air: float = 0.5) -> Axis:
     """The fixed axis of the depths from `first` to L, so that two runs compare."""
-    return Axis(title, (first - air, max_depth + air), depth_ticks(max_depth, first=first))
+    return Axis(title, (first - air, max_depth + air), depth_ticks(max_depth, first=first), start=first)
 
 
 def step_axis(steps: Sequence[int]) -> Axis:
@@ -243,7 +261,7 @@ def line_panel(title: str, curves: Curves, y_title: str, floor: float | None = N
     """Curves over optimiser steps."""
     points = [point for _, curve in curves for point in curve]
     x, y = ([values[place] for values in points] for place in (0, 1))
-    spans = step_axis([int(step) for step in x]), Axis(y_title, padded(y, floor))
+    spans = step_axis([int(step) for step in x]), Axis(y_title, padded(y, floor), start=floor or 0.0)
     return Panel(title, Lines(curves), *spans, description or f"{title} over training")
 
 

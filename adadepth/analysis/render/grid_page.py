@@ -9,7 +9,7 @@ from typing import Any
 
 from adadepth.analysis.measure.grid import grid_table, settings_text
 from adadepth.analysis.render.formats import plain
-from adadepth.analysis.render.report import REPORT, write_tables
+from adadepth.analysis.render.page import write_page
 from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.render.table import as_text
 from adadepth.atomic import write_atomic
@@ -29,13 +29,8 @@ def write_grid(folder: Path, found: Mapping[str, Any]) -> Path:
     table = grid_table(found)
     html = fill("grid", table=table, found=found, chosen=found["chosen"], settings=settings_text)
     section = Section("Grid", "grid", html, tables=[table])
-    page = fill(
-        "page", title=found["name"], subtitle=f"A grid, and what was chosen by {found['metric']}", run={},
-        sections=[section], sources=[CHOICE], depth_styles=[],
-    )  # fmt: skip
-    write_atomic(folder / REPORT, page)
-    write_tables(folder, [section])
-    return folder / REPORT
+    subtitle = f"A grid, and what was chosen by {found['metric']}"
+    return write_page(folder, [section], title=found["name"], subtitle=subtitle, sources=[CHOICE])
 
 
 def grid_text(found: Mapping[str, Any]) -> str:

@@ -140,6 +140,8 @@ def _lay_out(canvas: Canvas, figure: Figure) -> None:
         _draw(axes, panel)
     for axes in places[len(figure.panels) :]:
         axes.remove()
+    if figure.of:
+        canvas.supxlabel(figure.of, x=0.01, ha="left", fontsize=8, color=MUTED)
 
 
 def _width(panel: Panel) -> float:
@@ -170,7 +172,7 @@ def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
     at, names = zip(*axis.labels(), strict=True) if axis.labels() else ((), ())
     getattr(axes, f"set_{which}lim")(*axis.span)
     getattr(axes, f"set_{which}ticks")(at, names)
-    getattr(axes, f"set_{which}label")(axis.title)
+    getattr(axes, f"set_{which}label")(axis.label)
 
 
 def _paint_lines(axes: Axes, mark: Lines) -> None:

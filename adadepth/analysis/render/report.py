@@ -6,7 +6,6 @@ tables are those of the page, as files of their own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -25,36 +24,37 @@ from adadepth.analysis.depth.difficulty import difficulty
 from adadepth.analysis.depth.grids import examples
 from adadepth.analysis.depth.halting import correlation, halting
 from adadepth.analysis.depth.overview import overview
-from adadepth.analysis.depth.sentences import depth_styles, sentences
+from adadepth.analysis.depth.sentences import sentences
 from adadepth.analysis.depth.training import training
 from adadepth.analysis.depth.work import work
 from adadepth.analysis.exits.sections import exit_rules, exits
-from adadepth.analysis.files import RunFiles, is_summary_of_seeds, max_depth, read_run, run_unit, sources
+from adadepth.analysis.files import RunFiles, evaluated, is_summary_of_seeds, max_depth, read_run, run_unit, sources
 from adadepth.analysis.layers.sections import layer_overview, layers_section
 from adadepth.analysis.linguistics.sections import words as words_section
 from adadepth.analysis.probes.sections import probes
 from adadepth.analysis.render import plots
+from adadepth.analysis.render.downloads import FIGURES, file_name
 from adadepth.analysis.render.figure import thin
-from adadepth.analysis.render.section import Section, SectionOf, fill
-from adadepth.analysis.render.table import as_csv, as_latex
+from adadepth.analysis.render.page import write_page
+from adadepth.analysis.render.section import Section, SectionOf
 from adadepth.analysis.runs.budgets import budget, rivals, targets
 from adadepth.analysis.runs.definitions import definitions
 from adadepth.analysis.runs.facts import facts_section, title
 from adadepth.analysis.runs.losses import losses
 from adadepth.analysis.runs.seeds import seeds
 from adadepth.analysis.units import words
-from adadepth.atomic import write_atomic
+from adadepth.analysis.verdict.section import verdict_section
 
-REPORT, FIGURES, TABLES, FILM = "report.html", "figures", "tables", "gates.gif"
+FILM = "gates.gif"
 _MAX_FRAMES = 60  # of the film
 
 _DEPTHS: tuple[SectionOf, ...] = (
-    overview, layer_overview, architecture_overview, examples, difficulty, words_section, classes, layers_section,
-    architecture,
+    verdict_section, overview, layer_overview, architecture_overview, examples, difficulty, words_section, classes,
+    layers_section, architecture,
 )  # fmt: skip
 _REST: tuple[SectionOf, ...] = (
     search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,
-    cosines, sentences, losses, facts_section, definitions,
+    cosines, sentences, losses, definitions, facts_section,
 )  # fmt: skip
 _OF_SEEDS: tuple[SectionOf, ...] = (seeds, facts_section)
 _OF_PROBES: tuple[SectionOf, ...] = (probes, facts_section)
@@ -68,11 +68,17 @@ def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Sect
         builders = _OF_PROBES
     else:
         builders = (*_DEPTHS, *further, *_REST)
-    return [section for build in builders if (section := build(files)) is not None]
+    return [_stated(section, files) for build in builders if (section := build(files)) is not None]
+
+
+def _stated(section: Section, files: RunFiles) -> Section:
+    """A section that says what it is of, as do the files of its figures."""
+    of = section.of or evaluated(files)
+    return replace(section, of=of, figures=[replace(figure, of=of) for figure in section.figures])
 
 
 def write_report(run_directory: Path, further: Iterable[SectionOf] = ()) -> Path:
-    """Write report.html, and the tables in it as CSV and LaTeX into `tables/`.
+    """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
 
     Any file of the run may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules,
     compared architectures and seeds are there only if the run has such files; a directory that holds seeds.json and no
@@ -86,24 +92,10 @@ def write_report(run_directory: Path, further: Iterable[SectionOf] = ()) -> Path
         The path of the report.
     """
     files = read_run(run_directory)
-    sections = sections_of(files, further)
-    page = fill(
-        "page", title=title(files), subtitle=_subtitle(files), run=files.run, sections=sections, sources=sources(files),
-        depth_styles=depth_styles(max_depth(files)),
+    return write_page(
+        run_directory, sections_of(files, further), title=title(files), subtitle=_subtitle(files),
+        sources=sources(files), error=files.run.get("error"), max_depth=max_depth(files),
     )  # fmt: skip
-    path = run_directory / REPORT
-    write_atomic(path, page)
-    write_tables(run_directory, sections)
-    return path
-
-
-def write_tables(directory: Path, sections: Iterable[Section]) -> None:
-    """Write the tables of sections into `tables/`, as CSV and LaTeX."""
-    for table in (table for section in sections for table in section.tables):
-        stem = directory / TABLES / _file_name(table.name)
-        stem.parent.mkdir(exist_ok=True)
-        write_atomic(stem.with_name(f"{stem.name}.csv"), as_csv(table))
-        write_atomic(stem.with_name(f"{stem.name}.tex"), as_latex(table))
 
 
 def _subtitle(files: RunFiles) -> str:
@@ -131,15 +123,10 @@ def draw_figures(run_directory: Path, further: Iterable[SectionOf] = ()) -> list
     files = read_run(run_directory)
     figures = [figure for section in sections_of(files, further) for figure in section.figures]
     folder = run_directory / FIGURES
-    named = [replace(figure, name=_file_name(figure.name)) for figure in figures]
+    named = [replace(figure, name=file_name(figure.name)) for figure in figures]
     drawn = [path for figure in named for path in plots.save(figure, folder)]
     history = thin(search_history(files), _MAX_FRAMES)
     if len(history) < 2:
         return drawn
     plots.save_film([frame_panel(step, described) for step, described in history], folder / FILM)
     return [*drawn, folder / FILM]
-
-
-def _file_name(name: str) -> str:
-    """A name without what a file's must not have."""
-    return re.sub(r"[^\w.-]+", "_", name)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from adadepth.analysis.files import RunFiles
 from adadepth.analysis.render import svg
 from adadepth.analysis.render.figure import Figure
-from adadepth.analysis.render.formats import number, percent
+from adadepth.analysis.render.formats import by_step, number, percent
 from adadepth.analysis.render.table import Table, as_html
 
 
@@ -27,6 +27,7 @@ class Section:
         html: What stands below the heading.
         figures: Those that are also files of their own.
         tables: Likewise.
+        of: What all of it is of, where that is not the evaluation's units: the number of examples, networks or runs.
     """
 
     title: str
@@ -34,6 +35,7 @@ class Section:
     html: Markup
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
+    of: str = ""
 
 
 SectionOf = Callable[[RunFiles], Section | None]
@@ -50,7 +52,13 @@ def _environment() -> Environment:
         loader=PackageLoader("adadepth.analysis.render"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"number": number, "percent": percent, "charts": svg.charts, "table": as_html}
+    environment.filters |= {
+        "number": number,
+        "percent": percent,
+        "charts": svg.charts,
+        "table": as_html,
+        "steps": by_step,
+    }
     return environment
 
 

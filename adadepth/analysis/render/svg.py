@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
 from adadepth.analysis.render.colors import (
     BAR,
     GRID,
+    INK,
     LINES,
     MIDDLE,
     MUTED,
+    NONE,
     SPREAD,
     WRONG,
     shape_style,
     share_color,
-    text_on,
 )
 from adadepth.analysis.render.figure import (
     Axis,
@@ -79,16 +80,26 @@ def charts(figure: Figure | Sequence[Panel]) -> Markup:
 
 def chart(panel: Panel) -> Markup:
     """One panel with its legend."""
-    description = panel.description or panel.title
+    return _picture(_drawing(panel), panel.description or panel.title, WIDTH, _height(panel)) + _legend(panel.mark)
+
+
+def _height(panel: Panel) -> int:
+    """Pixels of a drawing without its legend."""
     if isinstance(panel.mark, Boards):
-        return _boards(panel.mark, description)
+        return round(panel.mark.rows * _side(panel.mark)) + _BOARD_TOP
+    return round(HEIGHT * panel.tall)
+
+
+def _drawing(panel: Panel) -> str:
+    """The drawing commands of a panel, in an area of WIDTH times its height."""
+    if isinstance(panel.mark, Boards):
+        return "".join(_boards(panel.mark))
     assert panel.x is not None, "only boards have no axes"
     assert panel.y is not None, "only boards have no axes"
-    height = round(HEIGHT * panel.tall)
+    height = _height(panel)
     left = max(_LEFT, 14 + 6.7 * max(map(len, panel.y.names or ()), default=0))  # room for the labels
     area = Area(panel.x.span, panel.y.span, left, WIDTH - _RIGHT, _TOP, height - _BOTTOM)
-    content = [*_grid(panel, area), *_paint(panel.mark, area), *_axes(panel.x, panel.y, area, height)]
-    return _picture("".join(content), description, WIDTH, height) + _legend(panel.mark)
+    return "".join([*_grid(panel, area), *_paint(panel.mark, area), *_axes(panel.x, panel.y, area, height)])
 
 
 def spark(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
@@ -100,7 +111,7 @@ def spark(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
 
 def swatch_legend(entries: Sequence[tuple[str, str]]) -> Markup:
     """Filled squares with names: (name, colour)."""
-    return _shapes_legend([(name, color, "M0 0h12v12h-12z") for name, color in entries])
+    return _listed([_square_entry(name, color) for name, color in entries])
 
 
 # ---- axes
@@ -119,9 +130,19 @@ def _axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
     for value, text in x.labels():
         yield _label(area.across(value), area.bottom + 16, text)
     yield f'<path d="M{area.left:g} {area.bottom:g}H{area.right}" stroke="{MUTED}"/>'
-    yield _label((area.left + area.right) / 2, height - 6, x.title)
+    yield _label((area.left + area.right) / 2, height - 6, x.label)
     middle = (area.bottom + area.top) / 2
-    yield f'<text transform="translate(11 {middle:.0f}) rotate(-90)" text-anchor="middle">{escape(y.title)}</text>'
+    size = min(12.0, (area.bottom - area.top + 16) / (0.55 * max(len(y.label), 1)))  # as long as the axis at most
+    turned = f'transform="translate(11 {middle:.0f}) rotate(-90)" font-size="{size:.1f}"'
+    yield f'<text {turned} text-anchor="middle">{escape(y.label)}</text>'
+    for axis, place in ((x, (area.left, area.bottom)), (y, (area.left - 4, area.bottom - 4))):
+        if axis.is_cut:
+            yield _break(*place)
+
+
+def _break(x: float, y: float) -> str:
+    """Two slanted strokes: the axis does not begin where what it measures begins."""
+    return f'<path d="M{x:.1f} {y + 4:.1f}l4 -8m2 8l4 -8" stroke="{MUTED}" stroke-width="1.5" fill="none"/>'
 
 
 def _picture(content: str, description: str, width: int, height: int) -> Markup:
@@ -193,6 +214,7 @@ def _paint_stacks(mark: Stacks, area: Area) -> Iterator[str]:
 
 
 def _paint_heat(mark: Heat, area: Area) -> Iterator[str]:
+    yield _rectangle(area.left, area.top, area.right - area.left, area.bottom - area.top, NONE)
     wide, high = area.across(1) - area.across(0) + 0.3, abs(area.up(0) - area.up(1)) + 0.3
     for x, shares in enumerate(mark.columns, start=mark.left):
         cells = (
@@ -252,15 +274,18 @@ _PAINTERS: dict[type, Callable[[Any, Area], Iterator[str]]] = {
 }
 
 
-def _boards(mark: Boards, description: str) -> Markup:
+def _boards(mark: Boards) -> Iterator[str]:
     """Boards side by side, as wide as other charts."""
-    width = (WIDTH - _GAP * (len(mark.boards) - 1)) / len(mark.boards)
-    side = width / mark.columns
-    content = []
+    side = _side(mark)
     for number, (title, cells) in enumerate(mark.boards):
-        left = number * (width + _GAP)
-        content += [_label(left + width / 2, 13, title), *_board(cells, left, side)]
-    return _picture("".join(content), description, WIDTH, round(mark.rows * side) + _BOARD_TOP)
+        left = number * (mark.columns * side + _GAP)
+        yield _label(left + mark.columns * side / 2, 13, title)
+        yield from _board(cells, left, side)
+
+
+def _side(mark: Boards) -> float:
+    """Pixels of a cell."""
+    return (WIDTH - _GAP * (len(mark.boards) - 1)) / len(mark.boards) / mark.columns
 
 
 def _board(cells: Sequence[Cell], left: float, side: float) -> Iterator[str]:
@@ -281,47 +306,110 @@ def _board(cells: Sequence[Cell], left: float, side: float) -> Iterator[str]:
 # ---- legends
 
 
-def _legend(mark: Mark) -> Markup:
-    """What stands below a drawing."""
+class _Entry(NamedTuple):
+    """A name in a legend, with the drawing before it and how large that is."""
+
+    name: str
+    drawing: str
+    width: int
+    height: int
+
+
+def _entries(mark: Mark) -> list[_Entry]:
+    """What the legend of a mark names; empty where there is nothing to tell apart."""
     match mark:
         case Lines():
-            return _line_legend(mark)
-        case Heat():
-            return _ramp_legend(mark.measure)
+            drawn = _drawn(mark)
+            return [_line_entry(name, color, dash) for name, _, color, dash in drawn] if len(drawn) > 1 else []
         case Stacks():
-            return swatch_legend(mark.parts)
+            return [_square_entry(*part) for part in mark.parts]
         case Scatter():
             styles = ((name, *shape_style(index)) for index, (name, _) in enumerate(mark.groups))
-            return _shapes_legend([(name, color, f"M6 6{_outline(shape, 4)}") for name, color, shape in styles])
+            return [_shape_entry(name, color, f"M6 6{_outline(shape, 4)}") for name, color, shape in styles]
+        case Heat():
+            shares = ((percent, share_color(percent / 100)) for percent in _RAMP)
+            return [_square_entry(f"{percent}%", color) for percent, color in shares]
         case _:
-            return Markup("")
+            return []
 
 
-def _line_legend(mark: Lines) -> Markup:
-    drawn = _drawn(mark)
-    if len(drawn) < 2:
+_RAMP = (1, 5, 10, 25, 50, 75, 100)
+
+
+def _line_entry(name: str, color: str, dash: str) -> _Entry:
+    return _Entry(name, f'<path d="M0 4H26" stroke="{color}" stroke-width="2.5"{dash}/>', 26, 8)
+
+
+def _square_entry(name: str, color: str) -> _Entry:
+    return _shape_entry(name, color, "M0 0h12v12h-12z")
+
+
+def _shape_entry(name: str, color: str, path: str) -> _Entry:
+    return _Entry(name, f'<path d="{path}" fill="{color}"/>', 12, 12)
+
+
+def _legend(mark: Mark) -> Markup:
+    """What stands below a drawing."""
+    return _listed(_entries(mark), f"{mark.measure}:" if isinstance(mark, Heat) else "")
+
+
+def _listed(entries: Sequence[_Entry], measure: str = "") -> Markup:
+    if not entries:
         return Markup("")
     items = (
-        f'<span><svg viewBox="0 0 26 8" aria-hidden="true">'
-        f'<path d="M0 4H26" stroke="{color}" stroke-width="2.5"{dash}/></svg>{escape(name)}</span>'
-        for name, _, color, dash in drawn
+        f'<span><svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-hidden="true">{drawing}'
+        f"</svg>{escape(name)}</span>"
+        for name, drawing, width, height in entries
     )
-    return Markup(f'<p class="legend">{"".join(items)}</p>')
+    first = f"<span>{escape(measure)}</span>" if measure else ""
+    return Markup(f'<p class="legend">{first}{"".join(items)}</p>')
 
 
-def _shapes_legend(entries: Sequence[tuple[str, str, str]]) -> Markup:
-    """Name, colour and path of every shape."""
-    items = (
-        f'<span><svg viewBox="0 0 12 12" aria-hidden="true" fill="{color}"><path d="{path}"/></svg>'
-        f"{escape(name)}</span>"
-        for name, color, path in entries
+# ---- files
+
+_MARGIN, _TITLE, _LINE, _LETTER = 20, 26, 20, 6.6  # of a file, in pixels; the last: mean width of a letter
+
+
+def document(figure: Figure) -> str:
+    """A figure as an SVG file of its own: panels row by row, each with title and legend, and below what it is of."""
+    rows = -(-len(figure.panels) // figure.columns)
+    columns = -(-len(figure.panels) // rows)  # as full as each other
+    content, top = [], float(_MARGIN)
+    for first in range(0, len(figure.panels), columns):
+        panels = figure.panels[first : first + columns]
+        placed = [_placed(panel, _MARGIN + place * (WIDTH + 2 * _MARGIN), top) for place, panel in enumerate(panels)]
+        content += [drawn for drawn, _ in placed]
+        top = max(bottom for _, bottom in placed) + _MARGIN
+    if figure.of:
+        content.append(_label(_MARGIN, top, figure.of, "start"))
+        top += _MARGIN
+    width, height = columns * (WIDTH + 2 * _MARGIN), round(top)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{MUTED}">'
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>{"".join(content)}</svg>\n'
     )
-    return Markup(f'<p class="legend shapes">{"".join(items)}</p>')
 
 
-def _ramp_legend(measure: str) -> Markup:
-    swatches = "".join(
-        f'<i style="background:{share_color(percent / 100)};color:{text_on(share_color(percent / 100))}">{percent}</i>'
-        for percent in (1, 5, 10, 25, 50, 75, 100)
-    )
-    return Markup(f'<p class="legend ramp">{escape(measure)} in %: <span>{swatches}</span></p>')
+def _placed(panel: Panel, left: float, top: float) -> tuple[str, float]:
+    """A panel with title and legend, its corner at (left, top), and where it ends."""
+    title = f'<text x="0" y="14" font-size="14" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>'
+    below = _TITLE + _height(panel)
+    measure = [_Entry(f"{panel.mark.measure}:", "", 0, 0)] if isinstance(panel.mark, Heat) else []
+    legend, lines = _flowed([*measure, *_entries(panel.mark)], below + 8)
+    drawing = f'<g transform="translate(0 {_TITLE})">{_drawing(panel)}</g>'
+    return f'<g transform="translate({left:g} {top:g})">{title}{drawing}{legend}</g>', top + below + lines * _LINE
+
+
+def _flowed(entries: Sequence[_Entry], top: float) -> tuple[str, int]:
+    """A legend in lines as wide as a panel, and how many they are."""
+    x, line, drawn = 0.0, 0, []
+    for name, drawing, width, height in entries:
+        wide = width + 6 + _LETTER * len(name) + 14
+        if x and x + wide > WIDTH:
+            x, line = 0.0, line + 1
+        y = top + line * _LINE
+        drawn.append(f'<g transform="translate({x:.1f} {y + 5 - height / 2:.1f})">{drawing}</g>')
+        drawn.append(_label(x + width + 6, y + 9, name, "start"))
+        x += wide
+    return "".join(drawn), line + 1 if entries else 0

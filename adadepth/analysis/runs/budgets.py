@@ -22,7 +22,8 @@ def budget(files: RunFiles) -> Section | None:
         if any(points for _, points in lines):
             panels.append(line_panel(title, lines, unit))
     figure = Figure("budget", panels)
-    return Section("Budget", "budget", fill("budget", figure=figure), [figure]) if panels else None
+    of = f"n = {sum('budget/measured' in line for line in files.metrics):,} logs of 1 run"
+    return Section("Budget", "budget", fill("budget", figure=figure), [figure], of=of) if panels else None
 
 
 def targets(files: RunFiles) -> Section | None:
@@ -37,7 +38,8 @@ def targets(files: RunFiles) -> Section | None:
         panels = [Panel(f"{loss_title(name)} against depth", Lines([("", points)]), *axes)]
     figures, table = [Figure("budgets", panels)] if panels else [], budget_table(found)
     html = fill("targets", found=found, figures=figures, table=table)
-    return Section("One checkpoint at several depths", "targets", html, figures, [table])
+    return Section("One checkpoint at several depths", "targets", html, figures, [table],
+                   of=f"n = {found['measured_on']:,} examples of {found['set']}")  # fmt: skip
 
 
 def rivals(files: RunFiles) -> Section | None:
@@ -45,4 +47,5 @@ def rivals(files: RunFiles) -> Section | None:
     if not files.rivals:
         return None
     table = rival_table(files.rivals)
-    return Section("Rivals of equal work", "rivals", fill("rivals", table=table), tables=[table])
+    return Section("Rivals of equal work", "rivals", fill("rivals", table=table), tables=[table],
+                   of=f"n = {len(table.rows)} networks, one seed each")  # fmt: skip

@@ -25,7 +25,8 @@ def facts_section(files: RunFiles) -> Section:
         "facts", missing=Markup("").join(missing), facts=facts(files), table=table if metrics else None,
         has_run="run.json" not in files.missing and not is_summary_of_seeds(files), config=config_text(files),
     )  # fmt: skip
-    return Section("Run", "run", html, tables=[table] if metrics else [])
+    of = f"n = {files.seeds['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
+    return Section("Run", "run", html, tables=[table] if metrics else [], of=of)
 
 
 def title(files: RunFiles) -> str:

@@ -16,7 +16,8 @@ def losses(files: RunFiles) -> Section:
         return Section("Losses over training", "losses", message)
     panels = [line_panel(loss_title(name), lines, _loss_unit(name)) for name, lines in curves.items()]
     figure = Figure("losses", panels, columns=3)
-    return Section("Losses over training", "losses", charts(figure), [figure])
+    logs = sum(any(name in line for name in ("train/loss", "eval/loss")) for line in files.metrics)
+    return Section("Losses over training", "losses", charts(figure), [figure], of=f"n = {logs:,} logs of 1 run")
 
 
 def loss_title(name: str) -> str:

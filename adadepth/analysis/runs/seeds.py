@@ -23,4 +23,5 @@ def seeds(files: RunFiles) -> Section | None:
         distance=found.get("layer_distance"), agreement=agreement, strips=strips,
     )  # fmt: skip
     title = f"Over {found['n']} seed{'' if found['n'] == 1 else 's'}"
-    return Section(title, "seeds", html, tables=[table, *([layer_table] if layer_table else [])])
+    return Section(title, "seeds", html, tables=[table, *([layer_table] if layer_table else [])],
+                   of=f"n = {found['n']} run{'' if found['n'] == 1 else 's'}")  # fmt: skip

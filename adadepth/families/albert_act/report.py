@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from adadepth.analysis.files import RunFiles, max_depth
-from adadepth.analysis.measure.token_classes import CLASS_DEFINITIONS
+from adadepth.analysis.measure.class_definitions import CLASS_DEFINITIONS
 from adadepth.analysis.render.formats import rounded
 from adadepth.analysis.render.section import Section
 from adadepth.analysis.render.table import Column, Table, as_html, text

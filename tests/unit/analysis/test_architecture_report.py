@@ -122,7 +122,7 @@ def test_a_comparison_alone_is_a_page(tmp_path: Path) -> None:
 
 def test_long_searches_of_deep_networks_stay_small(tmp_path: Path) -> None:
     make_comparison(make_search_run(tmp_path, blocks=32, evaluations=60))
-    assert write_report(tmp_path).stat().st_size < 200_000
+    assert write_report(tmp_path).stat().st_size < 500_000
 
 
 def inked(path: Path) -> np.ndarray:
@@ -138,7 +138,7 @@ def test_figures_and_film(run: Path) -> None:
     assert [path.name for path in drawn if path.suffix != ".pdf"] == [
         "gates.png", "architectures.png", "losses.png", "gates.gif",
     ]  # fmt: skip
-    assert sorted((run / "figures").iterdir()) == sorted(drawn)
+    assert sorted(path for path in (run / "figures").iterdir() if path.suffix != ".svg") == sorted(drawn)
     for half in np.array_split(inked(drawn[0]), 2):
         assert all(0.1 < part.mean() < 0.9 for part in np.array_split(half, 2, axis=1)), "no panel stayed empty"
     with image.open(drawn[-1]) as film:

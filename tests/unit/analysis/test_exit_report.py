@@ -112,7 +112,7 @@ def test_warnings_and_missing_figures_are_sentences(tmp_path: Path) -> None:
 
 def test_a_page_about_sequences_speaks_of_sequences(page: Page) -> None:
     assert "Depth by sequence class" in page.text
-    assert "share of sequences in %" in page.text
+    assert "share of sequences" in page.text
     assert "[MASK]" not in page.text
     assert not re.search(r"\btokens?\b", page.text.replace("real tokens, special ones included", ""))
 
@@ -149,7 +149,7 @@ def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
     write_exit_study(tmp_path, {"matched": study, "mismatched": study})
     write_exits(tmp_path, dict.fromkeys(("matched", "mismatched"), make_summary(make_records(steps=24))), step=1)
     add_halting_files(tmp_path)
-    assert write_report(tmp_path).stat().st_size < 200_000
+    assert write_report(tmp_path).stat().st_size < 500_000
 
 
 # ---- drawings

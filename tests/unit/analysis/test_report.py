@@ -44,7 +44,7 @@ class Page(HTMLParser):
         self.text += " " if tag in ("td", "th", "dd") else ""
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self._open:
+        if not {"style", "script"} & set(self._open):
             self.text += re.sub(r"\s+", " ", data)
 
     def of(self, tag: str) -> list[dict[str, str | None]]:
@@ -71,9 +71,10 @@ def copy_of(source: Path, target: Path, /, **replaced: str | None) -> Path:
 
 
 def test_stands_alone(page: Page) -> None:
-    assert not {"script", "link", "iframe", "object", "embed", "img"} & {tag for tag, _ in page.tags}
+    assert not {"link", "iframe", "object", "embed", "img"} & {tag for tag, _ in page.tags}
+    assert page.of("script") == [{}], "one, and in the page itself"
     assert not re.search(r"https?://|url\(|@import|\bsrc=|\bon[a-z]+=", page.source)
-    assert len(page.source.encode()) < 200_000
+    assert len(page.source.encode()) < 500_000
 
 
 def test_is_accessible(page: Page) -> None:
@@ -127,6 +128,16 @@ def test_every_token_carries_its_depth(run: Path, page: Page) -> None:
     assert [(int(printed), shade) for shade, printed in found] == expected
 
 
+def test_halting_probabilities_can_be_read_without_a_script(run: Path, page: Page) -> None:
+    (first, *_) = (json.loads(line) for line in (run / SENTENCES).read_text(encoding="utf-8").splitlines())
+    assert [len(found) for found in first["probabilities"]] == first["updates"]
+    shown = [span for span in page.of("span") if "data-p" in span]
+    for span, found in zip(shown, first["probabilities"], strict=False):
+        assert [float(value) for value in span["data-p"].split()] == found
+        assert span["title"].endswith(", ".join(f"{step}: {value:.3f}" for step, value in enumerate(found, start=1)))
+        assert span["tabindex"] == "0"
+
+
 def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
     evil = '<b>&"bold"</b><script>alert(1)</script>'
     sentence = json.loads((run / SENTENCES).read_text(encoding="utf-8").splitlines()[0])
@@ -142,7 +153,8 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
         config=f"name: '{evil}'\n",
     )  # fmt: skip
     page = Page(write_report(directory))
-    assert not {"b", "script"} & {tag for tag, _ in page.tags}
+    assert "b" not in {tag for tag, _ in page.tags}
+    assert page.of("script") == [{}]
     assert page.text.count(evil) >= 8
     assert any(evil in str(svg.get("aria-label")) for svg in page.of("svg"))
 
@@ -186,7 +198,7 @@ def test_absent_figures_are_named_never_zero(run: Path, tmp_path: Path) -> None:
     assert "Ponder cost N + R" not in page.text
 
 
-@pytest.mark.parametrize(("top", "warned"), [(990, True), (980, False)])
+@pytest.mark.parametrize(("top", "warned"), [(870, True), (850, False)])
 def test_collapse_is_called_out(run: Path, tmp_path: Path, top: int, warned: bool) -> None:
     lines = [{"step": step, "halting/all/histogram": [0, 1000 - top, top, 0]} for step in (10, 20)]
     metrics = "".join(json.dumps(line) + "\n" for line in lines)
@@ -206,7 +218,7 @@ def test_long_runs_and_sentences_stay_small(run: Path, tmp_path: Path) -> None:
         metrics="".join(json.dumps(line) + "\n" for line in deep),
     )  # fmt: skip
     page = Page(write_report(directory))
-    assert len(page.source.encode()) < 200_000
+    assert len(page.source.encode()) < 600_000
     assert "more tokens" in page.text
 
 

@@ -107,3 +107,25 @@ def test_iterations_are_kept_where_the_trace_tells_them() -> None:
     sentence, *_ = sampler.sentences()
     assert sentence["updates"] == [2, 0]
     assert sentence["iterations"] == [[2, 4], []]
+
+
+def test_halting_probabilities_of_tokens_end_with_their_last_iteration() -> None:
+    sampler, _, traces = run_sampler([4])
+    for sentence in sampler.sentences():
+        row = sentence["index"]
+        real = traces[0].valid[row]
+        expected = traces[0].halting.probabilities[row][real].tolist()
+        for found, updates, all_steps in zip(sentence["probabilities"], sentence["updates"], expected, strict=True):
+            assert found == pytest.approx(all_steps[:updates], abs=5e-4)
+
+
+def test_a_sentence_that_halts_as_a_whole_has_one_distribution() -> None:
+    batch = synthetic.make_batch(np.random.default_rng(1), size=3)
+    trace = DepthTrace("sequence", torch.tensor([1.0, 2.0, 3.0]), torch.ones(3, dtype=torch.bool), 3)
+    unknown = torch.full(batch["input_ids"].shape, torch.nan)
+    drawn = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]])
+    sampler = SentenceSampler(synthetic.decode)
+    sampler.update(batch, trace, unknown, batch["input_ids"], drawn)
+    sentences = sampler.sentences()
+    assert all("probabilities" not in sentence for sentence in sentences)
+    assert all(sentence["distribution"] == pytest.approx(drawn[sentence["index"]].tolist()) for sentence in sentences)

@@ -7,9 +7,10 @@ import torch
 
 from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification
 from adadepth.analysis.exits.contenders import oracle_exits
+from adadepth.analysis.exits.costs import ORACLE
 from adadepth.analysis.exits.records import StepRecorder, merge
 from adadepth.analysis.exits.steps import step_summary
-from adadepth.analysis.exits.study import DRAWS, ORACLE, add_online, online_figures, study
+from adadepth.analysis.exits.study import DRAWS, add_online, online_figures, study
 from adadepth.analysis.exits.token_units import POSITIONS, sequences_of
 from adadepth.analysis.measure.scoring import quality_of
 from adadepth.halting.exit_rules import parse_rule

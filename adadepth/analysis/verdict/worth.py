@@ -1,0 +1,109 @@
+"""Whether adaptive depth is worth it: quality beside that of a fixed depth, of depths dealt at random, of no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from adadepth.analysis.files import RunFiles
+from adadepth.analysis.verdict.comparison import Comparison, at_depth, best_of, noise_of, score_noise
+from adadepth.analysis.verdict.finding import Answer, Finding
+
+_QUALITIES = ("/score", "/mlm_loss", "/task_loss")  # the first that two runs have is compared
+
+_NOTHING = "No other way to spend the depth was tried on the same task: no fixed depth (rival_of), no exit_rules."
+
+
+def worth(files: RunFiles) -> Finding:
+    """Every comparison that the files of a run allow."""
+    found = [*_baselines(files), *_rivals(files), *_steps(files), *_rules(files)]
+    if not found:
+        return Finding("unknown", [_NOTHING])
+    sentences = [comparison.sentence for comparison in sorted(found, key=lambda one: not one.is_about_depth)]
+    if not any(one.is_about_depth for one in found):
+        sentences.append(_NOTHING)
+    return Finding(_answer(found), sentences, {f"gain_over_{one.key}": one.gain for one in found})
+
+
+def _answer(found: Sequence[Comparison]) -> Answer:
+    """No, if the model knows no more than a baseline that reads nothing; else what the comparisons of depth say."""
+    if any(one.result <= 0 for one in found if not one.is_about_depth):
+        return "no"
+    results = [one.result for one in found if one.is_about_depth]
+    if not results:
+        return "unknown"
+    return "yes" if min(results) > 0 else "no" if max(results) <= 0 else "partly"
+
+
+def _baselines(files: RunFiles) -> Iterator[Comparison]:
+    """What is achieved without reading the input: the frequencies of words, the commonest label."""
+    metrics = files.run.get("final_metrics") or {}
+    unigram = (files.run.get("baselines") or {}).get("unigram")
+    if unigram and (own := metrics.get("eval/mlm_loss")) is not None:
+        other = unigram["cross_entropy"]
+        noise, remark = noise_of("mlm_loss", own, other, None)
+        remark = f"nats a masked token, n {unigram['positions']:,}; {remark}"
+        yield Comparison("unigram", "word frequencies alone", "mlm_loss", own, other, noise, remark, False)
+    classes = files.halting.get("classes", {})
+    everyone, labels = classes.get("all", {}), [found["n"] for name, found in classes.items() if name[:7] == "label: "]
+    if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
+        own, other = everyone["accuracy"], max(labels) / sum(labels)
+        noise, remark = score_noise(own, other, everyone["accuracy_n"])
+        yield Comparison("commonest_label", "always the commonest label", "accuracy", own, other, noise, remark, False)
+
+
+def _rivals(files: RunFiles) -> Iterator[Comparison]:
+    """Networks of one depth and as much work, trained the same way."""
+    adaptive, *others = files.rivals.get("rows") or [{}]
+    for row in others:
+        name = best_of(adaptive["metrics"], row["metrics"], _QUALITIES)
+        if name is None:
+            continue
+        own, other = adaptive["metrics"][name], row["metrics"][name]
+        noise, remark = noise_of(name, own, other, _predictions(files))
+        against = f"a network of the fixed depth {row['max_depth']}, trained with as much work"
+        yield Comparison("fixed_depth", against, _short(name), own, other, noise, f"one seed each; {remark}")
+
+
+def _predictions(files: RunFiles) -> int | None:
+    """How many predictions the first set's score is of, where that is known."""
+    n: int | None = files.halting.get("classes", {}).get("all", {}).get("accuracy_n")
+    return n
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("eval/")
+
+
+def _steps(files: RunFiles) -> Iterator[Comparison]:
+    """The same network read at one step for all examples."""
+    for name, found in files.exits.get("sets", {}).items():
+        points = [(row["step"], row["quality"]["score"]) for row in found["steps"] if "score" in row.get("quality", {})]
+        other, own = at_depth(points, found["exit"]["mean"]), found["exit"].get("quality", {}).get("score")
+        if own is not None and other is not None:
+            noise, remark = score_noise(own, other, found["n"])
+            against = f"itself read at one step for all, {found['exit']['mean']:.2f} as in the mean"
+            yield Comparison(f"fixed_step/{name}", against, f"{name}/score", own, other, noise, remark)
+
+
+def _rules(files: RunFiles) -> Iterator[Comparison]:
+    """Of the exit rules the one in the middle by its gain over the same exits dealt to the examples at random."""
+    for name, study in files.exit_rules.get("sets", {}).items():
+        rows = [row for row in study["rows"] if "score" in row.get("permuted", {}).get("quality", {})]
+        if not rows:
+            continue
+        row = sorted(rows, key=_gain)[len(rows) // 2]
+        own, other = row["quality"]["score"], row["permuted"]["quality"]["score"]
+        better = sum(_gain(one) > _deviation(one) for one in rows)
+        remark = f"{better} of {len(rows)} rules gain more than 2 deviations over {study['draws']} permutations"
+        against = f"the exits of {row['rule']} dealt at random, the median rule by gain"
+        noise = _deviation(row)
+        yield Comparison(f"random_exits/{name}", against, f"{name}/score", own, other, noise, remark)
+
+
+def _gain(row: Mapping[str, Any]) -> float:
+    return float(row["quality"]["score"] - row["permuted"]["quality"]["score"])
+
+
+def _deviation(row: Mapping[str, Any]) -> float:
+    return 2 * float(row["permuted"].get("quality_std", {}).get("score", 0.0))

@@ -1,0 +1,137 @@
+"""A page in a browser: navigation, probabilities of a token, downloads, light and dark, narrow and wide."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.analysis.render.report import draw_figures, write_report
+from tests.unit.analysis.synthetic import make_run
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no browser")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = make_run(tmp_path_factory.mktemp("run"), max_depth=6, evaluations=3)
+    write_report(directory)
+    draw_figures(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser: Any, run: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The page, in a window of the wanted settings; it asks for no other file and says nothing on the console."""
+    context = browser.new_context(accept_downloads=True, **getattr(request, "param", {}))
+    page = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda wanted: asked.append(wanted.url))
+    page.goto((run / "report.html").as_uri())
+    yield page
+    assert said == []
+    assert [url for url in asked if not url.startswith(("data:", "file:"))] == []
+    context.close()
+
+
+def size(width: int, **more: Any) -> dict[str, Any]:
+    return {"viewport": {"width": width, "height": 900}, **more}
+
+
+@pytest.mark.parametrize("opened", [size(390), size(1440)], indirect=True, ids=["narrow", "wide"])
+def test_navigation_leads_to_every_section_and_nothing_overflows(opened: Any) -> None:
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    links = opened.locator("nav a")
+    assert links.count() > 8
+    for number in range(links.count()):
+        links.nth(number).click()
+        anchor = links.nth(number).get_attribute("href")
+        assert opened.evaluate("location.hash") == anchor
+        assert opened.locator(f"[id='{anchor[1:]}']").is_visible()
+    assert opened.locator("nav").is_visible(), "it stays at hand"
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("opened", [size(390, has_touch=True), size(1440)], indirect=True, ids=["narrow", "wide"])
+def test_a_token_shows_its_probabilities(opened: Any, request: pytest.FixtureRequest) -> None:
+    token = opened.locator("span[data-p]").nth(4)
+    token.scroll_into_view_if_needed()
+    expected = [f"{float(value):.3f}" for value in token.get_attribute("data-p").split()]
+    bars = opened.locator(".bars")
+    assert not bars.is_visible()
+    token.tap() if "narrow" in request.node.name else token.hover()
+    assert bars.is_visible()
+    assert bars.locator("div span:last-child").all_inner_texts() == expected
+    place = bars.bounding_box()
+    assert place["x"] >= 0
+    assert place["x"] + place["width"] <= opened.viewport_size["width"]
+    opened.keyboard.press("Escape")
+    assert not bars.is_visible()
+
+
+@pytest.mark.parametrize("opened", [size(1440)], indirect=True)
+def test_a_token_shows_them_to_the_keyboard(opened: Any) -> None:
+    opened.locator("span[data-p]").nth(2).focus()
+    assert opened.locator(".bars").is_visible()
+    opened.keyboard.press("Tab")
+    name = opened.evaluate("document.activeElement.firstChild.textContent")
+    assert opened.locator(".bars b").inner_text() == name.strip()
+
+
+@pytest.mark.parametrize("opened", [size(1440, java_script_enabled=False)], indirect=True)
+def test_without_a_script_the_title_says_them(opened: Any) -> None:
+    assert "1: 0." in opened.locator("span[data-p]").nth(4).get_attribute("title")
+
+
+@pytest.mark.parametrize("opened", [size(1440)], indirect=True)
+def test_everything_can_be_downloaded(opened: Any, tmp_path: Path) -> None:
+    begins = {".svg": b"<svg ", ".csv": b"", ".tex": rb"\begin{tabular}"}
+    taken = set()
+    for box in opened.locator("details.files").all():
+        box.locator("summary").click()
+        for link in box.locator("a[href^='data:']").all():
+            with opened.expect_download() as event:
+                link.click()
+            name = event.value.suggested_filename
+            event.value.save_as(tmp_path / name)
+            content = (tmp_path / name).read_bytes()
+            assert content
+            assert content.startswith(begins[Path(name).suffix])
+            taken.add(Path(name).suffix)
+    assert taken == set(begins)
+
+
+def test_what_lies_beside_the_page_is_there(opened: Any, run: Path) -> None:
+    beside = [link.get_attribute("href") for link in opened.locator("a[download][href^='figures/']").all()]
+    assert {Path(href).suffix for href in beside} == {".pdf", ".png"}
+    assert all((run / href).is_file() for href in beside)
+
+
+LUMINANCE = "getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.mark.parametrize("opened", [size(1440, color_scheme="dark")], indirect=True)
+def test_dark_as_the_system_says_and_as_the_reader_chooses(opened: Any) -> None:
+    dark = opened.evaluate(LUMINANCE)
+    assert dark == "rgb(13, 17, 23)"
+    opened.locator("label[for=theme-light]").click()
+    assert opened.evaluate(LUMINANCE) == "rgb(255, 255, 255)"
+    opened.locator("label[for=theme-dark]").click()
+    assert opened.evaluate(LUMINANCE) == dark
