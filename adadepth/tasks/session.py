@@ -23,7 +23,7 @@ from adadepth.analysis.depth.sentence_table import sentence_table
 from adadepth.analysis.files import read_run
 from adadepth.analysis.measure.grids import grid_picture
 from adadepth.analysis.render.formats import plain
-from adadepth.analysis.render.report import REPORT
+from adadepth.analysis.render.page import REPORT
 from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Kept, Mode, TokenizerConfig, positions_read
