@@ -50,17 +50,19 @@ def rule_of(model: StepsAndExits, given: str | ExitRule | None) -> ExitRule:
     return rule
 
 
-def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool) -> bool:
+def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool, shows: bool = False) -> bool:
     """Whether rows go on after their exit, which changes neither exit steps nor predictions.
 
-    The loss needs every step, so where a call does not say: in training and with labels.
+    The loss needs every step, and so do states and attentions of the whole batch after every step; so where a call does
+    not say: in training, with labels, and where states or attentions are asked for.
 
     Raises:
-        ValueError: If a call gives labels and forbids it.
+        ValueError: If a call gives labels, or asks for states or attentions, and forbids it.
     """
-    if labels is not None and run_all_steps is False:
-        raise ValueError("run_all_steps=False with labels: the loss needs every step")
-    return (training or labels is not None) if run_all_steps is None else run_all_steps
+    if run_all_steps is False and (labels is not None or shows):
+        reason = "labels: the loss needs" if labels is not None else "hidden states or attentions: they need"
+        raise ValueError(f"run_all_steps=False with {reason} every step")
+    return (training or labels is not None or shows) if run_all_steps is None else run_all_steps
 
 
 class Stepper(Protocol):
@@ -209,7 +211,9 @@ class StepwiseOutput(ModelOutput):
         posterior: The halting distribution p of every example; only when all steps ran.
         prior: The distribution that the loss draws p towards; with `posterior`.
         trace: The depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
-        hidden_states: Always None, as is `attentions`: rows have different depths.
+        hidden_states: The states before the first and after every step, N + 1 tensors (B, T, H), on request, for which
+            no example leaves the batch: those beyond an example's own exit are what it would have become.
+        attentions: Attention weights of every step, N tensors (B, heads, T, T), likewise (eager attention).
     """
 
     loss: Tensor | None = None
@@ -222,7 +226,7 @@ class StepwiseOutput(ModelOutput):
     posterior: HaltingDistribution | None = None
     prior: HaltingDistribution | None = None
     trace: DepthTrace | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor | None, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
 
