@@ -54,7 +54,8 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
     """Whether rows go on after their exit, which changes neither exit steps nor predictions.
 
     The loss needs every step, and so do states and attentions of the whole batch after every step; so where a call does
-    not say: in training, with labels, and where states or attentions are asked for.
+    not say: in training, with labels, where states or attentions are asked for, and in an exported program, whose
+    shapes are fixed before anybody exits.
 
     Raises:
         ValueError: If a call gives labels, or asks for states or attentions, and forbids it.
@@ -62,7 +63,9 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
     if run_all_steps is False and (labels is not None or shows):
         reason = "labels: the loss needs" if labels is not None else "hidden states or attentions: they need"
         raise ValueError(f"run_all_steps=False with {reason} every step")
-    return (training or labels is not None or shows) if run_all_steps is None else run_all_steps
+    if run_all_steps is not None:
+        return run_all_steps
+    return training or labels is not None or shows or torch.compiler.is_exporting()
 
 
 class Stepper(Protocol):
@@ -169,8 +172,14 @@ def _run_all(stepper: Stepper, rule: ExitRule, max_steps: int, generator: torch.
     with torch.no_grad():
         exit_steps = apply_rule(rule, logits, halting_logits, generator)
     constant = torch.ones(max_steps, dtype=torch.int64)
-    computed = None if stepper.computed is None else ComputedSteps.of([stepper.computed] * max_steps)
+    computed = None if stepper.computed is None else _every_step(*stepper.computed, constant)
     return Steps(logits, halting_logits, exit_steps, stepper.rows * constant, stepper.width * constant, computed)
+
+
+def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
+    """The same counts for each of N steps; no number is read, which would fix it in an exported program."""
+    every = pairs.expand(len(constant)) if isinstance(pairs, Tensor) else pairs * constant
+    return ComputedSteps(queries * constant, keys * constant, every)
 
 
 def _write_back(results: list[_Result], exit_steps: Tensor, max_steps: int) -> Steps:

@@ -159,15 +159,24 @@ class StockClassifier(WithStockConfig):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **inputs: Any,
+        **options: Any,
     ) -> StockOutput:
         """Classify: ids and mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
         words = words_of(input_ids, inputs_embeds, attention_mask)
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
-        given = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": mask, **inputs}
-        seen = {f"output_{name}": choice for name, choice in shown(self.config, inputs).items()}
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            **options,
+        }
+        seen = {f"output_{name}": choice for name, choice in shown(self.config, options).items()}
         outputs = super().forward(**{**accepted_inputs(encoder, given), **seen})
         result = StockOutput(
             logits=outputs.logits,
