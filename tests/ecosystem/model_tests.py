@@ -1,4 +1,4 @@
-"""transformers' own tests of models, from its source distribution (`make model-tests`), and how a family is put to them.
+"""transformers' own tests of models, from its source distribution (`make model-tests`), and how they see a family.
 
 The distribution has `tests/test_modeling_common.py` and none of the folders beside it, so the mixins for generation and
 export, which it imports from there, are empty here. Nothing of the tests is changed.
@@ -51,6 +51,7 @@ class ModelCase:
         labels: Makes labels of classes for which transformers' tests know none, by class name.
         skipped: Test -> why no model of this family can have it, or why it says nothing of it.
         attributes: Further attributes of the test class, as those tests describe a model.
+        shape: Gives the configuration that says how wide and deep the model is, where that is not its own.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ModelCase:
     labels: Mapping[str, Callable[[], dict[str, Tensor]]] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    shape: Callable[[PreTrainedConfig], PreTrainedConfig] = lambda config: config
 
 
 def test_classes(cases: Iterable[ModelCase]) -> dict[str, type]:
@@ -85,7 +87,7 @@ class _Tester:
         self.config = case.config()
         self.batch_size, self.seq_length = BATCH, LENGTH
         for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
-            if (value := getattr(self.config, name, None)) is not None:
+            if (value := getattr(case.shape(self.config), name, None)) is not None:
                 setattr(self, name, value)
 
     def get_config(self) -> PreTrainedConfig:
@@ -124,7 +126,8 @@ def _load_common() -> ModuleType:
         _stand_in("parameterized", parameterized=_Parameterized)
     common = importlib.import_module(f"{_PACKAGE}.test_modeling_common")
     for kind, mapping in _MAPPINGS.items():
-        places = {name: {**each.heads, **each.auto}.get(kind) for name, each in families().items()}
+        bare = {name: {"AutoModel": each.encoder} for name, each in families().items()}
+        places = {name: {**bare[name], **each.heads, **each.auto}.get(kind) for name, each in families().items()}
         own = {name: place.partition(":")[2] for name, place in places.items() if place is not None}
         setattr(common, mapping, {**getattr(common, mapping), **own})
     return common
