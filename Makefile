@@ -9,13 +9,15 @@ READY := $(VENV)/.ready
 # What slow tests, the examples and the documentation need on top.
 MORE_EXTRAS := comet,companions,docs,mlflow,trackio
 READY_FOR_MORE := $(VENV)/.ready_for_more
+# transformers' own tests of models, which only its source distribution has.
+MODEL_TESTS := .cache/model-tests
 # Test processes; tests/conftest.py gives each of them one thread.
 WORKERS ?= 2
 # A folder with the files of WikiText-2; empty: the hub. `make gpu WIKITEXT2=../shared/data/wikitext-2`
 WIKITEXT2 ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-gpu gpu lint format bench lock lock-check clean
+.PHONY: help install demo test test-slow model-tests test-gpu gpu lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -42,8 +44,17 @@ demo: $(READY) ## Train on pointers for two minutes: depth is what a token needs
 test: $(READY) ## Run the quick tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-slow: $(READY_FOR_MORE) ## Run the slow tests
+test-slow: model-tests ## Run the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+
+model-tests: $(MODEL_TESTS)/.ready ## Fetch transformers' own model tests, which test-slow runs on the families
+
+$(MODEL_TESTS)/.ready: $(READY_FOR_MORE)
+	@rm -rf $(MODEL_TESTS)
+	@$(BIN)/python -m pip download -qq --disable-pip-version-check -c $(VENV)/constraints.txt --no-deps \
+		--no-binary transformers -d $(MODEL_TESTS) transformers
+	@cd $(MODEL_TESTS) && for archive in *.tar.gz; do tar xzf $$archive $${archive%.tar.gz}/tests; done
+	@touch $@
 
 test-gpu: $(READY) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
@@ -84,5 +95,5 @@ lock-check: ## Check that poetry.lock belongs to pyproject.toml (offline)
 	@$(PYTHON) .ci/lock.py check
 
 clean: ## Remove the environment and the caches; keep outputs/
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

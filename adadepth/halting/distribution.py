@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from adadepth import choices
+from adadepth.halting.trace import traced
 
 Truncation = choices.Truncation | str
 KLDirection = choices.KLDirection | str
@@ -30,6 +31,7 @@ KL_DIRECTIONS = tuple(map(str, choices.KLDirection))
 LOGIT_LIMIT = 80.0
 
 
+@traced
 @dataclass(frozen=True)
 class HaltingDistribution:
     """Probabilities p_1..p_N of stopping at each step.

@@ -320,7 +320,7 @@ def parse_rule(text: str) -> ExitRule:
     name, *values = str(text).split(":")
     if name not in RULES:
         raise ConfigError(f"exit rule {text!r}: must be one of {', '.join(RULES)}{nearest(name, RULES)}")
-    parameters = fields(RULES[name])
+    parameters = _PARAMETERS[name]
     form = ":".join([name, *(f"<{field.name}>" for field in parameters)])
     if len(values) > len(parameters):
         raise ConfigError(f"exit rule {text!r}: too many parameters, the form is {form}")
@@ -335,6 +335,8 @@ def parse_rule(text: str) -> ExitRule:
 
 
 _CONVERT = {"int": int, "float": float}
+# Looked up once: a compiled forward pass, which reads the name of a rule, cannot look into a class.
+_PARAMETERS = {name: fields(rule) for name, rule in RULES.items()}
 
 
 def supported_rules(signals: frozenset[str], num_classes: int) -> list[str]:

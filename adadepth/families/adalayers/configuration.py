@@ -21,6 +21,8 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
     distribution, see `layer_states`. Field names are those of the original.
     """
 
+    # What stock trainers cannot gather, or nobody asked for: they keep the logits.
+    keys_to_ignore_at_inference: ClassVar = ["trace", "loss_parts", "distribution"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
 
     base_model: str | None
@@ -51,6 +53,16 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
         """Blocks N of the base."""
         assert isinstance(self.base_config, PreTrainedConfig)
         return self.base_config.num_hidden_layers
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Pieces that the base can read; None without a base, whose absence transformers asks about, too."""
+        return getattr(self.base_config, "vocab_size", None)
+
+    @vocab_size.setter
+    def vocab_size(self, pieces: int) -> None:
+        assert isinstance(self.base_config, PreTrainedConfig)
+        self.base_config.vocab_size = pieces
 
     @property
     def state_width(self) -> int:

@@ -32,6 +32,7 @@ from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.encoders import accepted_inputs
 from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.families.shared.positions import sinusoidal_positions
+from adadepth.families.shared.shown import choose_states, shown
 from adadepth.halting.layer_mixing import layer_weights, tail_masses
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
@@ -40,7 +41,8 @@ from adadepth.halting.trace import DepthTrace, Execution, Work
 class AdaLayersOutput(ModelOutput):
     """The loss and its parts, logits (B, C) or (B, T, C), and the depth trace.
 
-    `distribution` holds the layers' weights before any was cut, float32, (L,), differentiable.
+    `distribution` holds the layers' weights before any was cut, float32, (L,), differentiable; `hidden_states` are the
+    base's N + 1 states, (B, T, K) each, and `attentions` its N blocks' weights, (B, heads, T, T), on request.
     """
 
     loss: Tensor | None = None
@@ -48,6 +50,8 @@ class AdaLayersOutput(ModelOutput):
     logits: Tensor | None = None
     trace: DepthTrace | None = None
     distribution: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class AdaLayersModel(OnBaseModel):
@@ -264,10 +268,12 @@ class AdaLayersModel(OnBaseModel):
                 (B, T), negative where there is none.
             states: The base's states by number, each (B, T, K), at least the active ones; the base does not run.
             num_targets: See `combine_terms`.
-            **kwargs: Further arguments of the base.
+            **kwargs: Further arguments of the base; with `output_hidden_states` or `output_attentions` all of its
+                blocks run, whatever weight they have.
 
         Raises:
             DataError: If an active state is missing from `states`.
+            ConfigError: If hidden states or attentions are asked for where a truncation left some of the base.
         """
         weights, active = self.layer_distribution(), self.active_states()
         inputs = {
@@ -277,11 +283,15 @@ class AdaLayersModel(OnBaseModel):
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
         }
-        mixed, blocks = self._mix(weights, active, inputs | kwargs, states)
+        seen: Mapping[str, Any] = {} if states is not None else self._run_whole(inputs, kwargs)
+        if seen:
+            states = dict(enumerate(seen["states"]))
+        mixed, blocks = self._mix(weights, active, inputs | kwargs, states, self.config.depth if seen else 0)
         logits = self.classify(self._features(mixed), attention_mask)
         trace = self._trace(weights, active, mixed, attention_mask, blocks)
         uncut = layer_weights(self.distribution, self.config.alpha_distribution, kept=self.mixed_layers)
         result = AdaLayersOutput(logits=logits, trace=trace, distribution=uncut)
+        result.hidden_states, result.attentions = seen.get("hidden_states"), seen.get("attentions")
         if labels is not None:
             task = self.task_loss(logits, labels)
             terms = {"task": task, **distribution_terms(self.config, weights, task.count)}
@@ -293,14 +303,29 @@ class AdaLayersModel(OnBaseModel):
         count = self.count_labels(batch["labels"])
         return {"task": count} | dict.fromkeys(distribution_terms(self.config, self.layer_distribution(), count), count)
 
+    def _run_whole(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All states of the base, and those of them and the attentions that were asked for; empty where none were."""
+        asked = shown(self.config, options)
+        if not asked:
+            return {}
+        known = accepted_inputs(self.model, {**inputs, **options})
+        known |= {"output_hidden_states": True, "output_attentions": "attentions" in asked}
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_base_model):
+            outputs = self.model(**known)
+        found = {"states": outputs.hidden_states, "attentions": outputs.attentions}
+        if "hidden_states" in asked:
+            found["hidden_states"] = choose_states(outputs.hidden_states, asked["hidden_states"])
+        return found
+
     def _mix(
         self,
         weights: Tensor,
         active: tuple[int, ...],
         inputs: Mapping[str, Any],
         states: Mapping[int, Tensor] | None,
+        blocks: int,
     ) -> tuple[Tensor, int]:
-        """The weighted sum over layers, (B, T, k or K), and how many blocks ran for it."""
+        """The weighted sum over layers, (B, T, k or K), and how many blocks ran for it, `blocks` of them before."""
         config, first = self.config, self.config.layer_states[0]
         total: Tensor | None = None
 
@@ -310,7 +335,7 @@ class AdaLayersModel(OnBaseModel):
             term = weights[layer] * self._transform(layer, state)
             total = term if total is None else total + term
 
-        wanted, blocks = self._to_read(active), 0
+        wanted = self._to_read(active)
         if states is None:
             known = accepted_inputs(self.model, inputs)
             blocks = stream_states(self.model, known, wanted, add, trainable=not config.freeze_base_model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.adalayers.base import cut_blocks, encoder_of, load_base, weights_digest
@@ -92,6 +92,8 @@ class OnBaseModel(PreTrainedModel):
         stored = None if path is None else AdaLayersConfig.from_pretrained(path, **where)
         if stored is None or stored.base_saved:
             return super().from_pretrained(path, *model_args, **kwargs)
+        if not isinstance(stored.base_config, PreTrainedConfig):
+            raise CheckpointError(f"{path}: holds no {cls.__name__}; from_base makes one on a pretrained model")
         place = kwargs.get("base_model") or (kwargs.get("config") or stored).base_model
         encoder, _ = load_base(str(place), stored.base_revision, kwargs.get("attn_implementation"))
         digest = weights_digest(encoder)
@@ -143,6 +145,11 @@ class OnBaseModel(PreTrainedModel):
         # The trainer reads these, too: it does not miss them when it loads one of its checkpoints.
         self._keys_to_ignore_on_save = {f"model.{name}" for name in left_out}
         self.train(self.training)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers; the base then has weights that no other checkpoint holds, and is saved with the model."""
+        self._keys_to_ignore_on_save = set()
+        return super().resize_token_embeddings(*args, **kwargs)
 
     @property
     def longest_sequence(self) -> int | None:

@@ -18,6 +18,7 @@ from adadepth.families.shared.albert.convert import to_albert
 from adadepth.families.shared.albert.pretrained import FromAnyAlbert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
+from adadepth.families.shared.stock_config import WithStockConfig
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
@@ -37,7 +38,7 @@ class PlainAlbertModel(OneBlock, AlbertModel):
     """transformers' own encoder."""
 
 
-class PlainAlbertForSequenceClassification(OneBlock, FromAnyAlbert, AlbertForSequenceClassification):
+class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlbert, AlbertForSequenceClassification):
     """transformers' own model, whose checkpoints it reads and writes; every sequence gets `num_hidden_layers` updates.
 
     It initialises from ACT-ALBERT checkpoints too.

@@ -20,6 +20,12 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
     default to the published behaviour, so that a published configuration, which has none of them, means what it did.
     """
 
+    # What stock trainers cannot gather, or nobody asked for: they keep the logits.
+    keys_to_ignore_at_inference = [
+        "trace", "loss_parts", "ponder_cost", "token_losses", "readout_states",
+        "unit_slots", "step_logits", "halting_logits", "exit_steps",
+    ]  # fmt: skip
+
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
         if self.fixed_depth is not None and not 1 <= self.fixed_depth <= self.num_hidden_layers:

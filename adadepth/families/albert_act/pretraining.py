@@ -173,3 +173,18 @@ class AlbertActForMaskedLM(AlbertActForPreTraining):
     """Masked language model alone: L = MLM + tau (N + R)."""
 
     has_sentence_order = False
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> MaskedPredictionOutput:
+        """As in `AlbertActForPreTraining`, with one kind of labels: trainers read those off this signature."""
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return super().forward(*inputs, labels=labels, num_targets=num_targets, **kwargs)

@@ -23,7 +23,7 @@ from adadepth.families.albert_act.recurrence import (
     Tokens,
     update_work,
 )
-from adadepth.families.shared.albert.packed_attention import Kernel, Memory, Refresh, count_pairs
+from adadepth.families.shared.albert.packed_attention import Kernel, Refresh, count_pairs
 from adadepth.halting.act import ActState
 from adadepth.halting.active_set import ActiveSet, pack, scatter, split, take
 from adadepth.halting.trace import ComputedSteps
@@ -55,7 +55,7 @@ class Packed(Places):
         self._kernel: Kernel = kernel
         self.active = self._visible = self._refreshed = pack(valid)
         self._changed: Tensor | None = None
-        self._memory: Memory | None = None
+        self._memory: list[Tensor | None] = [None, None]  # keys and values
 
     @property
     def slots(self) -> Tensor:
@@ -75,8 +75,8 @@ class Packed(Places):
     def apply(self, layer: AlbertActLayer, read: Tensor) -> Tensor:
         """Apply the block, (P, H) to (P, H)."""
         changed = read if self._changed is None else self._changed
-        refresh = Refresh(self._kernel, self.active, self._visible, changed, self._refreshed, self._memory)
-        output, self._memory = layer(read, self._mask, refresh, **self._options)
+        refresh = Refresh(self._kernel, self.active, self._visible, self._refreshed)
+        output, _, *self._memory = layer(read, self._mask, refresh, changed, *self._memory, **self._options)
         self._changed, self._refreshed = None, self.active
         return output
 

@@ -104,7 +104,7 @@ class Places:
 
     def apply(self, layer: AlbertActLayer, read: Tensor) -> Tensor:
         """Apply the block, (..., H) to (..., H)."""
-        return layer(read, self._mask, **self._options).state
+        return layer(read, self._mask, **self._options)[0]
 
     def keep(self, running: Tensor, stream: Stream) -> Stream:
         """Leave behind whom `running`, (B, T), does not name, where that spares work; who goes on."""

@@ -8,6 +8,7 @@ FAMILY = Family(
     settings=MultiExitAlbertSettings,
     config="adadepth.families.multi_exit_albert.configuration:MultiExitAlbertConfig",
     heads={"classification": "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertForSequenceClassification"},
+    auto={"AutoModel": "adadepth.families.multi_exit_albert.modeling:MultiExitAlbertModel"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
     depth="num_hidden_layers",

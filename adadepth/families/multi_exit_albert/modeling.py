@@ -23,7 +23,8 @@ from adadepth.families.multi_exit_albert.configuration import MultiExitAlbertCon
 from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepper import AlbertStepper, Reading, SteppedAlbert
+from adadepth.families.shared.albert.stepped import SteppedAlbert
+from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
 from adadepth.families.shared.losses import (
     LossTerm,
     combine_terms,
@@ -32,9 +33,17 @@ from adadepth.families.shared.losses import (
     label_count,
     step_losses,
 )
+from adadepth.families.shared.shown import shown
 from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
+
+
+class MultiExitAlbertModel(SteppedAlbert):
+    """The encoder, without classifiers: all steps."""
+
+    config: MultiExitAlbertConfig
+    config_class = MultiExitAlbertConfig
 
 
 class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTrainedModel):
@@ -47,7 +56,7 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
 
     def __init__(self, config: MultiExitAlbertConfig) -> None:
         super().__init__(config)
-        self.albert = SteppedAlbert(config, add_pooling_layer=True)
+        self.albert = MultiExitAlbertModel(config, alone=False)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifiers = nn.ModuleList(
             nn.Linear(config.hidden_size, label_count(config)) for _ in range(config.max_steps)
@@ -82,16 +91,18 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
             exit_rule: Lets sequences exit; None: the configuration's.
             run_all_steps: See `runs_all`.
             generator: For rules that draw.
-            **kwargs: `return_dict`, and the attention's own.
+            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
         """
         words = words_of(input_ids, inputs_embeds, attention_mask)
-        rule, run_all = rule_of(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
+        rule, shows = rule_of(self, exit_rule), bool(shown(self.config, kwargs))
+        run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
 
         embedded = self.albert.embeddings(words, token_type_ids, position_ids)
-        stepper = AlbertStepper(self.albert, self.read, embedded, attention_mask, kwargs)
+        stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, kwargs)
         steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
 
         output = stepwise_output(steps, rule, stepper.tokens)
+        output.hidden_states, output.attentions = stepper.hidden_states, stepper.attentions
         if labels is not None:
             losses, counted = step_losses(self.config, steps.logits, labels)
             output.loss, output.loss_parts = combine_terms({"task": self._task(losses, counted)}, num_targets)

@@ -78,6 +78,13 @@ class AdaptiveEmbedding(nn.Module):
             nn.Identity() if width == hidden_size else nn.Linear(width, hidden_size, bias=False) for width in widths
         )
 
+    def set_last(self, table: nn.Module) -> None:
+        """Replace the table of the last cluster, which may have another number of words."""
+        start, words = self.clusters[-1][0], table.num_embeddings
+        assert isinstance(words, int)
+        self.tables[-1] = table
+        self.clusters[-1] = (start, start + words)
+
     def forward(self, ids: Tensor) -> Tensor:
         """Word ids of any shape to vectors, (..., d), in the tables' precision."""
         if len(self.clusters) == 1:
@@ -136,6 +143,17 @@ class AdaptiveSoftmax(nn.Module):
             nn.Identity() if width == hidden_size else nn.Linear(hidden_size, width, bias) for width in widths
         )
         self.tail_entries = nn.Linear(hidden_size, len(self.tails), bias) if self.tails else None
+
+    def set_last(self, table: nn.Module) -> None:
+        """Replace the matrix of the last cluster, which may have another number of words."""
+        words = table.out_features
+        assert isinstance(words, int)
+        self.tables[-1] = table
+        if self.tails:
+            start = self.tails[-1][0]
+            self.tails[-1] = (start, start + words)
+        else:
+            self.head_words = words
 
     def forward(self, states: Tensor, targets: Tensor) -> Tensor:
         """Negative log-likelihoods; a tail is computed for its own targets only.

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from adadepth.families.par_xl.cache import ParXLCache
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.shared.albert.block import eager_attention
 from adadepth.families.shared.positions import sinusoidal_positions
@@ -40,19 +42,29 @@ class Positions(NamedTuple):
     Attributes:
         codes: Sinusoids of the distances L, L - 1, ..., 0: (L + 1, d). The first is one more than there are: see
             `align_distances`.
-        mask: 0 where query i sees key j, -inf elsewhere, (T, L).
+        mask: 0 where query i sees key j, -inf elsewhere, (T, L), or of each row of a batch with padding (B, 1, T, L).
         biases: u and v, each (h, d / h), where all blocks share them.
+        wants_weights: Whether attention returns its weights, which the fast implementations do not have.
     """
 
     codes: Tensor
     mask: Tensor
     biases: tuple[Tensor, Tensor] | None
+    wants_weights: bool = False
 
 
 def relative_positions(
-    length: int, remembered: int, context: Context, like: Tensor, biases: tuple[Tensor, Tensor] | None = None
+    length: int,
+    remembered: int,
+    context: Context,
+    like: Tensor,
+    biases: tuple[Tensor, Tensor] | None = None,
+    real: Tensor | None = None,
 ) -> Positions:
-    """The codes and the mask of a segment of T = `length` tokens behind M = `remembered` ones, in the states' type."""
+    """The codes and the mask of a segment of T = `length` tokens behind M = `remembered` ones, in the states' type.
+
+    `real`, (B, L), says which positions are no padding; what stands at the others is seen by nothing else.
+    """
     keys, farthest = remembered + length, context.clamp_length
     reach = keys if farthest is None else min(keys, farthest)
     distances = torch.arange(keys, -1, -1, device=like.device).clamp(max=reach)
@@ -62,7 +74,10 @@ def relative_positions(
     hidden = between < 0
     if context.same_length:
         hidden |= between >= max(context.memory_length, 1)
-    mask = torch.zeros(length, keys, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
+    if real is not None:
+        # Padding sees itself: without any key the softmax would be undefined.
+        hidden = hidden | (~real.bool()[:, None, None] & (between != 0))
+    mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill(hidden, -torch.inf)
     return Positions(codes, mask, biases)
 
 
@@ -82,10 +97,11 @@ class RelativeAttention(nn.Module):
 
     is_causal = False
 
-    def __init__(self, config: ParXLConfig) -> None:
+    def __init__(self, config: ParXLConfig, layer: int = 0) -> None:
         super().__init__()
         width, bias = config.hidden_size, config.projection_bias
         self.config = config
+        self.layer = layer  # in the cache
         self.head_size = width // config.num_attention_heads
         self.scaling = 1.0 / (self.head_size if config.attention_scale == "linear" else self.head_size**0.5)
         self.query = nn.Linear(width, width, bias)
@@ -96,29 +112,43 @@ class RelativeAttention(nn.Module):
             self.position_bias_u, self.position_bias_v = position_biases(config)
         self.norm = branch_norm(config)
 
-    def forward(self, state: Tensor, memory: Tensor | None, positions: Positions) -> Tensor:
-        """Attend: state (B, T, d), memory (B, M, d) or None, to (B, T, d)."""
+    def forward(
+        self, state: Tensor, memory: Tensor | None, positions: Positions, cache: Cache | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend: state (B, T, d), memory (B, M, d) or None, to (B, T, d), and the weights (B, h, T, L) if wanted."""
         known = state if memory is None else torch.cat([memory, state], dim=1)
         heads = (-1, self.head_size)
         query = self.query(state).unflatten(-1, heads)
         key, value = self.key_value(known).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer)
         bias_u, bias_v = positions.biases or (self.position_bias_u, self.position_bias_v)
+        distances = self._distances(positions.codes, cache)
         by_distance = torch.add(
-            positions.mask.to(query.dtype), self._distance_scores(query + bias_v, positions.codes), alpha=self.scaling
+            positions.mask.to(query.dtype), self._distance_scores(query + bias_v, distances), alpha=self.scaling
         )
+        implementation = "eager" if positions.wants_weights else self.config._attn_implementation
         attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention
+            implementation, eager_attention
         )
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
         content = (query + bias_u).transpose(1, 2)
-        context, _ = attend(self, content, key, value, by_distance, dropout=dropout, scaling=self.scaling)
+        context, weights = attend(self, content, key, value, by_distance, dropout=dropout, scaling=self.scaling)
         output = self.output(context.reshape(state.shape))
-        return output.relu() if self.config.attention_out_act == "relu" else output
+        output = output.relu() if self.config.attention_out_act == "relu" else output
+        return output, weights if positions.wants_weights else None
 
-    def _distance_scores(self, query: Tensor, codes: Tensor) -> Tensor:
-        """(q + v) . W_R r by key: queries (B, T, h, d / h) and codes (L + 1, d) to (B, h, T, L)."""
+    def _distances(self, codes: Tensor, cache: Cache | None) -> Tensor:
+        """W_R r of all distances, (L + 1, d)."""
+        if isinstance(cache, ParXLCache):
+            return cache.distances(self.layer, codes, self.position)
+        projected: Tensor = self.position(codes)
+        return projected
+
+    def _distance_scores(self, query: Tensor, distances: Tensor) -> Tensor:
+        """(q + v) . W_R r by key: queries (B, T, h, d / h) and projected distances (L + 1, d) to (B, h, T, L)."""
         rows, length, heads, _ = query.shape
-        distances = self.position(codes).unflatten(-1, (heads, -1)).permute(1, 2, 0)
+        distances = distances.unflatten(-1, (heads, -1)).permute(1, 2, 0)
         # Heads first: the distances are the same for all rows, and are not copied for each.
         scores = query.permute(2, 0, 1, 3).flatten(1, 2) @ distances
         return align_distances(scores.unflatten(1, (rows, length)).transpose(0, 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
@@ -17,6 +19,12 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     With an `architecture` the network is fixed; without one it is the supernet that searches for it.
     """
+
+    # What a stock `Trainer` need not collect of an evaluation.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "loss_parts", "token_losses", "memory", "past_key_values", "hidden_states", "attentions", "gate_probabilities",
+        "trace",
+    ]  # fmt: skip
 
     architecture: str | None
     pad_token_id: int | None = 0
@@ -38,6 +46,11 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
     def operations(self) -> tuple[str, ...]:
         """The operations that each block can run: all of them in the supernet, one in a fixed network."""
         return tuple(self.architecture or [OPERATIONS] * self.num_hidden_layers)
+
+    @property
+    def attending(self) -> list[int]:
+        """The numbers of the blocks that can attend, A of them."""
+        return [number for number, operations in enumerate(self.operations) if "s" in operations]
 
     @property
     def path(self) -> list[int]:

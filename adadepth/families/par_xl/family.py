@@ -10,6 +10,7 @@ FAMILY = Family(
     settings=ParXLSettings,
     config="adadepth.families.par_xl.configuration:ParXLConfig",
     heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},
+    auto={"AutoModel": "adadepth.families.par_xl.stack:ParXLModel"},
     public={"derive_par_xl": "adadepth.families.par_xl.derive:derive"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=("adadepth.families.par_xl.checks:check_budget",)),

@@ -73,8 +73,8 @@ def _block_call(config: ParXLConfig, operation: str, state: Tensor, memory: Tens
     biases = (model.position_bias_u, model.position_bias_v) if hasattr(model, "position_bias_u") else None
     context = Context(memory.shape[1], config.clamp_length, config.same_length)
     positions = relative_positions(state.shape[1], memory.shape[1], context, state, biases)
-    mix = {OPERATIONS.index(operation): None}
-    return torch.inference_mode()(lambda: model.blocks[0](state, mix, memory, positions))
+    operations = (OPERATIONS.index(operation),)
+    return torch.inference_mode()(lambda: model.blocks[0](state, operations, memory, positions, None))
 
 
 def model_latencies(

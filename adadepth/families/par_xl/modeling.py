@@ -1,17 +1,17 @@
 """The PAR Transformer-XL: the supernet that searches, and the fixed network.
 
-Shape legend: B rows, T new tokens, V words, N blocks.
+Shape legend: B rows, T new tokens, M positions before them, V words, N blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import Cache, GenerationConfig, GenerationMixin
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
@@ -21,35 +21,42 @@ from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.families.par_xl.architectures import OPERATIONS, most_probable_at_cost
 from adadepth.families.par_xl.attention import Context
 from adadepth.families.par_xl.blocks import Mix, run_alone
+from adadepth.families.par_xl.cache import ParXLCache, check_implementation
 from adadepth.families.par_xl.configuration import ParXLConfig
-from adadepth.families.par_xl.outputs import ParXLOutput, one_hot, trace_of
+from adadepth.families.par_xl.outputs import ParXLModelOutput, ParXLOutput, one_hot, trace_of
 from adadepth.families.par_xl.pricing import price_par_xl
-from adadepth.families.par_xl.stack import ParXLModel, StackOutput
-from adadepth.families.shared.losses import LossTerm, combine_terms
+from adadepth.families.par_xl.stack import ParXLModel, ParXLPreTrainedModel, remembered_positions
+from adadepth.families.shared.losses import IGNORED_LABEL, LossTerm, combine_terms
 from adadepth.halting.gates import gate_temperature, gate_weights, gumbel_noise
 from adadepth.halting.trace import DepthTrace, Work
 
 _MODES = ("soft", "argmax", "noisy")
-_EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
 
 
-class ParXLPreTrainedModel(PreTrainedModel):
-    """What supernet and fixed network have in common: loading, initialisation, the loss and its accounting."""
+class LossOptions(TypedDict, total=False):
+    """What transformers' trainers add to a batch; no arguments by name, as a `Trainer` waits for all labels it finds.
 
-    config: ParXLConfig
-    config_class = ParXLConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    _supports_sdpa = True
+    Attributes:
+        shift_labels: Labels that are shifted already, instead of `labels`: where a text is shared out over processes.
+        num_items_in_batch: `num_targets` as one number, for all parts of the loss.
+    """
+
+    shift_labels: Tensor | None
+    num_items_in_batch: Tensor | int | None
+
+
+class ParXLLanguageModel(ParXLPreTrainedModel):
+    """What supernet and fixed network have in common: the output layer, the loss and its accounting."""
+
     _tied_weights_keys = {r"head\.tables\.\d+\.weight": r"model\.embedding\.tables\.\d+\.weight"}
-    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
-    accepts_loss_kwargs = False
+    # A stock `Trainer` passes `num_items_in_batch`, the targets of an update.
+    accepts_loss_kwargs = True
     depth_unit: DepthUnit = "architecture"
     longest_sequence: int | None = None
 
     def __init__(self, config: ParXLConfig) -> None:
         super().__init__(config)
-        self.model = ParXLModel(config)
+        self.model = ParXLModel(config, alone=False)
         self.head = AdaptiveSoftmax(
             config.hidden_size,
             config.vocab_size,
@@ -59,25 +66,54 @@ class ParXLPreTrainedModel(PreTrainedModel):
             config.proj_dims,
         )
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        glorot = self.config.initializer == "glorot"
-        if glorot and isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-        if glorot and isinstance(module, nn.Embedding):
-            init.uniform_(module.weight, -_EMBEDDING_BOUND, _EMBEDDING_BOUND)
-        for name, parameter in module.named_parameters(recurse=False):
-            if name.startswith("position_bias"):
-                # The original's shape, (1, h, 1, d / h), counts as h inputs and d outputs.
-                fans = self.config.num_attention_heads + self.config.hidden_size
-                init.normal_(parameter, std=(2.0 / fans) ** 0.5 if glorot else self.config.initializer_range)
-        if isinstance(module, ParXLSupernet):
-            init.zeros_(module.gates)
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The matrix of all words; None where they are in clusters."""
+        return None if self.head.tails else self.head.tables[0]
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The embedding, which has a table for each cluster of words."""
-        return self.model.embedding
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        """Replace the matrix of all words.
+
+        Raises:
+            ConfigError: If words are in clusters.
+        """
+        if self.head.tails:
+            raise ConfigError(f"cutoffs={self.config.cutoffs}: words in clusters have no single matrix to replace")
+        self.head.set_last(value)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """Add words at the end of the last cluster, or remove them from there; without cutoffs that is any number.
+
+        Args:
+            new_num_tokens: V from now on; None: as many as there are.
+            pad_to_multiple_of: Round V up.
+            mean_resizing: New vectors are drawn around the mean of the cluster's; otherwise as at a start.
+
+        Raises:
+            ConfigError: If the last cluster would be empty.
+        """
+        if not isinstance(pad_to_multiple_of, int | None):
+            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)  # says that it is no integer
+        config, multiple = self.config, pad_to_multiple_of or 1
+        words = -(-(config.vocab_size if new_num_tokens is None else new_num_tokens) // multiple) * multiple
+        first = config.cutoffs[-1] if config.cutoffs else 0
+        if words <= first:
+            raise ConfigError(
+                f"new_num_tokens={words}: must be above {first}, where the last cluster of words begins; the others "
+                "cannot shrink"
+            )
+        if words != config.vocab_size:
+            embedding, output = self.model.embedding, self.head.tables[-1]
+            assert isinstance(output, nn.Linear)
+            # The output layer first: where words are tied, what resizes the table has already resized its vectors.
+            resized = self._get_resized_lm_head(output, words - first, mean_resizing=mean_resizing)
+            self.head.set_last(resized.requires_grad_(output.weight.requires_grad))
+            rows = words - embedding.clusters[-1][0]
+            embedding.set_last(self._get_resized_embeddings(embedding.tables[-1], rows, None, mean_resizing))
+            config.vocab_size = self.vocab_size = words
+            self.tie_weights()
+        return self.get_input_embeddings()
 
     @property
     def max_updates(self) -> int:
@@ -104,32 +140,80 @@ class ParXLPreTrainedModel(PreTrainedModel):
 
     def _predict(
         self,
-        stack: StackOutput,
+        stack: ParXLModelOutput,
         trace: DepthTrace,
         targets: Tensor | None,
-        output_hidden_states: bool | None,
+        labels: Tensor | None,
+        logits_to_keep: int | Tensor,
         num_targets: Mapping[str, Tensor] | None,
+        options: LossOptions,
     ) -> ParXLOutput:
-        """Log-probabilities of every word, or with targets the loss alone."""
-        outputs = ParXLOutput(memory=stack.memory, trace=trace)
-        if output_hidden_states or (output_hidden_states is None and self.config.output_hidden_states):
-            outputs.hidden_states = stack.hidden_states
-        if targets is None:
-            outputs.logits = self.head.log_probs(stack.state)
-            return outputs
-        states, wanted = stack.state.flatten(0, 1), targets.flatten()
+        """The loss of targets alone; of labels, with the log-probabilities of every word; or these alone."""
+        if unknown := options.keys() - LossOptions.__annotations__:
+            raise TypeError(f"{type(self).__name__} got unexpected arguments: {', '.join(sorted(unknown))}")
+        labels = _shifted(labels) if (shifted := options.get("shift_labels")) is None else shifted
+        if targets is not None and labels is not None:
+            raise DataError("labels and targets: pass one of them; targets are labels that are shifted already")
+        states = stack.last_hidden_state
+        assert states is not None
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        loss, parts, logits, losses = None, None, None, None
+        if targets is not None:
+            losses = self._target_losses(states, targets)
+        elif labels is not None:
+            log_probs = self.head.log_probs(states)
+            losses, logits = _label_losses(log_probs, labels), log_probs[:, kept]
+        else:
+            logits = self.head.log_probs(states[:, kept])
+        if losses is not None:
+            count = torch.full((), len(losses), device=losses.device)
+            terms = {"lm": LossTerm(losses.sum(), count), **self.penalties(count)}
+            if (items := options.get("num_items_in_batch")) is not None:
+                num_targets = dict.fromkeys(terms, torch.as_tensor(items, device=losses.device))
+            loss, parts = combine_terms(terms, num_targets)
+        return ParXLOutput(
+            loss=loss,
+            loss_parts=parts,
+            logits=logits,
+            token_losses=None if losses is None else losses.detach(),
+            memory=stack.memory,
+            past_key_values=stack.past_key_values,
+            hidden_states=stack.hidden_states,
+            attentions=stack.attentions,
+            trace=trace,
+        )
+
+    def _target_losses(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Of every target that there is, by the clusters that have any."""
+        states, wanted = states.flatten(0, 1), targets.flatten()
         counted = (wanted >= 0).nonzero().squeeze(1)
         if len(counted) < len(wanted):
             states, wanted = states[counted], wanted[counted]
-        losses = self.head(states, wanted)
-        count = torch.full((), len(counted), device=losses.device)
-        terms = {"lm": LossTerm(losses.sum(), count), **self.penalties(count)}
-        outputs.loss, outputs.loss_parts = combine_terms(terms, num_targets)
-        outputs.token_losses = losses.detach()
-        return outputs
+        losses: Tensor = self.head(states, wanted)
+        return losses
 
 
-class ParXLForCausalLM(ParXLPreTrainedModel, GenerationMixin):
+def _shifted(labels: Tensor | None) -> Tensor | None:
+    """What follows each position, (B, T): the label of the next one; nothing is known to follow the last."""
+    return None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
+
+
+def _label_losses(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Of every shifted label that there is: log-probabilities (B, T, V), labels (B, T)."""
+    losses = -log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return losses[labels >= 0]
+
+
+def _real_tokens(stack: ParXLModelOutput, attention_mask: Tensor | None) -> Tensor:
+    """Which new tokens are no padding, (B, T)."""
+    states = stack.last_hidden_state
+    assert states is not None
+    if attention_mask is None:
+        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    return attention_mask[:, -states.shape[1] :].bool()
+
+
+class ParXLForCausalLM(ParXLLanguageModel, GenerationMixin):
     """A fixed architecture.
 
     Raises:
@@ -145,41 +229,81 @@ class ParXLForCausalLM(ParXLPreTrainedModel, GenerationMixin):
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
         memory: Tensor | None = None,
         targets: Tensor | None = None,
         context: Context | None = None,
-        output_hidden_states: bool | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
+        **options: Unpack[LossOptions],
     ) -> ParXLOutput:
         """Predict the next token of every position.
 
+        A text in one piece has `labels`, and generation a cache, as in every causal language model of transformers.
+        A text in segments has `targets` and `memory`: the last token of a segment predicts the next segment's first,
+        which labels cannot say, and a memory of states follows the weights while they are trained.
+
         Args:
             input_ids: (B, T).
+            attention_mask: See `ParXLModel.forward`; distances count every position, so padding belongs at an end.
+            past_key_values: See there.
+            inputs_embeds: See there.
+            labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
+            use_cache: See there; not beside a memory.
+            output_attentions: See there.
+            output_hidden_states: See there.
+            logits_to_keep: Of how many last positions log-probabilities are returned, or of which; 0: of all.
             memory: The output's `memory` of the segment before, of any length; None at the start.
             targets: The token that FOLLOWS each input token, negative where there is none, (B, T).
             context: What attention sees, instead of what the configuration says.
-            output_hidden_states: Return the states between blocks.
             num_targets: See `combine_terms`.
+            options: See `LossOptions`.
 
         Raises:
-            DataError: If the memory is of other blocks, rows or width.
+            DataError: If inputs contradict or do not fit each other.
         """
-        stack = self.model(input_ids, memory, context=context)
-        path = self.config.path
-        trace = trace_of(one_hot(path, input_ids.device), run_alone(path), input_ids, memory)
-        return self._predict(stack, trace, targets, output_hidden_states, num_targets)
+        remembered = remembered_positions(memory, past_key_values)
+        stack = self.model(
+            input_ids,
+            attention_mask,
+            past_key_values,
+            inputs_embeds,
+            use_cache,
+            output_attentions,
+            output_hidden_states,
+            memory=memory,
+            context=context,
+            return_dict=True,
+        )
+        path, real = self.config.path, _real_tokens(stack, attention_mask)
+        trace = trace_of(one_hot(path, real.device), run_alone(path), real, remembered)
+        return self._predict(stack, trace, targets, labels, logits_to_keep, num_targets, options)
 
-    def prepare_inputs_for_generation(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """The whole text so far, at every step: attention then sees all of it, and beams need no memory."""
-        if attention_mask is not None and not attention_mask.all():
-            raise DataError("attention_mask: prompts of one batch must be of one length; this model knows no padding")
-        return {"input_ids": input_ids}
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
+    ) -> None:
+        """Give `generate` a `ParXLCache`, unless it is told not to use a cache or which one.
+
+        Raises:
+            ConfigError: If a cache of another kind is asked for.
+        """
+        if generation_config.use_cache is False or model_kwargs.get("past_key_values") is not None:
+            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
+            return
+        check_implementation(generation_config.cache_implementation)
+        cache = model_kwargs["past_key_values"] = ParXLCache(self.config)
+        if generation_config.is_assistant:
+            cache.activate_past_recording()
 
 
-class ParXLSupernet(ParXLPreTrainedModel):
+class ParXLSupernet(ParXLLanguageModel):
     """All operations in every block, and the gates that choose between them.
 
     `set_step` draws what training uses: noise and path are functions of `gate_seed` and the update alone, so that all
@@ -204,6 +328,12 @@ class ParXLSupernet(ParXLPreTrainedModel):
         self._noise: Tensor | None = None
         self._path: list[int] = []
         self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self:
+            init.zeros_(self.gates)
 
     def set_step(self, step: int, total: int) -> None:
         """Set the temperature of update `step` of `total`, and draw its noise and its path."""
@@ -270,35 +400,58 @@ class ParXLSupernet(ParXLPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
         memory: Tensor | None = None,
         targets: Tensor | None = None,
         gates: str | Sequence[int] | None = None,
         context: Context | None = None,
-        output_hidden_states: bool | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
+        **options: Unpack[LossOptions],
     ) -> ParXLOutput:
-        """Predict the next token of every position.
+        """Predict the next token of every position; what is not described here is as in `ParXLForCausalLM.forward`.
 
         Args:
             input_ids: (B, T).
-            memory: As in `ParXLForCausalLM.forward`, of all blocks.
+            attention_mask: See there.
+            inputs_embeds: See there.
+            labels: See there.
+            output_attentions: See there.
+            output_hidden_states: See there.
+            logits_to_keep: See there.
+            memory: See there; of all blocks.
             targets: See there.
             gates: `soft`: mix by softmax(a); `noisy`: with the noise and temperature of the update; `argmax`, or a path
                 of N operation numbers: run that one alone. None: `soft` in evaluation; in training `noisy`, or the
                 update's path, as `gate_path` says.
             context: See there.
-            output_hidden_states: See there.
             num_targets: See there.
+            options: See there.
 
         Raises:
             ConfigError: If the gates are none of these.
-            DataError: If the memory is of other blocks, rows or width.
+            DataError: If inputs contradict or do not fit each other.
         """
         mixes, weights = self._mix(gates)
-        stack = self.model(input_ids, memory, mixes, context)
-        trace = trace_of(weights.detach(), mixes, input_ids, memory)
-        outputs = self._predict(stack, trace, targets, output_hidden_states, num_targets)
+        stack = self.model(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            memory=memory,
+            mixes=mixes,
+            context=context,
+            return_dict=True,
+        )
+        real = _real_tokens(stack, attention_mask)
+        trace = trace_of(weights.detach(), mixes, real, remembered_positions(memory, None))
+        outputs = self._predict(stack, trace, targets, labels, logits_to_keep, num_targets, options)
         outputs.gate_probabilities = self.gate_probabilities()
         return outputs
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache
 from transformers.utils import ModelOutput
 
 from adadepth.families.par_xl.architectures import OPERATIONS
@@ -18,16 +19,38 @@ from adadepth.halting.trace import DepthTrace, Execution, Operations
 
 
 @dataclass
+class ParXLModelOutput(ModelOutput):
+    """What the blocks make of a segment.
+
+    Attributes:
+        last_hidden_state: What the output layer reads, (B, T, d).
+        memory: For the next segment of the same rows, (A, B, M', d) with M' up to the context's, detached; None where a
+            cache holds the text so far.
+        past_key_values: The cache that was given or asked for, with this segment.
+        hidden_states: The embeddings and the state after every block, N + 1 tensors (B, T, d), on request.
+        attentions: The weights of every block that attended, (B, h, T, M + T) each, on request.
+    """
+
+    last_hidden_state: Tensor | None = None
+    memory: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
 class ParXLOutput(ModelOutput):
     """Predictions of one segment.
 
     Attributes:
-        loss: Sum of `loss_parts`, when targets are given.
+        loss: Sum of `loss_parts`, when labels or targets are given.
         loss_parts: `lm`, and `latency` where it has a weight: normalised and weighted.
-        logits: Log-probabilities of the next token, float32, (B, T, V); only without targets.
+        logits: Log-probabilities of the next token, float32, (B, T, V); not with targets.
         token_losses: Of every target in row-major order, nats, float32, detached.
-        memory: For the next segment of the same rows, (A, B, M', d) with M' up to the context's, detached.
-        hidden_states: The embeddings and the state after every block, N + 1 tensors (B, T, d), on request.
+        memory: See `ParXLModelOutput`, as for the three that follow.
+        past_key_values: See there.
+        hidden_states: See there.
+        attentions: See there.
         gate_probabilities: Of a supernet softmax(a), without noise, float32, (N, 3), differentiable.
         trace: Which operations ran, with which weights.
     """
@@ -37,7 +60,9 @@ class ParXLOutput(ModelOutput):
     logits: Tensor | None = None
     token_losses: Tensor | None = None
     memory: Tensor | None = None
+    past_key_values: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
     gate_probabilities: Tensor | None = None
     trace: DepthTrace | None = None
 
@@ -47,20 +72,19 @@ def one_hot(path: Sequence[int], device: torch.device) -> Tensor:
     return nn.functional.one_hot(torch.tensor(path, device=device), len(OPERATIONS)).float()
 
 
-def trace_of(weights: Tensor, mixes: Sequence[Mix], input_ids: Tensor, memory: Tensor | None) -> DepthTrace:
-    """What ran: weights (N, 3) and mixes of the blocks."""
-    (rows, length), device = input_ids.shape, input_ids.device
+def trace_of(weights: Tensor, mixes: Sequence[Mix], real: Tensor, remembered: int) -> DepthTrace:
+    """What ran: weights (N, 3) and mixes of the blocks, which of the tokens are no padding (B, T), and M."""
     executed = [[operation in mix for operation in range(len(OPERATIONS))] for mix in mixes]
     return DepthTrace(
         unit="architecture",
         updates=(1.0 - weights[:, IDENTITY]).sum(dim=0, keepdim=True),
-        valid=torch.ones(1, dtype=torch.bool, device=device),
+        valid=torch.ones(1, dtype=torch.bool, device=real.device),
         max_depth=len(mixes),
         execution=Execution(
             sum(any(operation != IDENTITY for operation in mix) for mix in mixes),
-            tokens=torch.full((rows,), length, device=device),
-            width=length,
-            memory_length=0 if memory is None else memory.shape[2],
+            tokens=real.sum(dim=1),
+            width=real.shape[1],
+            memory_length=remembered,
         ),
-        operations=Operations(weights, executed=torch.tensor(executed, device=device)),
+        operations=Operations(weights, executed=torch.tensor(executed, device=real.device)),
     )

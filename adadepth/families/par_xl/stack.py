@@ -6,71 +6,190 @@ Shape legend: B rows, T new tokens, M remembered positions, d width, N blocks, A
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+from transformers import initialization as init
+from transformers.utils.generic import can_return_tuple
 
-from adadepth.errors import DataError
+from adadepth.errors import ConfigError, DataError
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveEmbedding
-from adadepth.families.par_xl.attention import Context, position_biases, relative_positions
+from adadepth.families.par_xl.attention import Context, Positions, position_biases, relative_positions
 from adadepth.families.par_xl.blocks import Mix, ParXLBlock, run_alone
+from adadepth.families.par_xl.cache import ParXLCache, check_cache, kept_positions
 from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.par_xl.outputs import ParXLModelOutput
+
+_EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
 
 
-class StackOutput(NamedTuple):
-    """What the blocks make of a segment: see the fields of `ParXLOutput`."""
+class ParXLPreTrainedModel(PreTrainedModel):
+    """What all models of the family have in common: loading, initialisation, and the words that they read."""
 
-    state: Tensor
-    memory: Tensor
-    hidden_states: tuple[Tensor, ...]
+    config: ParXLConfig
+    config_class = ParXLConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["ParXLBlock"]
+    _skip_keys_device_placement = ["past_key_values"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        glorot = self.config.initializer == "glorot"
+        if glorot and isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+        if glorot and isinstance(module, nn.Embedding):
+            init.uniform_(module.weight, -_EMBEDDING_BOUND, _EMBEDDING_BOUND)
+        for name, parameter in module.named_parameters(recurse=False):
+            if name.startswith("position_bias"):
+                # The original's shape, (1, h, 1, d / h), counts as h inputs and d outputs.
+                fans = self.config.num_attention_heads + self.config.hidden_size
+                init.normal_(parameter, std=(2.0 / fans) ** 0.5 if glorot else self.config.initializer_range)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of all words; where words are tied and in clusters, the module with a table for each."""
+        words = self._words
+        return words if len(words.clusters) > 1 else words.tables[0]
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the table of all words.
+
+        Raises:
+            ConfigError: If words are tied and in clusters.
+        """
+        if len(self._words.clusters) > 1:
+            raise ConfigError(f"cutoffs={self.config.cutoffs}: with tied words there is no single table to replace")
+        self._words.set_last(value)
+
+    @property
+    def _words(self) -> AdaptiveEmbedding:
+        found = self.base_model.embedding
+        assert isinstance(found, AdaptiveEmbedding)
+        return found
 
 
-class ParXLModel(nn.Module):
-    """Embedding and blocks; each block has modules for the operations that it can run, and for no others."""
+class ParXLModel(ParXLPreTrainedModel):
+    """Embedding and blocks; each block has modules for the operations that it can run, and for no others.
 
-    def __init__(self, config: ParXLConfig) -> None:
-        super().__init__()
-        self.config = config
+    Args:
+        config: Widths and switches.
+        alone: Whether it is no part of a model that initialises its weights together with those of a head.
+    """
+
+    def __init__(self, config: ParXLConfig, *, alone: bool = True) -> None:
+        super().__init__(config)
         cutoffs = config.cutoffs if config.tie_word_embeddings else ()
         widths = config.proj_dims if config.tie_word_embeddings else None
         self.embedding = AdaptiveEmbedding(config.vocab_size, config.hidden_size, cutoffs, config.proj_factor, widths)
-        self.blocks = nn.ModuleList(ParXLBlock(config, operations) for operations in config.operations)
-        self.attending = [number for number, operations in enumerate(config.operations) if "s" in operations]
+        self.attending = config.attending
+        self.blocks = nn.ModuleList(
+            ParXLBlock(config, operations, layer=sum(before < number for before in self.attending))
+            for number, operations in enumerate(config.operations)
+        )
         if config.share_position_bias and self.attending:
             self.position_bias_u, self.position_bias_v = position_biases(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         last = config.output_dropout_prob
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob if last is None else last)
+        self._is_alone = alone
+        self.post_init()
 
+    def init_weights(self) -> None:
+        """Draw the initial weights, unless the whole model does."""
+        if self._is_alone:
+            super().init_weights()
+
+    @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
         memory: Tensor | None = None,
         mixes: Sequence[Mix] | None = None,
         context: Context | None = None,
-    ) -> StackOutput:
+    ) -> ParXLModelOutput:
         """Run the blocks.
 
         Args:
             input_ids: (B, T).
-            memory: (A, B, M, d) with any M, or None.
+            attention_mask: 0 at padding, 1 elsewhere, of all positions so far and the new ones, (B, M + T).
+            past_key_values: The text so far, as keys and values; the new tokens are added to it.
+            inputs_embeds: Vectors of the embedding instead of `input_ids`, (B, T, d).
+            use_cache: Make a `ParXLCache` where none is given.
+            output_attentions: Return the weights of attention, which are then computed without a fused kernel.
+            output_hidden_states: Return the states between blocks.
+            memory: The text so far, as the states that blocks read, (A, B, M, d) with any M, or None.
             mixes: What runs in each block; None in a fixed network.
             context: What attention sees; None: as configured.
+
+        Raises:
+            ConfigError: If a network without an architecture is not told what runs.
+            DataError: If inputs do not fit each other, the memory or the mask.
         """
         config = self.config
-        context = context or Context(config.memory_length, config.clamp_length, config.same_length)
-        mixes = run_alone(config.path) if mixes is None else mixes
-        state = self.dropout(self.embedding(input_ids) * config.hidden_size**0.5)
+        if (input_ids is None) == (inputs_embeds is None):
+            raise DataError("input_ids and inputs_embeds: exactly one of them is needed")
+        words = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        state = self.dropout(words * config.hidden_size**0.5)
         past = self._past_of_blocks(memory, state)
+        if use_cache and past_key_values is None:
+            past_key_values = ParXLCache(config)
+        positions = self._positions(state, memory, past_key_values, attention_mask, context, output_attentions)
+        states, weights = [state], []
+        for block, mix, block_memory in zip(self.blocks, mixes or self._mixes(), past, strict=True):
+            state, attended = block(
+                states[-1], tuple(mix), block_memory, positions, *mix.values(), past_key_values=past_key_values
+            )
+            states.append(state)
+            weights += [] if attended is None else [attended]
+        wants_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        length = config.memory_length if context is None else context.memory_length
+        read = [states[number] for number in self.attending]
+        return ParXLModelOutput(
+            last_hidden_state=self.output_dropout(state),
+            memory=_remember(read, memory, state, length) if past_key_values is None else None,
+            past_key_values=past_key_values,
+            hidden_states=tuple(states) if wants_states else None,
+            attentions=tuple(weights) if positions.wants_weights else None,
+        )
+
+    def _mixes(self) -> list[Mix]:
+        if self.config.architecture is None:
+            raise ConfigError("architecture=None: ParXLModel runs a fixed network; ParXLSupernet has gates")
+        return run_alone(self.config.path)
+
+    def _positions(
+        self,
+        state: Tensor,
+        memory: Tensor | None,
+        cache: Cache | None,
+        attention_mask: Tensor | None,
+        context: Context | None,
+        wants_weights: bool | None,
+    ) -> Positions:
+        """What all blocks share, for new states (B, T, d) behind a memory or what a cache keeps."""
+        config = self.config
+        context = context or Context(config.memory_length, config.clamp_length, config.same_length)
         shared = (self.position_bias_u, self.position_bias_v) if hasattr(self, "position_bias_u") else None
-        remembered = 0 if memory is None else memory.shape[2]
-        positions = relative_positions(input_ids.shape[1], remembered, context, state, shared)
-        states = [state]
-        for block, mix, block_memory in zip(self.blocks, mixes, past, strict=True):
-            states.append(block(states[-1], mix, block_memory, positions))
-        kept = _remember([states[number] for number in self.attending], memory, state, context.memory_length)
-        return StackOutput(self.output_dropout(states[-1]), kept, tuple(states))
+        remembered = remembered_positions(memory, cache)
+        length = state.shape[1]
+        if attention_mask is not None and self.attending:
+            # A cache may have dropped what the mask still knows.
+            attention_mask = _last_positions(
+                attention_mask, remembered + length, length + (remembered if cache is None else cache.get_seq_length())
+            )
+        wants_weights = config.output_attentions if wants_weights is None else wants_weights
+        positions = relative_positions(length, remembered, context, state, shared, attention_mask)
+        return positions._replace(wants_weights=wants_weights)
 
     def _past_of_blocks(self, memory: Tensor | None, state: Tensor) -> list[Tensor | None]:
         """The memory of every block, without gradient; None where there is none."""
@@ -87,6 +206,30 @@ class ParXLModel(nn.Module):
         for number, remembered in zip(self.attending, memory.detach().to(state.dtype), strict=True):
             past[number] = remembered
         return past
+
+
+def remembered_positions(memory: Tensor | None, cache: Cache | None) -> int:
+    """M, the positions before a segment that attention can see.
+
+    Raises:
+        DataError: If both a memory and a cache are given, or a cache of fixed size.
+    """
+    if cache is None:
+        return 0 if memory is None else memory.shape[2]
+    if memory is not None:
+        raise DataError("memory and past_key_values: both hold the text so far; pass one of them, without use_cache")
+    check_cache(cache)
+    return kept_positions(cache)
+
+
+def _last_positions(attention_mask: Tensor, keys: int, whole: int) -> Tensor:
+    """The mask of the positions that attention can see, (B, L), of one of the whole text."""
+    if attention_mask.dim() != 2 or attention_mask.shape[1] != whole:
+        raise DataError(
+            f"attention_mask of shape {tuple(attention_mask.shape)}: needed is (rows, {whole}), of the text so far and "
+            "the new tokens"
+        )
+    return attention_mask[:, -keys:]
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ FAMILY = Family(
     settings=PonderAlbertSettings,
     config="adadepth.families.ponder_albert.configuration:PonderAlbertConfig",
     heads={"classification": "adadepth.families.ponder_albert.modeling:PonderAlbertForSequenceClassification"},
+    auto={"AutoModel": "adadepth.families.ponder_albert.modeling:PonderAlbertModel"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     public={
         "PonderAlbertClassifier": "adadepth.families.ponder_albert.modeling:PonderAlbertClassifier",

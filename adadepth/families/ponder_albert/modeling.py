@@ -29,14 +29,28 @@ from adadepth.families.shared.albert.block import HaltingProjection, words_of
 from adadepth.families.shared.albert.configuration import derive_config
 from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepper import AlbertStepper, Reading, SteppedAlbert
+from adadepth.families.shared.albert.stepped import SteppedAlbert
+from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
 from adadepth.families.shared.losses import label_count
 from adadepth.families.shared.ponder_objective import PonderTraining
+from adadepth.families.shared.shown import shown
 from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 
 Text = str | tuple[str, str]
+
+
+class PonderAlbertModel(SteppedAlbert):
+    """The encoder, without heads: all steps, and the pooled first token where heads read that."""
+
+    config: PonderAlbertConfig
+    config_class = PonderAlbertConfig
+
+    @staticmethod
+    def has_pooler(config: Any) -> bool:
+        """Whether checkpoints of this configuration have a pooler."""
+        return config.readout == "pooler"
 
 
 class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrainedModel):
@@ -59,7 +73,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
     ) -> None:
         own = derive_config(PonderAlbertConfig, config, overrides)
         super().__init__(own)
-        self.albert = SteppedAlbert(own, add_pooling_layer=own.readout == "pooler")
+        self.albert = PonderAlbertModel(own, alone=False)
         self.dropout = nn.Dropout(own.classifier_dropout_prob)
         self.classifier = _classifier(own)
         self.ponder = _halting_head(own)
@@ -94,19 +108,21 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
             exit_rule: Lets sequences exit; None: the configuration's.
             run_all_steps: See `runs_all`.
             generator: For rules that draw.
-            **kwargs: `return_dict`, and the attention's own.
+            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
         """
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = encode_texts(self._tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
         words = words_of(input_ids, inputs_embeds, attention_mask)
-        rule, run_all = rule_of(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
+        rule, shows = rule_of(self, exit_rule), bool(shown(self.config, kwargs))
+        run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
 
         embedded = self.albert.embeddings(words, token_type_ids, position_ids)
-        stepper = AlbertStepper(self.albert, self.read, embedded, attention_mask, kwargs)
+        stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, kwargs)
         steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
 
         output = stepwise_output(steps, rule, stepper.tokens)
+        output.hidden_states, output.attentions = stepper.hidden_states, stepper.attentions
         if run_all:  # the halting distribution and the loss need every step
             self.weigh(output, labels, num_targets)
         return output

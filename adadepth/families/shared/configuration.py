@@ -18,6 +18,11 @@ from transformers import PreTrainedConfig
 from adadepth.declaration import MISSING, Declared, choices, declared, field_with, in_words
 from adadepth.errors import ConfigError, nearest
 
+# Fields of `StepwiseOutput` that stock trainers cannot gather, or that nobody asked for: they keep the logits.
+BESIDE_LOGITS = [
+    "trace", "loss_parts", "step_logits", "halting_logits", "halting_probabilities", "exit_steps", "posterior", "prior",
+]  # fmt: skip
+
 
 class FamilyConfig(PreTrainedConfig):
     """A configuration whose fields are the settings of its family, and what only a model has besides.

@@ -50,17 +50,22 @@ def rule_of(model: StepsAndExits, given: str | ExitRule | None) -> ExitRule:
     return rule
 
 
-def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool) -> bool:
+def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool, shows: bool = False) -> bool:
     """Whether rows go on after their exit, which changes neither exit steps nor predictions.
 
-    The loss needs every step, so where a call does not say: in training and with labels.
+    The loss needs every step, and so do states and attentions of the whole batch after every step; so where a call does
+    not say: in training, with labels, where states or attentions are asked for, and in an exported program, whose
+    shapes are fixed before anybody exits.
 
     Raises:
-        ValueError: If a call gives labels and forbids it.
+        ValueError: If a call gives labels, or asks for states or attentions, and forbids it.
     """
-    if labels is not None and run_all_steps is False:
-        raise ValueError("run_all_steps=False with labels: the loss needs every step")
-    return (training or labels is not None) if run_all_steps is None else run_all_steps
+    if run_all_steps is False and (labels is not None or shows):
+        reason = "labels: the loss needs" if labels is not None else "hidden states or attentions: they need"
+        raise ValueError(f"run_all_steps=False with {reason} every step")
+    if run_all_steps is not None:
+        return run_all_steps
+    return training or labels is not None or shows or torch.compiler.is_exporting()
 
 
 class Stepper(Protocol):
@@ -167,8 +172,14 @@ def _run_all(stepper: Stepper, rule: ExitRule, max_steps: int, generator: torch.
     with torch.no_grad():
         exit_steps = apply_rule(rule, logits, halting_logits, generator)
     constant = torch.ones(max_steps, dtype=torch.int64)
-    computed = None if stepper.computed is None else ComputedSteps.of([stepper.computed] * max_steps)
+    computed = None if stepper.computed is None else _every_step(*stepper.computed, constant)
     return Steps(logits, halting_logits, exit_steps, stepper.rows * constant, stepper.width * constant, computed)
+
+
+def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
+    """The same counts for each of N steps; no number is read, which would fix it in an exported program."""
+    every = pairs.expand(len(constant)) if isinstance(pairs, Tensor) else pairs * constant
+    return ComputedSteps(queries * constant, keys * constant, every)
 
 
 def _write_back(results: list[_Result], exit_steps: Tensor, max_steps: int) -> Steps:
@@ -209,7 +220,9 @@ class StepwiseOutput(ModelOutput):
         posterior: The halting distribution p of every example; only when all steps ran.
         prior: The distribution that the loss draws p towards; with `posterior`.
         trace: The depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
-        hidden_states: Always None, as is `attentions`: rows have different depths.
+        hidden_states: The states before the first and after every step, N + 1 tensors (B, T, H), on request, for which
+            no example leaves the batch: those beyond an example's own exit are what it would have become.
+        attentions: Attention weights of every step, N tensors (B, heads, T, T), likewise (eager attention).
     """
 
     loss: Tensor | None = None
@@ -222,7 +235,7 @@ class StepwiseOutput(ModelOutput):
     posterior: HaltingDistribution | None = None
     prior: HaltingDistribution | None = None
     trace: DepthTrace | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor | None, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
 

@@ -18,12 +18,13 @@ from transformers import (
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoConfig,
     PreTrainedConfig,
-    PreTrainedModel,
 )
 from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.contract import DepthUnit
+from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence
 from adadepth.families.shared.losses import (
     LossTerm,
@@ -33,21 +34,25 @@ from adadepth.families.shared.losses import (
     sequence_loss,
     sum_cross_entropy,
 )
+from adadepth.families.shared.shown import shown
+from adadepth.families.shared.stock_config import WithStockConfig
 from adadepth.families.stock_classifier.classes import take_classes
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
 @dataclass
 class StockOutput(ModelOutput):
-    """The loss and its parts, logits (B, C) or (B, T, C), and the depth trace."""
+    """The loss and its parts, logits (B, C) or (B, T, C), states and attentions on request, and the depth trace."""
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
     trace: DepthTrace | None = None
 
 
-class StockClassifier(PreTrainedModel):
+class StockClassifier(WithStockConfig):
     """What is added to a classifier of transformers; every unit gets all of its N blocks.
 
     Attributes:
@@ -87,11 +92,13 @@ class StockClassifier(PreTrainedModel):
         return any(name.endswith(kind) for name in config.architectures or ())
 
     @classmethod
-    def from_pretrained(cls, place: Any, *args: Any, config: PreTrainedConfig | None = None, **kwargs: Any) -> Any:
-        """A model with the head that it was trained with, in float32.
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, config: PreTrainedConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """A model with the head that it was trained with, in float32 unless another `dtype` is given.
 
         Args:
-            place: A folder or hub id.
+            pretrained_model_name_or_path: A folder or hub id.
             *args: As in transformers.
             config: Instead of the checkpoint's own.
             **kwargs: As in transformers.
@@ -99,7 +106,12 @@ class StockClassifier(PreTrainedModel):
         Raises:
             CheckpointError: If there is no such head, or weights are missing.
         """
-        config = AutoConfig.from_pretrained(place) if config is None else config
+        place = pretrained_model_name_or_path
+        if place is None:
+            return super().from_pretrained(None, *args, config=config, **kwargs)
+        if config is None:
+            config, kwargs = AutoConfig.from_pretrained(place, return_unused_kwargs=True, **kwargs)
+        precision = {} if "torch_dtype" in kwargs else {"dtype": torch.float32}
         model_class = cls.for_type(config)
         if config.architectures and not cls.has_head(config):
             raise CheckpointError(
@@ -107,7 +119,7 @@ class StockClassifier(PreTrainedModel):
                 f"model.pretrained={place} trains one"
             )
         loaded: Any = super(StockClassifier, model_class).from_pretrained(
-            place, *args, config=config, **{"dtype": torch.float32, **kwargs, "output_loading_info": True}
+            place, *args, config=config, **{**precision, **kwargs, "output_loading_info": True}
         )
         model, report = loaded
         if absent := sorted(report["missing_keys"]):
@@ -140,22 +152,41 @@ class StockClassifier(PreTrainedModel):
         except ConfigError as error:
             raise ConfigError(f"checkpoint={self.name_or_path}: {error}") from error
 
+    @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
-        **inputs: Any,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **options: Any,
     ) -> StockOutput:
         """Classify: ids and mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        words = words_of(input_ids, inputs_embeds, attention_mask)
+        mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
-        given = {"input_ids": input_ids, "attention_mask": mask, **inputs}
-        logits = super().forward(**accepted_inputs(encoder, given)).logits
-        result = StockOutput(logits=logits, trace=self._trace(mask))
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            **options,
+        }
+        seen = {f"output_{name}": choice for name, choice in shown(self.config, options).items()}
+        outputs = super().forward(**{**accepted_inputs(encoder, given), **seen})
+        result = StockOutput(
+            logits=outputs.logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            trace=self._trace(mask),
+        )
         if labels is not None:
-            result.loss, result.loss_parts = combine_terms({"task": self.task_loss(logits, labels)}, num_targets)
+            terms = {"task": self.task_loss(outputs.logits, labels)}
+            result.loss, result.loss_parts = combine_terms(terms, num_targets)
         return result
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:

@@ -21,7 +21,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import ModelOutput
 
 from adadepth.budget.fit import DepthKnob
-from adadepth.families.shared.albert.stepper import SteppedAlbert
+from adadepth.families.shared.albert.stepped import SteppedAlbert
 from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, label_count
 from adadepth.families.shared.steps import rule_of, run_steps, runs_all, unit_fields
 from adadepth.halting.exit_rules import ExitRule
@@ -73,7 +73,7 @@ class RouterForTokenClassification(DepthKnob, PreTrainedModel):
 
     def __init__(self, config: RouterConfig) -> None:
         super().__init__(config)
-        self.albert = SteppedAlbert(config, add_pooling_layer=False)
+        self.albert = SteppedAlbert(config, add_pooling_layer=False, alone=False)
         self.router = Router(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, label_count(config))
@@ -202,7 +202,7 @@ class RouterStepper:
         probability = model.router(state).squeeze(-1).sigmoid()
         ran = runs & (probability > model.config.threshold)
         gate = ran + runs * (probability - probability.detach())
-        updated = model.albert.encoder.albert_layer(state, self._mask).state
+        updated = model.albert.encoder.albert_layer(state, self._mask)[0]
         self._state = state + gate.unsqueeze(-1) * (updated - state)
         self._probabilities.append(probability)
         self._ran.append(ran)

@@ -129,7 +129,7 @@ def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
         state, said, halting = encoder.embedding_hidden_mapping_in(model.albert.embeddings(ids, segments)), [], []
         accumulated = torch.zeros(valid.shape)
         for step in range(1, STEPS + 1):
-            output = encoder.albert_layer(state, mask).state
+            output = encoder.albert_layer(state, mask)[0]
             probability = encoder.albert_layer.act(output)
             state = torch.where((exits >= step).unsqueeze(-1), output, state)
             said.append(model.classifier(state))

@@ -41,7 +41,7 @@ def test_glorot_weights_are_as_wide_as_their_shapes_say():
         assert bound * 0.97 < linear.weight.abs().max() <= bound, name
         assert linear.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1), name
         assert not linear.bias.any(), name
-    words = model.get_input_embeddings().tables[0].weight
+    words = model.get_input_embeddings().weight
     assert 0.0499 < words.abs().max() <= 0.05
     attention = model.model.blocks[0].attention
     biases = torch.stack([attention.position_bias_u, attention.position_bias_v])
@@ -64,10 +64,10 @@ def test_dropout_before_the_output_layer(hidden, output, dropped):
     """A share of the last state's entries is zero, and the others are larger for it."""
     model = small_network(hidden_dropout_prob=hidden, output_dropout_prob=output).train()
     torch.manual_seed(0)
-    stack = model.model(words(rows=20, length=20))
-    kept = stack.state != 0
+    stack = model.model(words(rows=20, length=20), output_hidden_states=True)
+    kept = stack.last_hidden_state != 0
     assert 1 - kept.float().mean().item() == pytest.approx(dropped, abs=0.02)
-    torch.testing.assert_close(stack.state[kept], stack.hidden_states[-1][kept] / (1 - dropped))
+    torch.testing.assert_close(stack.last_hidden_state[kept], stack.hidden_states[-1][kept] / (1 - dropped))
 
 
 def test_evaluation_has_no_noise():
@@ -170,7 +170,7 @@ def test_the_fixed_networks_trace():
 def slopes_of(model, ids, weights, mixes_of):
     """The likelihood's derivative by weights that are no longer tied to any gate."""
     weights = weights.detach().clone().requires_grad_()
-    state = model.model(ids, None, mixes_of(weights)).state
+    state = model.model(ids, mixes=mixes_of(weights)).last_hidden_state
     loss = model.head(state.flatten(0, 1), ids.flatten()).mean()
     return torch.autograd.grad(loss, weights)[0]
 

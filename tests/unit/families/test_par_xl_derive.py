@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 import adadepth
 from adadepth import ParXLConfig, ParXLForCausalLM, ParXLSupernet, derive_par_xl
-from adadepth.errors import ConfigError, DataError
+from adadepth.errors import ConfigError
 from tests.unit.families.par_xl_support import ORIGINAL, small_network, small_supernet, words
 
 CHANGES = [
@@ -146,22 +146,3 @@ def test_registered(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     small_network("sf").config.save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path).convert_tokens_to_ids(["b", "a"]) == [1, 0]
-
-
-def test_greedy_generation_equals_a_loop_of_full_passes():
-    model, prompt = small_network("sfsf", eos_token_id=None, initializer_range=1.0), words(length=4)
-    text = prompt
-    for _ in range(6):
-        with torch.no_grad():
-            text = torch.cat([text, model(text).logits[:, -1].argmax(-1, keepdim=True)], dim=1)
-    assert len(set(text[0, 4:].tolist())) > 1
-    assert torch.equal(model.generate(prompt, max_new_tokens=6, do_sample=False), text)
-    assert model.generate(prompt, max_new_tokens=6, num_beams=3, do_sample=False).shape == (2, 10)
-
-
-def test_prompts_of_several_lengths_are_refused():
-    model, prompt = small_network("sf"), words(length=4)
-    mask = torch.ones_like(prompt)
-    mask[0, 0] = 0
-    with pytest.raises(DataError, match="attention_mask: prompts of one batch must be of one length"):
-        model.generate(prompt, attention_mask=mask, max_new_tokens=2)

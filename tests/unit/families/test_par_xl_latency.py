@@ -63,7 +63,7 @@ def test_what_a_block_is_timed_on(monkeypatch):
     ran = []
 
     def time_once(calls, repeats, warmup, device):
-        ran.extend(call().shape for call in calls.values())
+        ran.extend(call()[0].shape for call in calls.values())
         return {name: {"median": float(place)} for place, name in enumerate(calls, 1)}
 
     monkeypatch.setattr(latency, "time_interleaved", time_once)
@@ -97,7 +97,7 @@ def test_networks_read_a_segment_behind_a_full_memory(monkeypatch):
             assert output.loss.isfinite()
             assert output.trace.execution.memory_length == 40
         else:
-            assert output.state.shape == (2, 4, 8)
+            assert output.last_hidden_state.shape == (2, 4, 8)
 
 
 def test_networks_are_timed_by_name():

@@ -63,7 +63,7 @@ def test_a_fixed_depth_applies_the_block_that_often_and_reads_the_last_output(re
     first = encoder.embedding_hidden_mapping_in(model.albert.embeddings(IDS[row : row + 1]))[:, tokens]
     state = first
     for _ in range(4):
-        state = encoder.albert_layer(state + first if recall else state, None).state
+        state = encoder.albert_layer(state + first if recall else state, None)[0]
     torch.testing.assert_close(model.classifier(state)[0], outputs.logits[row, tokens])
 
 

@@ -213,7 +213,7 @@ def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
         embedded = model.train().albert.embeddings(batch["input_ids"], batch["token_type_ids"])
         # Made beforehand, because packing and the mask may wait; what is tested are the steps.
         training, evaluation = (
-            AlbertStepper(model.albert, model.read, embedded, batch["attention_mask"], {}) for _ in range(2)
+            AlbertStepper(model.albert.encoder, model.read, embedded, batch["attention_mask"], {}) for _ in range(2)
         )
         used = f"{type(model).__module__}.AlbertStepper"
         monkeypatch.setattr(used, lambda *args, stepper=training: stepper)

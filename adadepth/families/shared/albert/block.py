@@ -7,7 +7,7 @@ width, H hidden width, A attention heads.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,10 +114,18 @@ class AlbertAttention(nn.Module):
         return self._project(context, state), weights
 
     def packed(
-        self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh, **kwargs: Any
+        self,
+        state: Tensor,
+        attention_mask: Tensor | None,
+        refresh: Refresh,
+        changed: Tensor,
+        memory: Memory | None,
+        **kwargs: Any,
     ) -> tuple[Tensor, Memory]:
         """Attend with packed states, (P, H) to (P, H), and the memory that the next iteration reads."""
-        memory = remember(refresh, self.key(refresh.changed), self.value(refresh.changed))
+        # Recomputed activations need what was there, and so does a gradient.
+        overwrites = not (self.training or torch.is_grad_enabled())
+        memory = remember(refresh, memory, self.key(changed), self.value(changed), overwrites=overwrites)
         query, count = self.query(state), self.config.num_attention_heads
         attend, options = self._interface, self._options(kwargs)
         context = attend_packed(attend, self, query, memory, refresh, attention_mask, heads=count, **options)
@@ -156,13 +164,6 @@ class HaltingProjection(nn.Linear):
             return nn.functional.linear(state.float(), self.weight.float(), self.bias.float())
 
 
-class LayerOutput(NamedTuple):
-    """The states after the block, and what the next packed iteration reads of it; None where none was packed."""
-
-    state: Tensor
-    memory: Memory | None
-
-
 class AlbertLayer(GradientCheckpointingLayer):
     """The shared block, post-norm: a = LN(attention(x) + x); y = LN(W_o act(W_i a) + a)."""
 
@@ -176,20 +177,43 @@ class AlbertLayer(GradientCheckpointingLayer):
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(
-        self, state: Tensor, attention_mask: Tensor | None, refresh: Refresh | None = None, **kwargs: Any
-    ) -> LayerOutput:
+        self,
+        state: Tensor,
+        attention_mask: Tensor | None,
+        refresh: Refresh | None = None,
+        changed: Tensor | None = None,
+        keys: Tensor | None = None,
+        values: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """One application of the block, (B, T, H) to (B, T, H), or with a refresh of packed states, (P, H) to (P, H).
 
-        Both ways lead through this one call, because checkpointing and sharding hold on to a module's call.
+        Both ways lead through this one call, because checkpointing and sharding hold on to a module's call; and every
+        tensor with a gradient is an argument or a result of its own, because reentrant checkpointing sees no others.
+
+        Args:
+            state: What the block reads.
+            attention_mask: In the form the attention implementation wants.
+            refresh: Of packed states; None where they are not packed.
+            changed: States whose keys and values are out of date, (C, H), with a refresh.
+            keys: What the last packed iteration left, (M, H); None in the first one.
+            values: The same.
+            **kwargs: `output_attentions`, and the attention's own.
+
+        Returns:
+            The states after the block; the attention's weights, where they are asked for and the implementation has
+            them; and the keys and values that the next packed iteration reads.
         """
-        memory: Memory | None = None
+        weights = after = None
         if refresh is None:
-            context, _ = self.attention(state, attention_mask, **kwargs)
+            context, weights = self.attention(state, attention_mask, **kwargs)
         else:
-            context, memory = self.attention.packed(state, attention_mask, refresh, **kwargs)
+            assert changed is not None
+            before = None if keys is None or values is None else Memory(keys, values)
+            context, after = self.attention.packed(state, attention_mask, refresh, changed, before, **kwargs)
         attended = self.LayerNorm(context + state)
         output = self.full_layer_layer_norm(self.ffn_output(self.activation(self.ffn(attended))) + attended)
-        return LayerOutput(output, memory)
+        return output, weights if kwargs.get("output_attentions") else None, *(after or (None, None))
 
 
 def words_of(input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None) -> Tensor:

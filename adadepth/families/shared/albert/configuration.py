@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from adadepth.declaration import Allowed, at_least, setting
 from adadepth.errors import ConfigError
 from adadepth.families.shared.albert.settings import AlbertSettings
-from adadepth.families.shared.configuration import FamilyConfig, check_field_names
+from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig, check_field_names
 from adadepth.halting.exit_rules import parse_rule
 
 Config = TypeVar("Config", bound=PreTrainedConfig)
@@ -46,6 +46,7 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
 class StepwiseAlbertShape(AlbertShape):
     """An ALBERT that predicts after every step."""
 
+    keys_to_ignore_at_inference = BESIDE_LOGITS
     num_hidden_groups: int = setting(1, "kept for the configurations of transformers", _ONLY_ONE)
 
     def __post_init__(self, **kwargs: object) -> None:

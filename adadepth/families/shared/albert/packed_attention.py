@@ -37,17 +37,13 @@ class Refresh(NamedTuple):
         kernel: What computes it; see `choose_kernel`.
         queries: The positions that ask.
         visible: The positions that can be seen: all that are not padding.
-        changed: States whose keys and values are out of date, (C, H).
-        refreshed: Their positions.
-        memory: What the last iteration left; None in the first one, where everything visible is refreshed.
+        refreshed: The positions whose keys and values are out of date; in the first iteration all that are visible.
     """
 
     kernel: Kernel
     queries: ActiveSet
     visible: ActiveSet
-    changed: Tensor
     refreshed: ActiveSet
-    memory: Memory | None = None
 
 
 def choose_kernel(config: AlbertShape, device: torch.device, dtype: torch.dtype, *, training: bool) -> Kernel | None:
@@ -72,12 +68,19 @@ def choose_kernel(config: AlbertShape, device: torch.device, dtype: torch.dtype,
     return "padded" if implementation in ("eager", "sdpa") else None
 
 
-def remember(refresh: Refresh, keys: Tensor, values: Tensor) -> Memory:
+def remember(refresh: Refresh, memory: Memory | None, keys: Tensor, values: Tensor, *, overwrites: bool) -> Memory:
     """The memory with new keys and values (C, H) in their places.
 
     The padded kernel keeps one place a slot, the others pack the visible positions without the padding.
+
+    Args:
+        refresh: Says which places.
+        memory: What the last iteration left; None in the first one.
+        keys: Of the refreshed positions.
+        values: Of the same.
+        overwrites: Whether nobody needs the last iteration's memory any more.
     """
-    visible, memory = refresh.visible, refresh.memory
+    visible = refresh.visible
     size = visible.capacity if refresh.kernel == "padded" else len(visible.slots)
     if len(keys) == size:
         return Memory(keys, values)
@@ -86,7 +89,7 @@ def remember(refresh: Refresh, keys: Tensor, values: Tensor) -> Memory:
         places = torch.searchsorted(visible.slots, places)
     if memory is None:
         memory = Memory(keys.new_zeros(size, keys.shape[1]), values.new_zeros(size, values.shape[1]))
-    elif torch.is_grad_enabled():  # the last iteration's gradient needs what was there
+    elif not overwrites:
         return Memory(memory.keys.index_copy(0, places, keys), memory.values.index_copy(0, places, values))
     return Memory(memory.keys.index_copy_(0, places, keys), memory.values.index_copy_(0, places, values))
 

@@ -17,7 +17,7 @@ from adadepth.families.registry import family, one_of
 from adadepth.families.shared.albert.block import SharedBlockModel
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
 from adadepth.families.shared.albert.convert import from_albert
-from adadepth.families.shared.albert.stepper import SteppedAlbert
+from adadepth.families.shared.albert.stepped import SteppedAlbert
 from adadepth.halting.trace import DepthUnit
 
 # Arguments of `from_pretrained` that say where and how to look.

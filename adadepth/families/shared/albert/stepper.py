@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
-from adadepth.families.shared.albert.block import AlbertEmbeddings, AlbertLayer
+from adadepth.families.shared.albert.block import AlbertLayer
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Refresh, count_pairs
+from adadepth.families.shared.shown import choose_states, shown
 from adadepth.halting.active_set import pack, take
 
 # Collators pad to this multiple, which accelerators compute fastest with; narrowing a batch keeps it.
@@ -29,24 +30,9 @@ class SharedLayer(nn.Module):
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
+        self.config = config
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer = AlbertLayer(config)
-
-
-class SteppedAlbert(nn.Module):
-    """Parameters of an ALBERT encoder, under the names of ACT-ALBERT's without its halting unit."""
-
-    def __init__(self, config: AlbertShape, add_pooling_layer: bool) -> None:
-        super().__init__()
-        self.config = config
-        self.embeddings = AlbertEmbeddings(config)
-        self.encoder = SharedLayer(config)
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if add_pooling_layer else None
-
-    def pooled(self, state: Tensor) -> Tensor:
-        """tanh(W h_0) of the first token: (A, T, H) to (A, H)."""
-        assert self.pooler is not None
-        return torch.tanh(self.pooler(state[:, 0]))
 
 
 class Reading(NamedTuple):
@@ -66,11 +52,11 @@ class AlbertStepper:
     """A batch of sequences in the middle of their steps; see `adadepth.families.shared.steps.Stepper`.
 
     Args:
-        albert: The parameters.
+        encoder: The parameters.
         read: The heads.
         embedded: (B, T, E).
         attention_mask: 1 at real tokens, (B, T); None when all are.
-        options: For the attention implementation.
+        options: `output_hidden_states` and `output_attentions`, for which no row may leave, and the attention's own.
 
     Attributes:
         rows: B.
@@ -80,13 +66,13 @@ class AlbertStepper:
 
     def __init__(
         self,
-        albert: SteppedAlbert,
+        encoder: SharedLayer,
         read: Read,
         embedded: Tensor,
         attention_mask: Tensor | None,
         options: Mapping[str, Any],
     ) -> None:
-        self._layer, self._read = albert.encoder.albert_layer, read
+        self._layer, self._read = encoder.albert_layer, read
         self._step = 0
         self._memory: Tensor | None = None
         (self.rows, width), self.device = embedded.shape[:2], embedded.device
@@ -94,9 +80,10 @@ class AlbertStepper:
             self.tokens = torch.full((self.rows,), width, device=self.device)
         else:
             self.tokens = attention_mask.ne(0).sum(dim=1)
-        state = albert.encoder.embedding_hidden_mapping_in(embedded)
-        kind = PackedRows if _packs(albert.config, self.device, training=albert.training) else PaddedRows
-        self._running: PaddedRows | PackedRows = kind(albert.config, state, attention_mask, options)
+        config, state = encoder.config, encoder.embedding_hidden_mapping_in(embedded)
+        packs = _packs(config, self.device, training=encoder.training) and not shown(config, options)
+        kind = PackedRows if packs else PaddedRows
+        self._running: PaddedRows | PackedRows = kind(config, state, attention_mask, options)
 
     @property
     def width(self) -> int:
@@ -107,6 +94,16 @@ class AlbertStepper:
     def computed(self) -> tuple[int, int, Tensor | int]:
         """Queries, keys and pairs of them that the next step computes."""
         return self._running.computed
+
+    @property
+    def hidden_states(self) -> tuple[Tensor | None, ...] | None:
+        """The states before the first and after every step so far, (B, T, H) each; None if nobody asked for them."""
+        return self._running.hidden_states
+
+    @property
+    def attentions(self) -> tuple[Tensor, ...] | None:
+        """The weights of every step so far, (B, heads, T, T) each; None if nobody asked, or attention shows none."""
+        return self._running.attentions
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Apply the layer once and read."""
@@ -128,15 +125,19 @@ class PaddedRows:
         config: Of the model, for the attention implementation.
         state: (B, T, H).
         attention_mask: 1 at real tokens, (B, T); None when all are.
-        options: For the attention implementation.
+        options: As in `AlbertStepper`.
     """
 
     def __init__(
         self, config: AlbertShape, state: Tensor, attention_mask: Tensor | None, options: Mapping[str, Any]
     ) -> None:
-        self._config, self._options = config, options
+        self._config = config
         self._state, self._valid = state, attention_mask
         self._mask = _mask(config, state, attention_mask)
+        self._shown = shown(config, options)
+        self._options = {**options, "output_attentions": "attentions" in self._shown}
+        self._states = [state]
+        self._weights: list[Tensor] = []
 
     @property
     def width(self) -> int:
@@ -151,8 +152,23 @@ class PaddedRows:
 
     def update(self, layer: AlbertLayer) -> Tensor:
         """The states after one application of the layer, (A, T, H)."""
-        self._state = layer(self._state, self._mask, **self._options).state
+        self._state, weights, *_ = layer(self._state, self._mask, **self._options)
+        if "hidden_states" in self._shown:
+            self._states.append(self._state)
+        if weights is not None:
+            self._weights.append(weights)
         return self._state
+
+    @property
+    def hidden_states(self) -> tuple[Tensor | None, ...] | None:
+        """See `AlbertStepper.hidden_states`."""
+        choice = self._shown.get("hidden_states")
+        return None if choice is None else choose_states(self._states, choice)
+
+    @property
+    def attentions(self) -> tuple[Tensor, ...] | None:
+        """See `AlbertStepper.attentions`."""
+        return tuple(self._weights) if self._weights else None
 
     def keep(self, rows: Tensor) -> None:
         """Drop all other rows, and the columns that hold nothing but padding then; waits for the device."""
@@ -173,6 +189,8 @@ class PackedRows:
     All tokens of a row run or none does, so keys and values are those of the tokens that run, and nothing is remembered
     from step to step. The arguments are those of `PaddedRows`.
     """
+
+    hidden_states, attentions = None, None  # whoever asks for them gets padded rows
 
     def __init__(
         self, config: AlbertShape, state: Tensor, attention_mask: Tensor | None, options: Mapping[str, Any]
@@ -195,8 +213,8 @@ class PackedRows:
         The first stands twice where there is no second.
         """
         active = self._active
-        refresh = Refresh("padded", active, active, self._state, active)
-        self._state, _ = layer(self._state, self._mask, refresh, **self._options)
+        refresh = Refresh("padded", active, active, active)
+        self._state, *_ = layer(self._state, self._mask, refresh, self._state, **self._options)
         first = active.starts[:-1].clamp(max=len(self._state) - 1)  # a last row without tokens reads another's
         second = first + (active.counts > 1).to(first.dtype)
         return self._state[torch.stack([first, second], dim=1)]

@@ -1,0 +1,22 @@
+"""The documents of the task `python_docs`, and what a document's likelihood is divided by."""
+
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+
+from adadepth.config import StreamConfig
+from adadepth.data.streams.lines import open_texts
+
+
+def documents(**metadata: Any) -> DatasetDict:
+    """The held-out documents of `dataset=stream_python_docs`."""
+    dataset = StreamConfig(name="stream_python_docs", source="embedded", evaluation_fraction=0.15)
+    texts = list(open_texts(dataset)["evaluation"].rows())
+    return DatasetDict({"test": Dataset.from_dict({"text": texts})})
+
+
+def counts(document: dict[str, str], results: list[float]) -> dict[str, tuple[float, int]]:
+    """The sum of a document's log-likelihoods with the numbers of its words and bytes."""
+    (total,) = results
+    words, size = len(document["text"].split()), len(document["text"].encode())
+    return {"word_perplexity": (total, words), "byte_perplexity": (total, size), "bits_per_byte": (total, size)}

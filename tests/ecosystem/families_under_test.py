@@ -1,0 +1,167 @@
+"""The public model classes of every family, and what transformers' tests ask of them that they cannot have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+import adadepth
+from adadepth.families.albert.modeling import PlainAlbertModel
+from adadepth.families.par_xl.settings import ParXLFields
+from adadepth.families.stock_classifier.modeling import StockForSequenceClassification, StockForTokenClassification
+from tests.ecosystem.model_tests import BATCH, LENGTH, ModelCase, token_inputs
+from tests.models_support import SMALL
+
+TINY = SMALL | {"num_hidden_layers": 2}
+# Nobody has exited before the last step, as these tests expect of a model's depth, and nothing is drawn.
+LATE_EXIT = {"exit_rule": "quantile:0.9"}
+
+_STEPS = {
+    "test_problem_types": "predictions of a step are one class or one value, never several classes: exit rules read "
+    "a softmax; tests/unit/families has the two",
+}
+_NO_BARE_MODEL = {"test_load_with_mismatched_shapes": "it has no model without a head, which that test loads"}
+
+PAR_XL = {name: value for name, value in TINY.items() if name in ParXLFields.__dataclass_fields__}
+
+
+def _words_and_mask(config: PreTrainedConfig) -> dict[str, Tensor]:
+    return {name: value for name, value in token_inputs(config).items() if name != "token_type_ids"}
+
+
+def _own(*names: str) -> Callable[[], Iterable[type]]:
+    return lambda: [getattr(adadepth, name) for name in names]
+
+
+def _stock() -> Iterable[type]:
+    config = _stock_config()
+    return [head.for_type(config) for head in (StockForSequenceClassification, StockForTokenClassification)]
+
+
+def _stock_config() -> transformers.PreTrainedConfig:
+    sizes = {name: size for name, size in TINY.items() if name != "embedding_size"}
+    return transformers.BertConfig(**sizes)
+
+
+def _on_base() -> adadepth.AdaLayersConfig:
+    base = _stock_config()
+    head = {"project_dim": 16, "attention_heads_num": 2, "dim_feedforward": 16}
+    return adadepth.AdaLayersConfig(base_config=base, base_saved=True, freeze_base_model=False, **head)
+
+
+def targets(model: type) -> dict[str, Tensor]:
+    """Labels of a batch for a head; empty for a model without one."""
+    sequences, tokens = torch.tensor([0, 1, 1]), torch.ones(BATCH, LENGTH, dtype=torch.long)
+    return {
+        "ForSequenceClassification": {"labels": sequences},
+        "ForClassification": {"labels": sequences},
+        "ForMultipleChoice": {"labels": sequences},
+        "ForTokenClassification": {"labels": tokens},
+        "ForMaskedLM": {"labels": tokens},
+        "ForCausalLM": {"labels": tokens},
+        "ForPreTraining": {"labels": tokens, "sentence_order_label": sequences},
+        "ForQuestionAnswering": {"start_positions": sequences, "end_positions": sequences + 1},
+    }.get(model.__name__[model.__name__.find("For") :], {})
+
+
+def _vectors(config: transformers.PreTrainedConfig) -> dict[str, Tensor]:
+    return {"inputs": torch.randn(BATCH, config.input_size)}
+
+
+CASES = [
+    ModelCase(
+        "AlbertAct",
+        config=lambda: adadepth.AlbertActConfig(**TINY),
+        models=_own(
+            "AlbertActModel",
+            "AlbertActForPreTraining",
+            "AlbertActForMaskedLM",
+            "AlbertActForSequenceClassification",
+            "AlbertActForTokenClassification",
+            "AlbertActForQuestionAnswering",
+            "AlbertActForMultipleChoice",
+        ),
+        inputs=token_inputs,
+        labels={"AlbertActForPreTraining": lambda: targets(adadepth.AlbertActForPreTraining)},
+    ),
+    ModelCase(
+        "PonderAlbert",
+        config=lambda: adadepth.PonderAlbertConfig(**TINY, **LATE_EXIT),
+        models=_own("PonderAlbertModel", "PonderAlbertForSequenceClassification"),
+        inputs=token_inputs,
+        skipped=_STEPS,
+    ),
+    ModelCase(
+        "MultiExitAlbert",
+        config=lambda: adadepth.MultiExitAlbertConfig(**TINY, exit_rule="confidence:0.99"),
+        models=_own("MultiExitAlbertModel", "MultiExitAlbertForSequenceClassification"),
+        inputs=token_inputs,
+        skipped=_STEPS,
+    ),
+    ModelCase(
+        "PlainAlbert",
+        config=lambda: transformers.AlbertConfig(**TINY),
+        models=lambda: [PlainAlbertModel, adadepth.PlainAlbertForSequenceClassification],
+        inputs=token_inputs,
+    ),
+    ModelCase(
+        "StockClassifier",
+        config=_stock_config,
+        models=_stock,
+        inputs=token_inputs,
+        skipped=dict.fromkeys(
+            (
+                "test_base_model_prefix_loads_base_weights",
+                "test_correct_missing_keys",
+                "test_model_weights_reload_no_missing_tied_weights",
+            ),
+            "a checkpoint that lacks weights is refused: drawn at random, they would pass for trained",
+        ),
+    ),
+    ModelCase(
+        "AdaLayers",
+        config=_on_base,
+        models=_own("AdaLayersForSequenceClassification", "AdaLayersForTokenClassification"),
+        inputs=token_inputs,
+        skipped={
+            **_NO_BARE_MODEL,
+            "test_correct_missing_keys": "a bare base is no checkpoint of Adalayers: `from_base` makes a head on it",
+        },
+        shape=lambda config: config.base_config,
+    ),
+    ModelCase(
+        "PonderRnn",
+        config=lambda: adadepth.PonderRnnConfig(hidden_size=32, input_size=8, num_steps=2, **LATE_EXIT),
+        models=_own("PonderRnnForClassification"),
+        inputs=_vectors,
+        skipped=_STEPS
+        | _NO_BARE_MODEL
+        | {
+            "test_model_get_set_embeddings": "its inputs are vectors",
+            "test_hidden_states_output": "one state an example, and no tokens",
+            "test_retain_grad_hidden_states_attentions": "one state an example, and no tokens",
+        },
+        attributes={"has_attentions": False, "test_resize_embeddings": False},
+    ),
+    ModelCase(
+        "ParXL",
+        config=lambda: adadepth.ParXLConfig(**PAR_XL, architecture="ss"),
+        models=_own("ParXLForCausalLM", "ParXLModel"),
+        inputs=_words_and_mask,
+        skipped={
+            "test_generation_tester_mixin_inheritance": "the source distribution has no tests of generation; "
+            "tests/unit/families/test_par_xl_generation.py has some",
+        },
+    ),
+    ModelCase(
+        "ParXLSupernet",
+        config=lambda: adadepth.ParXLConfig(**PAR_XL),
+        models=_own("ParXLSupernet"),
+        inputs=_words_and_mask,
+        labels={"ParXLSupernet": lambda: targets(adadepth.ParXLForCausalLM)},
+    ),
+]

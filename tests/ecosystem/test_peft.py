@@ -1,0 +1,81 @@
+"""LoRA of PEFT trains adapters on the families, merges them, and reads them back."""
+
+import pytest
+import torch
+
+from tests.ecosystem.families_under_test import CASES, targets
+from tests.models_support import MOVING
+
+pytestmark = pytest.mark.slow
+ADAPTED = {
+    "AlbertActForSequenceClassification": "SEQ_CLS",
+    "AlbertActForTokenClassification": "TOKEN_CLS",
+    "PonderAlbertForSequenceClassification": "SEQ_CLS",
+    "MultiExitAlbertForSequenceClassification": "SEQ_CLS",
+}
+HEADS = [
+    pytest.param(case, head, id=head.__name__) for case in CASES for head in case.models() if head.__name__ in ADAPTED
+]
+
+
+def adapted(case, head):
+    peft = pytest.importorskip("peft")
+    config = case.config()
+    for name, value in MOVING.items():
+        setattr(config, name, value)
+    torch.manual_seed(0)
+    base = head(config)
+    kind = ADAPTED[head.__name__]
+    lora = peft.LoraConfig(task_type=kind, r=4, target_modules=["query", "value"], lora_dropout=0.0)
+    return base, peft.get_peft_model(base, lora), case.inputs(config)
+
+
+@pytest.mark.parametrize(("case", "head"), HEADS)
+def test_only_adapter_and_head_learn_and_the_loss_falls(case, head):
+    _, model, inputs = adapted(case, head)
+    model.train()
+    frozen = {name: each.detach().clone() for name, each in model.named_parameters() if not each.requires_grad}
+    assert any("albert_layer" in name for name in frozen)
+    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.01)
+    losses = []
+    for _ in range(20):
+        torch.manual_seed(0)
+        loss = model(**inputs, **targets(head)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss))
+    assert losses[-1] < 0.9 * losses[0]
+    after = dict(model.named_parameters())
+    assert all(torch.equal(after[name], value) for name, value in frozen.items())
+    assert any(each.any() for name, each in after.items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize(("case", "head"), HEADS)
+def test_a_merged_and_a_loaded_adapter_predict_what_the_trained_one_does(case, head, tmp_path):
+    peft = pytest.importorskip("peft")
+    base, model, inputs = adapted(case, head)
+    untrained = {name: each.clone() for name, each in head(base.config).state_dict().items()}
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            if "lora_B" in name:
+                each.normal_(std=0.1)
+        model.eval()
+        without = model.base_model.model
+        with model.disable_adapter():
+            plain = model(**inputs).logits
+        wanted = model(**inputs).logits
+    assert not torch.allclose(plain, wanted)
+    model.save_pretrained(tmp_path)
+    # The base that an adapter is read onto has the base's weights, which the wrapped modules hold.
+    weights = {name.replace(".base_layer", ""): each for name, each in without.state_dict().items()}
+    weights = {name.replace(".modules_to_save.default", ""): each for name, each in weights.items()}
+    fresh = head(base.config)
+    fresh.load_state_dict({name: weights[name] for name in untrained})
+    with torch.no_grad():
+        loaded = peft.PeftModel.from_pretrained(fresh, tmp_path).eval()(**inputs).logits
+        merged = model.merge_and_unload()
+        assert type(merged) is head
+        after = merged.eval()(**inputs).logits
+    torch.testing.assert_close(loaded, wanted, rtol=0, atol=0)
+    torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-4)

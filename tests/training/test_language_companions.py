@@ -1,0 +1,122 @@
+"""A language model that a run has saved, in the hands of other libraries."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer
+
+from adadepth import tasks
+from adadepth.tasks import language_model
+from tests.configs.support import configured
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ("dataset=stream_python_docs", "dataset.append_eos=false", "tokenizer=words")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """Whole words of the embedded corpus, in an adaptive softmax."""
+    out = tmp_path_factory.mktemp("language")
+    tasks.run(
+        configured(
+            "par_network", "debug=default", *DATA, "model.architecture=sfs-", "trainer.max_steps=60",
+            "trainer.disable_tqdm=true", f"output_dir={out}",
+        )
+    )  # fmt: skip
+    (folder,) = out.glob("par_network/*")
+    return folder
+
+
+def test_pipeline_generates_text(run):
+    generate = transformers.pipeline("text-generation", model=str(run / "model"))
+    texts = ["the value of the", "if a", "this function returns a list"]
+    alone = [generate(text, max_new_tokens=8, do_sample=False)[0]["generated_text"] for text in texts]
+    assert all(answer.startswith(text) and len(answer) > len(text) for answer, text in zip(alone, texts, strict=True))
+    together = generate(texts, max_new_tokens=8, do_sample=False, batch_size=3)
+    assert [answers[0]["generated_text"] for answers in together] == alone, "padded on the left, nothing else changes"
+
+
+def test_lora_trains(run, tmp_path):
+    peft = pytest.importorskip("peft")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(run / "model"), AutoTokenizer.from_pretrained(run / "model")
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    settings = peft.LoraConfig(
+        r=4, lora_alpha=32, target_modules=["query", "key_value", "position", "output"], task_type="CAUSAL_LM"
+    )
+    adapted = peft.get_peft_model(model, settings)
+    data = [{"input_ids": tokenizer("the dog sat on the mat and slept for hours").input_ids}] * 32
+    trainer = Trainer(
+        adapted,
+        transformers.TrainingArguments(
+            str(tmp_path), report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, num_train_epochs=4,
+            learning_rate=1e-2,
+        ),
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False), train_dataset=data, eval_dataset=data,
+    )  # fmt: skip
+    start = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < start - 0.5
+    for name, weight in adapted.base_model.model.named_parameters():
+        if "lora" not in name:
+            assert torch.equal(weight, before[name.replace("base_layer.", "")]), name
+    adapted.save_pretrained(tmp_path / "adapter")
+    loaded = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(run / "model"), tmp_path / "adapter")
+    ids = torch.tensor([data[0]["input_ids"]])
+    torch.testing.assert_close(loaded.eval()(ids).logits, adapted.eval()(ids).logits)
+    options = {"max_new_tokens": 5, "do_sample": False}
+    assert torch.equal(adapted.generate(ids, **options), adapted.merge_and_unload().generate(ids, **options))
+
+
+def harness(run, tmp_path, window):
+    """What lm-eval-harness says of the first held-out document, by the example that the documentation names."""
+    command = [
+        sys.executable, str(ROOT / "examples" / "run_lm_eval.py"), "run", "--model", "hf", "--model_args",
+        f"pretrained={run / 'model'},max_length={window}", "--tasks", "python_docs", "--include_path",
+        str(ROOT / "examples" / "lm_eval_tasks"), "--device", "cpu", "--limit", "1", "--output_path", str(tmp_path),
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (file,) = tmp_path.rglob("results_*.json")
+    return json.loads(file.read_text())["results"]["python_docs"]
+
+
+def ours(run, tmp_path, *context):
+    """What this project says of the same words, in one row."""
+    sys.path.insert(0, str(ROOT / "examples" / "lm_eval_tasks"))
+    from python_docs import documents
+
+    words = len(documents()["test"][0]["text"].split())
+    return language_model.evaluate(
+        configured(
+            "par_network", "debug=default", *DATA, "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}",
+            f"dataset.max_evaluation_tokens={words}", "trainer.per_device_eval_batch_size=1", *context,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("window", "context"),
+    [
+        (512, ("context.memory_length=512",)),
+        (32, ("dataset.evaluation_length=32", "context.memory_length=0")),
+    ],
+    ids=["everything", "windows"],
+)
+def test_the_harness_agrees(run, tmp_path, window, context):
+    """Both begin a document with <eos>, and here both show a word
+
+    * all words before it: a window, or a memory, as long as the document;
+    * those of its own 32 words: windows without overlap, or segments without memory.
+    """
+    pytest.importorskip("lm_eval")
+    found = harness(run, tmp_path / "harness", window)
+    expected = ours(run, tmp_path / "ours", *context)
+    assert found["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)

@@ -1,0 +1,63 @@
+"""States and attentions after every step of the models whose sequences leave the batch."""
+
+import pytest
+import torch
+
+from tests.models_support import padded_batch, small_multi_exit, small_ponder
+
+MAKERS = pytest.mark.parametrize("make", [small_ponder, small_multi_exit])
+
+
+@MAKERS
+def test_states_after_every_step_are_those_of_the_block_applied_again_and_again(make):
+    model, batch = make(exit_rule="fixed:2", attn_implementation="eager"), padded_batch()
+    encoder, seen = model.albert.encoder, batch["attention_mask"].bool()
+    output = model(**batch, output_hidden_states=True, output_attentions=True)
+    state = encoder.embedding_hidden_mapping_in(
+        model.albert.embeddings(batch["input_ids"], batch["token_type_ids"], None)
+    )
+    mask = torch.where(seen[:, None, None], 0.0, torch.finfo(torch.float32).min)
+    for step in range(model.max_updates):
+        torch.testing.assert_close(output.hidden_states[step], state)
+        state, weights, *_ = encoder.albert_layer(state, mask, output_attentions=True)
+        torch.testing.assert_close(output.attentions[step], weights)
+    torch.testing.assert_close(output.hidden_states[-1], state)
+    assert len(output.hidden_states) == model.max_updates + 1
+
+
+@MAKERS
+def test_looking_changes_neither_exits_nor_predictions(make):
+    model, batch = make(exit_rule="confidence:0.6"), padded_batch()
+    looked, left = model(**batch, output_hidden_states=True), model(**batch)
+    assert left.hidden_states is None
+    assert torch.equal(looked.exit_steps, left.exit_steps)
+    torch.testing.assert_close(looked.logits, left.logits)
+
+
+@MAKERS
+def test_some_states_can_be_chosen_by_number(make):
+    model, batch = make(), padded_batch()
+    chosen, every = model(**batch, output_hidden_states=[0, -1]), model(**batch, output_hidden_states=True)
+    present = [number for number, state in enumerate(chosen.hidden_states) if state is not None]
+    assert present == [0, model.max_updates]
+    assert torch.equal(chosen.hidden_states[-1], every.hidden_states[-1])
+
+
+@MAKERS
+def test_states_of_rows_that_have_left_are_refused(make):
+    with pytest.raises(ValueError, match="run_all_steps=False with hidden states"):
+        make()(**padded_batch(), output_hidden_states=True, run_all_steps=False)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@MAKERS
+def test_gradients_survive_checkpointing(make, reentrant):
+    batch = padded_batch() | {"labels": torch.tensor([0, 1, 1])}
+    gradients = []
+    for checkpointed in (False, True):
+        model = make(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0).train()
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model(**batch).loss.backward()
+        gradients.append({name: each.grad for name, each in model.named_parameters()})
+    torch.testing.assert_close(gradients[1], gradients[0])
