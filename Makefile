@@ -17,7 +17,7 @@ WORKERS ?= 2
 WIKITEXT2 ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow model-tests test-gpu gpu lint format bench lock lock-check clean
+.PHONY: help install demo test test-slow model-tests test-gpu gpu docs lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -70,6 +70,9 @@ gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL 
 	$(BIN)/python benchmarks/adalayers.py
 	$(BIN)/python benchmarks/par.py
 	$(BIN)/python benchmarks/ragged_execution.py
+
+docs: $(READY_FOR_MORE) ## Build the documentation as a site into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(READY) ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     MAZE = 7
     HOPS = 8
     ADDITION = 9
+    HALVES = 10
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """One checkpoint, many budgets: what decides its depth is fitted to each target, and quality and work are measured.
 
-The fit is on every second example of the first evaluation set, the figures are of the others: nothing that is told was
-chosen on what tells it.
+The fit is on a half of the first evaluation set, the figures are of the other: nothing that is told was chosen on what
+tells it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from adadepth.analysis.render.table import as_records
 from adadepth.budget.fit import Fit
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
-from adadepth.data.labelled.question_answering import QuestionExamples
+from adadepth.data.labelled.contract import OwnedExamples
+from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasDepthKnob
 from adadepth.tasks.session import Session
@@ -52,10 +53,16 @@ def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
 
 
 def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
-    """Every second example, and the others; of windows the half of their question, which needs all of its windows."""
-    owners = np.asarray(dataset.questions) if isinstance(dataset, QuestionExamples) else np.arange(len(dataset))
-    even, odd = (np.flatnonzero(owners % 2 == half).tolist() for half in (0, 1))
-    return Subset(dataset, even), Subset(dataset, odd)
+    """Half of the examples, drawn alike for every seed and model, and the others; what belongs together stays together.
+
+    They are drawn because data sets have an order: every second example may be of one class.
+    """
+    owners = np.asarray(dataset.owners) if isinstance(dataset, OwnedExamples) else np.arange(len(dataset))
+    each = np.unique(owners)
+    drawn = random_generator(EVALUATION_SEED, Purpose.HALVES, FIXED_EPOCH, 0).permutation(each)[: len(each) // 2]
+    is_first = np.isin(owners, drawn)
+    first, second = (Subset(dataset, np.flatnonzero(half).tolist()) for half in (is_first, ~is_first))
+    return first, second
 
 
 def _row(session: Session, name: str, examples: Any, target: float | None, fit: Fit | None) -> dict[str, Any]:

@@ -159,8 +159,8 @@ def test_no_question_is_both_fitted_and_measured_on(tmp_path: Path) -> None:
     trainer, _ = trainer_of(tmp_path, "act_squad")
     examples: Any = trainer.evaluation_sets["validation"]
     fitting, reporting = halves(examples)
-    fitted, measured = ({int(examples.questions[number]) for number in half.indices} for half in (fitting, reporting))
-    assert fitted | measured == set(examples.questions.tolist())
+    fitted, measured = ({int(examples.owners[number]) for number in half.indices} for half in (fitting, reporting))
+    assert fitted | measured == set(examples.owners.tolist())
     assert not fitted & measured
     assert len(fitting) + len(reporting) == len(examples) > len(fitted | measured)
     evaluation, _ = trainer.evaluate_set("validation", reporting)

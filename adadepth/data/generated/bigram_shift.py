@@ -50,6 +50,7 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
         self.seed = seed
         # Pairs are kept together, so that the classes stay balanced.
         self.rows = spread_rows(len(sentences), None if limit is None else max(1, limit // 2))
+        self.owners = np.repeat(self.rows, 2)
 
     def __len__(self) -> int:
         return 2 * len(self.rows)

@@ -57,19 +57,19 @@ class QuestionExamples(Dataset[dict[str, Any]]):
         self.max_question_length = max_question_length
         questions, contexts = store.lengths()[rows].T
         self._asked = np.minimum(questions, max_question_length)
-        self.questions, self.starts, self.ends = cut_windows(contexts, layout.room(2) - self._asked, stride)
+        self.owners, self.starts, self.ends = cut_windows(contexts, layout.room(2) - self._asked, stride)
         self._spans = store.context_starts()
 
     def __len__(self) -> int:
-        return len(self.questions)
+        return len(self.owners)
 
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each window, (windows,) int64."""
-        return self.layout.lengths(self.ends - self.starts + self._asked[self.questions], 2)
+        return self.layout.lengths(self.ends - self.starts + self._asked[self.owners], 2)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         index = epoch_and_index(item)[1]
-        number, start, end = (int(column[index]) for column in (self.questions, self.starts, self.ends))
+        number, start, end = (int(column[index]) for column in (self.owners, self.starts, self.ends))
         row = int(self.rows[number])
         question, context = self.store.pieces(row)
         question = question[: self.max_question_length]

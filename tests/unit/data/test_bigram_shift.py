@@ -16,6 +16,7 @@ from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.generated.bigram_shift import SHARES, draw_pairs, swap, usable_sentences
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
+from adadepth.tasks.budgets import halves
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +145,16 @@ def test_no_sentence_is_cut(cache: Path, data: LabelledData) -> None:
     assert max(lengths) == 40
     with pytest.raises(DataError, match=r"sequence_length=8: no sentence is as short as that"):
         load(cache, sequence_length=8)
+
+
+def test_both_halves_have_both_classes_and_no_sentence_in_common(data: LabelledData) -> None:
+    """Every second example is of one class, so halves are drawn, and a sentence's two versions stay together."""
+    (examples,) = data.evaluation.values()
+    labels, rows = [], []
+    for half in halves(examples):
+        found = [half[position] for position in range(len(half))]
+        labels.append(np.mean([example["label"] for example in found]))
+        rows.append({example["index"] // 2 for example in found})
+    assert labels == [0.5, 0.5]
+    assert not rows[0] & rows[1]
+    assert abs(len(rows[0]) - len(rows[1])) <= 1

@@ -183,7 +183,7 @@ def test_prepared_data_are_cached_whatever_the_windows(suffix: str, tmp_path: Pa
 
 def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
     data = load(tmp_path, max_train_examples=2, max_evaluation_examples=1)
-    assert len(set(data.train.questions.tolist())) == 2
+    assert len(set(data.train.owners.tolist())) == 2
     assert len(data.train) > 2
     assert data.summary["evaluation"]["validation"]["examples"] == 1
 

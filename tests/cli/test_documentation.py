@@ -1,0 +1,65 @@
+"""The documentation is built without a warning, and its notebooks run as they stand."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.configs.support import configured
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+
+
+def test_there_is_a_tutorial_of_every_family_that_the_readme_lists():
+    assert [path.stem for path in TUTORIALS] == ["act_albert", "adalayers", "par_xl", "ponder_albert"]
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_commands_of_a_tutorial_compose(tutorial):
+    """A key that is renamed is noticed before the slow test runs it."""
+    lines = re.findall(r"!adadepth --config-name ([^>|]*)[>|]", tutorial.read_text(encoding="utf-8"))
+    assert len(lines) >= (tutorial.stem != "par_xl") + 1
+    for line in lines:
+        root, *overrides = shlex.split(re.sub(r"\{\w+\}|latest", "somewhere", line.replace(" 2", " ")))
+        configured(root, *overrides)
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_keep_what_they_printed(tutorial):
+    """The site shows what is stored: no error, no path of somebody's machine and no progress bar."""
+    nbformat = pytest.importorskip("nbformat")
+    code = [cell for cell in nbformat.read(tutorial, as_version=4).cells if cell.cell_type == "code"]
+    kinds = [output.output_type for cell in code for output in cell.outputs]
+    printed = "".join(output.get("text", "") for cell in code for output in cell.outputs)
+    assert "stream" in kinds
+    assert "error" not in kinds
+    assert not re.search(r"(^|\s)/\w+/|\d+it/s", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorial_runs(tutorial, tmp_path, monkeypatch):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    # The command and the package of this environment, here and not elsewhere.
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(tutorial, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+@pytest.mark.slow
+def test_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for page in ("index.html", "reference/halting/index.html", "tutorials/par_xl/index.html", "log/index.html"):
+        assert (tmp_path / "site" / page).stat().st_size > 10_000
