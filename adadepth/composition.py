@@ -7,7 +7,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.config import DATASET_SCHEMAS, DatasetConfig, ExperimentConfig, ModelConfig
+from adadepth.config import DatasetConfig, ExperimentConfig, ModelConfig
+from adadepth.data_sets import dataset_schemas
 from adadepth.explanations import register_resolver
 from adadepth.families.registry import families
 
@@ -21,7 +22,7 @@ def register_schema() -> None:
     """Store the schemas under the names YAML files extend: ``schema`` at the root, others in their group.
 
     Raises:
-        ConfigError: If the family of an installed package is broken.
+        ConfigError: If what an installed package adds is broken.
     """
     register_resolver()
     # Hydra copies the store with every repository of YAML files, a hundred times for `--help`. Nobody changes the
@@ -29,7 +30,7 @@ def register_schema() -> None:
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
     store = ConfigStore.instance()
     store.store(name="schema", node=ExperimentConfig)
-    groups: dict[str, Mapping[str, type]] = {"model": model_schemas(), "dataset": DATASET_SCHEMAS}
+    groups: dict[str, Mapping[str, type]] = {"model": model_schemas(), "dataset": dataset_schemas()}
     for group, schemas in groups.items():
         for name, node in schemas.items():
             store.store(group=group, name=name, node=node)
@@ -44,7 +45,7 @@ def to_config(composed: DictConfig) -> ExperimentConfig:
 
 def known_keys(schema: type = ExperimentConfig, prefix: str = "") -> Iterator[str]:
     """Yield every public key, e.g. ``trainer.learning_rate``, of all families of models and kinds of data."""
-    kinds: dict[Any, Any] = {ModelConfig: model_schemas(), DatasetConfig: DATASET_SCHEMAS}
+    kinds: dict[Any, Any] = {ModelConfig: model_schemas(), DatasetConfig: dataset_schemas()}
     for field in dataclasses.fields(schema):
         key = prefix + field.name
         yield key

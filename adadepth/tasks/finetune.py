@@ -59,7 +59,7 @@ def problem_of(dataset: DatasetConfig) -> str:
     """Which head a data set asks for; that for whole sequences does classes and values."""
     if labels_tokens(dataset):
         return "tagging"
-    return _PROBLEMS.get(type(dataset), "classification")
+    return next((name for kind, name in _PROBLEMS.items() if isinstance(dataset, kind)), "classification")
 
 
 def train(config: ExperimentConfig) -> Trained:
