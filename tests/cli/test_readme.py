@@ -119,7 +119,9 @@ def test_torchrun_writes_one_folder(tmp_path):
 def test_python_blocks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    first, second, third = blocks("python")
+    first, second, third, rule = blocks("python")
+    exec(rule, names)
+    assert names["StickBreaking"]().mass(0.5, 0.5, step=2) == 0.25
     exec(first, names)
     assert names["outputs"].updates.shape == (2, 12)
     assert set(names["outputs"].loss_parts) == {"task", "ponder"}

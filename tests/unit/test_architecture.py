@@ -150,7 +150,9 @@ def loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import adadepth", "import adadepth.config, adadepth.errors"], ids=["package", "config"]
+    "statement",
+    ["import adadepth", "import adadepth.config, adadepth.errors", "import adadepth.data_sets, adadepth.halting.rules"],
+    ids=["package", "config", "plugins"],
 )
 def test_importing_costs_no_heavy_library(statement: str) -> None:
     assert not loaded_by(statement) & {"torch", "transformers", "accelerate", "sklearn", "scipy", *COSTLY}
