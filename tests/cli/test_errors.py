@@ -12,7 +12,10 @@ from tests.cli.conftest import Result
 
 TINY = ["--config-name", "act_tiny"]
 MISTAKES = [
-    ([], "--config-name is missing; known configurations: act_addition, act_base, act_cola"),
+    (["seed=1"], "--config-name is missing; known configurations: act_addition, act_base, act_cola"),
+    (["--help", "learning_rat"], "--help learning_rat: no such group, experiment or key"),
+    (["--help", "trainer.learning_rat"], "experiment or key (did you mean 'trainer.learning_rate'?)"),
+    (["--config-dir", "mine", "--config-name", "mine"], "--config-dir mine: no such folder"),
     (["--config-name", "act_tny"], "unknown configuration 'act_tny' (did you mean 'act_tiny'?); known: act_addition"),
     ([*TINY, "model=albert_act_tyny"], "model=albert_act_tyny: unknown option (did you mean 'albert_act_tiny'?)"),
     ([*TINY, "sweep=penalti"], "sweep=penalti: unknown option (did you mean 'penalty'?); known: glue, none, optuna"),
