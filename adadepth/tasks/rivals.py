@@ -18,6 +18,7 @@ from adadepth.analysis.files import RunFiles, read_run, write_rivals
 from adadepth.analysis.measure.budgets import rivals_text
 from adadepth.analysis.measure.grids import grid_picture
 from adadepth.config import BudgetConfig, ExperimentConfig
+from adadepth.console import say
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family
 from adadepth.tasks.pages import draw_figures, write_report
@@ -74,8 +75,8 @@ def compare(directory: Path, rival: Path) -> None:
     write_rivals(directory, found)
     draw_figures(directory)
     for text in _shown(own, other):
-        print(f"\n{text}")
-    print(f"\n{rivals_text(found)}\n\nreport: {write_report(directory)}", flush=True)
+        say(f"\n{text}")
+    say(f"\n{rivals_text(found)}\n\nreport: {write_report(directory)}")
 
 
 def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:

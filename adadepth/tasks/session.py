@@ -22,6 +22,7 @@ from transformers import (
 from adadepth.analysis.measure.grids import grid_picture
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig, positions_read
+from adadepth.console import say
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
@@ -100,7 +101,7 @@ def open_session(
             with closing_tracker(tracker):
                 session = _assemble(config, args, run, tracker, parts)
                 if is_main:
-                    print(_banner(run, args, parts.data.summary), flush=True)
+                    say(_banner(run, args, parts.data.summary))
                 try:
                     yield session
                 finally:
@@ -108,7 +109,7 @@ def open_session(
                         track_figures(directory, tracker, session.trainer.state.global_step)
     finally:
         if is_main:
-            print(f"report: {write_report(directory)}", flush=True)
+            say(f"report: {write_report(directory)}")
 
 
 def train_parts(
@@ -162,7 +163,7 @@ def fit(
     if session.stop.signal is not None:
         if trainer.is_world_process_zero():
             whole = owner or run.directory
-            print(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={whole}")
+            say(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={whole}")
         raise SystemExit(128 + session.stop.signal)
     if session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
@@ -183,7 +184,7 @@ def _show_grid(session: Session) -> None:
     """An example of what was allocated where, for tasks that have a picture."""
     grids = [report.grids for report in session.trainer.last_reports.values() if report.grids]
     if grids and session.trainer.is_world_process_zero():
-        print(f"\n{grid_picture(grids[0][0])}\n", flush=True)
+        say(f"\n{grid_picture(grids[0][0])}\n")
 
 
 def _time_executions(session: Session) -> None:
@@ -196,7 +197,7 @@ def _time_executions(session: Session) -> None:
         speedup, work = found
         tracking.last_metrics[metric] = speedup
         tracking.tracker.log({metric: speedup}, trainer.state.global_step)
-        print(f"{kind} without halted tokens: {speedup:.2f} times as fast as with them; the work allows {1 / work:.2f}")
+        say(f"{kind} without halted tokens: {speedup:.2f} times as fast as with them; the work allows {1 / work:.2f}")
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
