@@ -5,7 +5,7 @@ of a group that the same command line is about to switch.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,15 @@ from adadepth.declaration import declared
 from adadepth.errors import UserError, nearest
 
 
-def explain(error: Exception, folders: Sequence[Path]) -> str:
-    """Say in one line (a collected error: one line each) what a person gave wrongly."""
+def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
+    """Say in one line (a collected error: one line each) what a person gave wrongly.
+
+    `folders` are those of YAML files, asked for only where names are listed: a broken package has none to tell.
+    """
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, MissingConfigException):
-        return _missing_config(error, folders)
+        return _missing_config(error, folders())
     if isinstance(error, OverrideParseException):
         return f"cannot read the override {error.override!r}: {_first_line(error)}"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:

@@ -57,7 +57,7 @@ def run_job(composed: DictConfig) -> float | None:
     except (UserError, OmegaConfBaseException) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise  # Hydra names the failing job and goes on with the next
-        _exit(explain(error, _folders()), 2)
+        _exit(explain(error, _folders), 2)
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
         sys.argv[1:] = _arguments(sys.argv[1:])
         run_job()
     except (UserError, HydraException, OmegaConfBaseException) as error:
-        _exit(explain(error, _folders()), 2)
+        _exit(explain(error, _folders), 2)
     except KeyboardInterrupt:
         _exit("interrupted", 130)
     except Exception as error:
@@ -81,7 +81,7 @@ def main() -> None:
             _exit(f"no space left on the device: {error}", 2)
         if _started(error):
             raise
-        _exit(explain(error, _folders()), 2)
+        _exit(explain(error, _folders), 2)
     finally:
         signal.signal(signal.SIGTERM, previous)
         _leave_process_group()

@@ -1,0 +1,1 @@
+"""Reviews in one CSV file, and stick-breaking halting, for adadepth."""
