@@ -49,8 +49,8 @@ StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
 EvalStrategy = StrEnum("EvalStrategy", ["no", "steps", "epoch"])
 SaveStrategy = StrEnum("SaveStrategy", ["no", "steps", "epoch", "best"])
 BudgetUnit = StrEnum("BudgetUnit", ["updates", "macs", "deepest_layer", "expected_layer", "milliseconds"])
-Sink = StrEnum("Sink", ["none", "wandb", "tensorboard"])
-WandbMode = StrEnum("WandbMode", ["offline", "online", "disabled"])
+TrackerMode = StrEnum("TrackerMode", ["offline", "online", "disabled"])
+Kept = StrEnum("Kept", ["report", "model"])
 
 # Ranges of one setting each.
 _SEED = Allowed(lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1")
@@ -429,12 +429,23 @@ class TrainerConfig(BorrowedConfig):
 class LoggerConfig:
     """Where metrics go besides ``metrics.jsonl``, which is always written."""
 
-    name: Sink = setting(Sink.none, "the second place")
-    project: str = setting("adadepth", "W&B")
-    entity: str | None = setting(None, "W&B team or user")
-    group: str | None = setting(None, "W&B; None: the experiment's name")
-    tags: list[str] = setting([], "W&B")
-    mode: WandbMode = setting(WandbMode.offline, "W&B; offline runs are uploaded later with `wandb sync`")
+    report_to: Any = setting(None, "trackers: a name or a list; docs/tracking.md tells them")
+    project: str = setting("adadepth", "of the tracker")
+    entity: str | None = setting(None, "W&B team or user, Comet workspace")
+    group: str | None = setting(None, "of runs; None: the experiment's name")
+    tags: list[str] = setting([], "of the run")
+    mode: TrackerMode = setting(TrackerMode.offline, "W&B and Comet; offline runs are uploaded later")
+    artifacts: list[Kept] = setting([], "what a tracker keeps at the end of a run")
+
+    def __post_init__(self) -> None:
+        self.report_to = _names(self.report_to)
+
+
+def _names(given: Any) -> list[str]:
+    """Names that were given as one, as a list, or, by several options of a group, as a mapping of each to true."""
+    if isinstance(given, dict):
+        given = [name for name, is_wanted in given.items() if is_wanted]
+    return [name for name in ([given] if isinstance(given, str) else given or []) if name != "none"]
 
 
 @dataclass

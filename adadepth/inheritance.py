@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.config import ContextConfig, Mode, Source, TokenizerConfig
 from adadepth.data_sets import dataset_schemas
-from adadepth.errors import CheckpointError
-from adadepth.training.run_directory import CONFIG, RECORD, model_path, read_record
+from adadepth.training.run_directory import CONFIG, model_path, read_record, run_of_checkpoint
 
 _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -32,7 +31,7 @@ def with_inherited(composed: DictConfig, given: Set[str]) -> DictConfig:
     inheriting = copy.deepcopy(composed)
     for group in _inherited_groups(given):
         values = stored.get(group) or {}
-        schema = _data_schema(run, set(values)) if group == "dataset" else _SCHEMAS[group]
+        schema = data_schema(run, set(values)) if group == "dataset" else _SCHEMAS[group]
         settings = OmegaConf.merge(OmegaConf.structured(schema), values)
         if group == "tokenizer" and (own := _own_tokenizer(composed)) is not None:
             settings.path = own
@@ -55,14 +54,7 @@ def inheritance(composed: DictConfig, given: Set[str]) -> str | None:
 
 def _run_of(composed: Any) -> Path | None:
     """Return the folder of the run whose checkpoint is evaluated; None: there is none, or it is from no run."""
-    if composed.mode is not Mode.evaluate or composed.checkpoint is None:
-        return None
-    try:
-        model = Path(model_path(composed))
-    except CheckpointError:
-        return None  # the task says it when it looks for the model
-    folders = (model, *model.parents[:2]) if model.exists() else ()  # RUN/model, RUN/checkpoints/checkpoint-100
-    return next((folder for folder in folders if (folder / RECORD).is_file() and (folder / CONFIG).is_file()), None)
+    return None if composed.mode is not Mode.evaluate else run_of_checkpoint(composed)
 
 
 def _inherited_groups(given: Set[str]) -> Iterator[str]:
@@ -73,7 +65,7 @@ def _given_keys(group: str, given: Set[str]) -> list[str]:
     return sorted(key.removeprefix(f"{group}.") for key in given if key.startswith(f"{group}."))
 
 
-def _data_schema(run: Path, keys: Set[str]) -> type:
+def data_schema(run: Path, keys: Set[str]) -> type:
     """Return the dataclass of a run's data: its record names it, that of an older run follows from the keys."""
     schemas = dataset_schemas()
     if (name := read_record(run).get("dataset_schema")) in schemas:

@@ -37,10 +37,18 @@ from adadepth.families.registry import config_folders
 from adadepth.help import about, overview
 from adadepth.hints import explain, known_configs
 from adadepth.inheritance import inheritance
+from adadepth.resuming import resumption
+from adadepth.training.run_directory import read_record
 from adadepth.validation import checked
 
 _INSTALLED = Path(__file__).resolve().parent / "configs"  # where a wheel puts those of the repository
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else ROOT / "configs"
+
+# Of Hydra's flags, those that take a value after an equals sign.
+_HYDRA_FLAGS = frozenset({
+    "--cfg", "--package", "--shell-completion", "--config-path", "--config-name", "--config-dir", "--info",
+    "--experimental-rerun",
+})  # fmt: skip
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
@@ -48,7 +56,9 @@ def run_job(composed: DictConfig) -> float | None:
     """Check one composed configuration and run its task; return the metric named by ``optimise``."""
     try:
         config = checked(composed)
-        if (line := inheritance(composed, given_keys(composed))) and _is_first_process():
+        given = given_keys(composed)
+        line = inheritance(composed, given) or resumption(config, composed, given)
+        if line and _is_first_process():
             print(line, flush=True)
         _apply_runtime(config)
         from adadepth import tasks  # torch and transformers are imported only once the configuration is right
@@ -90,14 +100,35 @@ def main() -> None:
 def _arguments(given: list[str]) -> list[str]:
     """Put the overrides last, where Hydra's parser wants them together, and see to it that there is a configuration.
 
+    ``--key=value``, as the agent of a W&B sweep writes it, is an override, too. A run's folder says its configuration.
     Raises ``ConfigError`` without ``--config-name``, which Hydra would run as an empty configuration.
     """
+    given = [item.removeprefix("--") if _is_dashed_override(item) else item for item in given]
     overrides = [item for item in given if not item.startswith("-") and ("=" in item or item.startswith("~"))]
     options = [item for item in given if item not in overrides]
     flags = {option.split("=")[0] for option in options}
+    if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
+        return ["--config-name", root, *options, *overrides]
     if not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
         raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(_folders()))}")
     return options + overrides
+
+
+def _is_dashed_override(item: str) -> bool:
+    flag, equals, _ = item.partition("=")
+    return flag.startswith("--") and bool(equals) and flag not in _HYDRA_FLAGS
+
+
+def _root_of_run(overrides: list[str]) -> str | None:
+    """The configuration of the run whose folder is to be continued or reported; None where none is named.
+
+    Its settings are the run's own, so any root will do for a run whose name is that of none.
+    """
+    for key, _, value in (override.partition("=") for override in overrides):
+        if key in ("resume", "run") and value != "latest":
+            name = read_record(Path(value)).get("config_name")
+            return name if name in known_configs(_folders()) else "act_tiny"
+    return None
 
 
 def _help(given: list[str]) -> str | None:

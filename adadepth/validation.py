@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import importlib.util
 from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -34,7 +33,6 @@ from adadepth.config import (
     Mode,
     ParityConfig,
     Representation,
-    Sink,
     StreamConfig,
     TableConfig,
     Task,
@@ -47,6 +45,8 @@ from adadepth.declaration import out_of_range
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import Family, families, family, one_of, with_head
 from adadepth.inheritance import with_inherited
+from adadepth.resuming import resumed
+from adadepth.training.trackers import trackers
 
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 
@@ -65,7 +65,7 @@ _HEADS = {
 
 def checked(composed: DictConfig) -> ExperimentConfig:
     """Turn a composed configuration into typed objects and validate it; Hydra's own node is left out."""
-    given = given_keys(composed)
+    given, whole = given_keys(composed), composed
     if "hydra" in composed:
         composed = copy.deepcopy(composed)
         with open_dict(composed):
@@ -77,6 +77,8 @@ def checked(composed: DictConfig) -> ExperimentConfig:
         raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; say model=...")
     if config.small:
         config = shrunk(config, given)
+    if config.resume is not None and config.mode is Mode.train and config.seeds == 1:  # else `_mode` refuses it
+        config = resumed(config, whole, given)
     validate(config)
     return config
 
@@ -187,9 +189,16 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _extras(config: ExperimentConfig) -> Iterator[str]:
-    sink = config.logger.name
-    if sink is not Sink.none and importlib.util.find_spec(sink.value) is None:
-        yield f"logger={sink}: the package is missing, install it with pip install {sink}"
+    logger, known = config.logger, trackers()
+    for name in logger.report_to:
+        if name not in known:
+            yield f"logger.report_to={name}: must be one of {', '.join(known)}, none{nearest(name, known)}"
+        elif not known[name].is_installed:
+            needs = known[name].needs
+            yield f"logger={name}: the package {known[name].library} is missing, install it with pip install {needs}"
+    if logger.artifacts and not any(known[name].keeps_files for name in logger.report_to if name in known):
+        able = one_of(name for name, kind in known.items() if kind.keeps_files)
+        yield f"logger.artifacts={list(map(str, logger.artifacts))}: read only with logger={able}"
 
 
 def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def _later_stages(search: Search, run: Run) -> dict[str, float]:
             if f"eval/{key}" in of_one
         }
         if Stage.compare in stages and search.is_main:
-            _track(search, _compare(search, architectures, found), run.record["search_steps"])
+            _track(search, run, _compare(search, architectures, found))
     return metrics
 
 
@@ -349,9 +349,9 @@ def _trained(search: Search, name: str) -> Path:
     return search.directory / RETRAINED / name / MODEL
 
 
-def _track(search: Search, rows: list[dict[str, Any]], step: int) -> None:
+def _track(search: Search, run: Run, rows: list[dict[str, Any]]) -> None:
     """The table and the figures, after the last step of the search."""
-    tracker = open_tracker(search.config, search.directory)
+    tracker, step = open_tracker(search.config, run), run.record["search_steps"]
     with closing_tracker(tracker):
         columns = ["name", "trained", "architecture", "parameters"]
         qualities: list[dict[str, float]] = [row["quality"] or {} for row in rows]

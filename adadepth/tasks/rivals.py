@@ -57,7 +57,7 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
     rival = dataclasses.replace(
         config,
-        name=config.name + SUFFIX,
+        name=config.name.removesuffix(SUFFIX) + SUFFIX,  # a rival that goes on has it
         model=dataclasses.replace(config.model, **{about.fixed_depth: depth, about.depth: depth}),
         budget=BudgetConfig(),
         rival_of=str(directory),

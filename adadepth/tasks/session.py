@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,12 @@ from transformers import (
     TrainingArguments,
 )
 
+from adadepth.analysis.depth.sentence_table import sentence_table
+from adadepth.analysis.files import read_run
 from adadepth.analysis.measure.grids import grid_picture
+from adadepth.analysis.render.report import REPORT
 from adadepth.budget.measure import MEASURES
-from adadepth.config import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig, positions_read
+from adadepth.config import BudgetUnit, ExperimentConfig, Kept, Mode, TokenizerConfig, positions_read
 from adadepth.console import say
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
@@ -41,10 +44,21 @@ from adadepth.training.callbacks import (
 from adadepth.training.checkpoints import checkpoint_step, complete_checkpoints
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
-from adadepth.training.run_directory import MODEL, Run, model_path, open_run, read_record, run_directory
+from adadepth.training.run_directory import (
+    CHECKPOINTS,
+    MODEL,
+    Run,
+    model_path,
+    open_run,
+    read_record,
+    run_directory,
+)
 from adadepth.training.speed import compare_executions
-from adadepth.training.tracking import Tracker, closing_tracker, open_tracker
+from adadepth.training.trackers.base import Tracker
+from adadepth.training.tracking import closing_tracker, open_tracker
 from adadepth.training.trainer import DepthTrainer
+
+_KEPT = {Kept.report: REPORT, Kept.model: MODEL}
 
 
 @dataclass(frozen=True)
@@ -70,12 +84,13 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Session:
-    """The parts of a run that is open: its folder and record, its trainer, and the callbacks that hold results."""
+    """The parts of a run that is open: folder and record, trainer, the callbacks that hold results, its metric."""
 
     run: Run
     trainer: DepthTrainer
     tracking: TrackingCallback
     stop: StopCallback
+    optimise: str
 
 
 @contextmanager
@@ -88,17 +103,18 @@ def open_session(
 ) -> Iterator[Session]:
     """Open run, tracker and trainer; when they close, however that comes, draw the report of what there is."""
     is_main = args.process_index == 0
-    args.output_dir = str(directory / "checkpoints")
+    args.output_dir = str(directory / CHECKPOINTS)
     resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
-    try:
-        with open_run(config, directory, is_main) as run:
-            run.update(
-                data=parts.data.summary,
-                precision=choose_precision(config.trainer),
-                parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
-            )
-            tracker = open_tracker(config, directory, is_main=is_main, resume_step=resume_step)
-            with closing_tracker(tracker):
+    with ExitStack() as last:  # trackers close when the report is written, which some of them keep
+        try:
+            with open_run(config, directory, is_main) as run:
+                run.update(
+                    data=parts.data.summary,
+                    precision=choose_precision(config.trainer),
+                    parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
+                )
+                tracker = open_tracker(config, run, resume_step)
+                last.enter_context(closing_tracker(tracker))
                 session = _assemble(config, args, run, tracker, parts)
                 if is_main:
                     say(_banner(run, args, parts.data.summary))
@@ -107,9 +123,12 @@ def open_session(
                 finally:
                     if is_main:
                         track_figures(directory, tracker, session.trainer.state.global_step)
-    finally:
-        if is_main:
-            say(f"report: {write_report(directory)}")
+        finally:
+            if is_main:
+                say(f"report: {write_report(directory)}")
+        for kind in config.logger.artifacts if is_main else ():
+            if (kept := directory / _KEPT[kind]).exists():  # an evaluation has no model of its own
+                tracker.artifact(str(kind), kept)
 
 
 def train_parts(
@@ -177,6 +196,8 @@ def fit(
         best_checkpoint=None if best is None else Path(best).name,
         stopped_because=session.stop.reason,
     )
+    if (objective := session.tracking.last_metrics.get(session.optimise)) is not None:
+        session.tracking.tracker.objective(objective)
     return session.tracking.last_metrics
 
 
@@ -201,7 +222,10 @@ def _time_executions(session: Session) -> None:
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
-    """Draw a run's figures and show them in the dashboards."""
+    """Draw a run's figures, and show them and the example sentences in the dashboards."""
+    columns, rows = sentence_table(read_run(directory).sentences)
+    if rows:
+        tracker.table("halting/sentences", columns, rows, step)
     for figure in (path for path in draw_figures(directory) if path.suffix != ".pdf"):
         show = tracker.animation if figure.suffix == ".gif" else tracker.image
         show(f"figures/{figure.stem}", figure, step)
@@ -230,7 +254,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressBarCallback)
     tracking.trainer = epochs.trainer = trainer
-    return Session(run, trainer, tracking, stop)
+    return Session(run, trainer, tracking, stop, config.optimise)
 
 
 def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tuple[Extension, ...]:

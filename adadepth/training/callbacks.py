@@ -28,6 +28,7 @@ from adadepth.analysis.files import (
 )
 from adadepth.analysis.layers.sections import layers_text
 from adadepth.analysis.measure.class_table import class_table, halting_text
+from adadepth.analysis.measure.names import metric_name
 from adadepth.analysis.measure.statistics import flatten
 from adadepth.analysis.render.plots import save_frame
 from adadepth.analysis.render.table import as_records
@@ -35,7 +36,7 @@ from adadepth.console import say
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.contract import FollowsSchedule, HasOneDepth
 from adadepth.training.budget import BUDGET
-from adadepth.training.tracking import Tracker
+from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
 # Of transformers' own log entries these are not measurements of this run's progress.
@@ -222,7 +223,7 @@ class TrackingCallback(TrainerCallback):
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)
-        figures = {name.replace("/", f"/{owner}", 1): value for name, value in figures.items()}
+        figures = {metric_name(name.replace("/", f"/{owner}", 1)): value for name, value in figures.items()}
         scalars = {name: value for name, value in figures.items() if isinstance(value, int | float)}
         self.last_metrics |= scalars
         if not state.is_world_process_zero:
@@ -236,7 +237,9 @@ class TrackingCallback(TrainerCallback):
                     self.tracker.histogram(name, value, int(is_architecture), state.global_step)  # blocks count from 1
             if not is_architecture:
                 self.tracker.table(
-                    f"halting/{owner}classes", *as_records(class_table(report.statistics)), state.global_step
+                    metric_name(f"halting/{owner}classes"),
+                    *as_records(class_table(report.statistics)),
+                    state.global_step,
                 )
 
 
@@ -285,7 +288,7 @@ def _losses_first(name: str) -> tuple[bool, bool]:
 
 
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
-    """Flat names of transformers under this project's: `eval_x` to `eval/x`, everything else to `train/x`.
+    """Flat names of transformers under this project's, safe ones: `eval_x` to `eval/x`, everything else to `train/x`.
 
     Those of an extension say where they belong: what stands before their slash.
     """
@@ -295,7 +298,7 @@ def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
             continue
         prefix, _, rest = name.partition("_")
         if prefix in ("eval", "train") and rest:
-            renamed[f"{prefix}/{rest}"] = value
+            renamed[metric_name(f"{prefix}/{rest}")] = value
         else:
-            renamed[name if "/" in name else f"train/{name}"] = value
+            renamed[metric_name(name if "/" in name else f"train/{name}")] = value
     return renamed

@@ -25,7 +25,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from adadepth.atomic import write_atomic
-from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, Schedule
 from adadepth.data_sets import dataset_schemas
 from adadepth.declaration import telling
 from adadepth.errors import CheckpointError, nearest
@@ -34,11 +34,18 @@ from adadepth.results import result_hash, result_settings
 
 RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
 MODEL = "model"  # the folder of a run that holds its best weights
+CHECKPOINTS, EVALUATIONS = "checkpoints", "evaluations"  # those of a run
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
-# What a continued run may change: how long it goes on, and at which shapes architectures are compared.
-_MAY_CHANGE = frozenset({
+# By what a run goes on that was at its end.
+CONTINUE = (
     "trainer.max_steps", "trainer.num_train_epochs", "trainer.time_budget_minutes", "trainer.early_stopping_patience",
-    "search.shapes",
+    "search.stages", "search.shapes",
+)  # fmt: skip
+_LENGTH = ("trainer.max_steps", "trainer.num_train_epochs")
+# What a continued run may change: when it ends, evaluates and saves, and at which shapes architectures are compared.
+_MAY_CHANGE = frozenset({
+    *CONTINUE, "trainer.early_stopping_threshold", "trainer.eval_strategy", "trainer.eval_steps",
+    "trainer.eval_on_start", "trainer.save_strategy", "trainer.save_steps",
 })  # fmt: skip
 
 
@@ -90,20 +97,20 @@ def run_directory(config: ExperimentConfig) -> Path:
     """Return the folder of this run: the one to resume, after checking its settings, or a new empty one."""
     if config.resume is None:
         return _new_directory(config)
-    directory = resolve_run(config.resume, config, needs="checkpoints")
+    directory = resolve_run(config.resume, config, needs=CHECKPOINTS)
     if changes := _changed_settings(config, directory):
-        raise CheckpointError(f"resume={config.resume}: {directory} ran with other settings: {'; '.join(changes)}")
+        raise CheckpointError(f"resume={directory}: it ran with other settings: {'; '.join(changes)}")
     return directory
 
 
 def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Path:
     """Find the run folder that ``resume=``, ``run=`` or ``checkpoint=`` names.
 
-    ``latest`` is the newest run of this configuration that has the file or folder ``needs``; raises
-    ``CheckpointError`` naming the candidates.
+    ``latest`` is the newest run of this configuration that has the file or folder ``needs``: one that trained where
+    that is its weights, else an evaluation, too. Raises ``CheckpointError`` naming the candidates.
     """
     parent = Path(config.output_dir) / config.name
-    candidates = sorted(path.parent for path in parent.glob(f"*/{RECORD}") if (path.parent / needs).exists())
+    candidates = _trained_runs(parent, needs) if needs in (CHECKPOINTS, MODEL) else _runs_and_evaluations(parent)
     if value == "latest":
         if not candidates:
             raise CheckpointError(f"latest: no run with {needs} in {parent}")
@@ -118,11 +125,35 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     return directory
 
 
+def _trained_runs(parent: Path, needs: str) -> list[Path]:
+    """The runs in a folder that trained and have the folder ``needs``, oldest first."""
+    runs = sorted(path.parent for path in parent.glob(f"*/{RECORD}") if (path.parent / needs).is_dir())
+    return [run for run in runs if read_record(run).get("mode", "train") == "train"]
+
+
+def _runs_and_evaluations(parent: Path) -> list[Path]:
+    """The runs in a folder and the evaluations in them, oldest first."""
+    records = [*parent.glob(f"*/{RECORD}"), *parent.glob(f"*/{EVALUATIONS}/*/{RECORD}")]
+    return sorted((path.parent for path in records), key=lambda run: run.name)
+
+
 def model_path(config: ExperimentConfig) -> str:
     """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id."""
     value = str(config.checkpoint)
     is_run = value == "latest" or (Path(value) / RECORD).is_file()
     return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
+
+
+def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
+    """The folder of the run that `checkpoint` is from; None: it is from no run, or there is none yet."""
+    if config.checkpoint is None:
+        return None
+    try:
+        model = Path(model_path(config))
+    except CheckpointError:
+        return None  # the task says it when it looks for the model
+    folders = (model, *model.parents[:2]) if model.exists() else ()  # RUN/model, RUN/checkpoints/checkpoint-100
+    return next((folder for folder in folders if (folder / RECORD).is_file() and (folder / CONFIG).is_file()), None)
 
 
 def read_record(directory: Path) -> dict[str, Any]:
@@ -148,14 +179,25 @@ def jsonable(value: Any) -> Any:
 
 
 def _new_directory(config: ExperimentConfig) -> Path:
-    """Make ``<output_dir>/<name>/<date>_<time>_<hash>-<random>``; the random part keeps simultaneous jobs apart."""
+    """Make ``<parent>/<date>_<time>_<hash>-<random>``; the random part keeps simultaneous jobs apart."""
     name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{result_hash(config)}-{secrets.token_hex(2)}"
-    directory = Path(config.output_dir) / config.name / name
+    directory = _parent(config) / name
     try:
         directory.mkdir(parents=True)
     except OSError as error:
         raise CheckpointError(f"output_dir={config.output_dir}: cannot make {directory}: {error.strerror}") from error
     return directory
+
+
+def _parent(config: ExperimentConfig) -> Path:
+    """Where the folder of a new run is made: in ``<output_dir>/<name>``, or, of an evaluation, in the run evaluated.
+
+    A run outside ``output_dir`` may be somebody else's, so nothing is written there.
+    """
+    run = run_of_checkpoint(config)
+    if run is not None and run.resolve().is_relative_to(Path(config.output_dir).resolve()):
+        return run / EVALUATIONS
+    return Path(config.output_dir) / config.name
 
 
 def _written(config: ExperimentConfig) -> DictConfig:
@@ -165,13 +207,33 @@ def _written(config: ExperimentConfig) -> DictConfig:
     return OmegaConf.masked_copy(written, [name for name in written if name not in unread])
 
 
+def settings_of(config: ExperimentConfig) -> dict[str, Any]:
+    """What a run's file holds, as plain values: what trackers are told."""
+    settings: Any = OmegaConf.to_container(_written(config), enum_to_str=True)
+    return settings
+
+
 def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
-    """Compare the settings that may change a result with those the run in ``directory`` was started with."""
+    """Say which settings that decide what was trained so far differ from those the run was started with."""
     stored: Any = OmegaConf.to_container(OmegaConf.load(directory / CONFIG))
-    earlier, now = _flatten(result_settings(stored)), _flatten(result_settings(dataclasses.asdict(config)))
-    earlier = _flatten(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
-    changed = [key for key in now if key not in _MAY_CHANGE and earlier.get(key) != now[key]]
-    return [f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed]
+    earlier, now = flat(result_settings(stored)), flat(result_settings(dataclasses.asdict(config)))
+    earlier = flat(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
+    spread = _spread_over_updates(config)
+    free = _MAY_CHANGE if spread is None else _MAY_CHANGE.difference(_LENGTH)
+    changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
+    reasons = dict.fromkeys(_LENGTH, f" ({spread} counts on the number of updates)")
+    return [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
+
+
+def _spread_over_updates(config: ExperimentConfig) -> str | None:
+    """The setting, if there is one, by which the first updates depend on how many there will be."""
+    if config.trainer.schedule not in (Schedule.constant, Schedule.plateau):
+        return f"trainer.schedule={config.trainer.schedule}"
+    if 0 < config.trainer.warmup_steps < 1:
+        return f"trainer.warmup_steps={config.trainer.warmup_steps}"
+    if config.budget.target is not None:
+        return f"budget.target={config.budget.target}"
+    return "search" if family(config.model.name).searches(config.model) else None
 
 
 def _defaults(config: ExperimentConfig) -> ExperimentConfig:
@@ -180,10 +242,11 @@ def _defaults(config: ExperimentConfig) -> ExperimentConfig:
     return dataclasses.replace(config, **{name: type(group)() for name, group in groups.items()})
 
 
-def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+def flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with names joined by dots."""
     if not isinstance(node, dict) or not node:
         return {prefix[:-1]: node}
-    return {key: value for name, child in node.items() for key, value in _flatten(child, f"{prefix}{name}.").items()}
+    return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
 
 
 def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,6 +270,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "hardware": _hardware(),
         "final_metrics": None,
         "best_checkpoint": earlier.get("best_checkpoint"),
+        "trackers": earlier.get("trackers", {}),
         "error": None,
     }
 

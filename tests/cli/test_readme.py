@@ -16,6 +16,7 @@ from adadepth.run import main
 from tests.configs.support import GLUE
 from tests.figures_support import undrawn
 from tests.models_support import small_ponder
+from tests.training.support import stopped_early
 from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +95,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         arguments = [*arguments, "tokenizer.vocab_size=50"]
     if any("latest" in argument for argument in arguments):
         shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
+    if "resume=latest" in arguments:
+        stopped_early(next(tmp_path.glob("outputs/*/*")))
     capsys.readouterr()
     # A root alone draws its figures, and an evaluation those that only it has.
     with nullcontext() if len(arguments) == 2 or "mode=evaluate" in arguments else undrawn():

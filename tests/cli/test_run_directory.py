@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -81,7 +82,7 @@ def test_a_finished_run_is_recorded(config: ExperimentConfig) -> None:
 ])  # fmt: skip
 def test_the_file_holds_what_the_family_reads(root: str, groups: set[str], tmp_path: Path) -> None:
     config = configured(root, f"output_dir={tmp_path}")
-    directory = finished(config)
+    directory = interrupted(config)
     written = yaml.safe_load((directory / "config.yaml").read_text())
     assert written.keys() & OPTIONAL_GROUPS.keys() == groups
     assert vars(config).keys() - written.keys() == OPTIONAL_GROUPS.keys() - groups
@@ -97,7 +98,7 @@ def test_a_group_that_is_not_at_its_defaults_is_always_written(config: Experimen
 
 def test_a_run_whose_file_has_every_group_is_resumed(config: ExperimentConfig, tmp_path: Path) -> None:
     """As runs were written before."""
-    directory = finished(config)
+    directory = interrupted(config)
     (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(config)))
     assert "search" in yaml.safe_load((directory / "config.yaml").read_text())
     again = ("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini", "resume=latest")
@@ -181,30 +182,130 @@ def test_a_wrong_run_names_the_candidates(config: ExperimentConfig) -> None:
         resolve_run(str(directory), config, needs="checkpoints")
 
 
-def test_resume_continues_the_same_folder(config: ExperimentConfig, tmp_path: Path) -> None:
+def interrupted(config: ExperimentConfig) -> Path:
     directory = finished(config)
+    write_json(directory / "run.json", read_record(directory) | {"status": "interrupted"})
+    return directory
+
+
+def test_resume_continues_the_same_folder(config: ExperimentConfig, tmp_path: Path) -> None:
+    directory = interrupted(config)
     first = read_record(directory)
-    again = configured(
-        "act_tiny",
-        f"output_dir={tmp_path}",
-        "model=albert_act_mini",
-        "resume=latest",
-        "trainer.max_steps=900",
-        "trainer.logging_steps=7",
-        "runtime.num_workers=2",
-    )
+    again = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", "trainer.logging_steps=7",
+                       "trainer.save_steps=50", "trainer.eval_steps=50", "runtime.num_workers=2")  # fmt: skip
     assert run_directory(again) == directory
     with open_run(again, directory):
         record = read_record(directory)
-    assert (record["status"], record["started"], record["resumed_from"]) == ("running", first["started"], "latest")
+    assert (record["status"], record["started"]) == ("running", first["started"])
+    assert record["resumed_from"] == str(directory)
     assert read_record(directory)["wall_time_s"] >= first["wall_time_s"]
 
 
-def test_resume_refuses_other_settings(config: ExperimentConfig, tmp_path: Path) -> None:
-    finished(config)
-    other = configured("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini", "resume=latest", "seed=5")
-    with pytest.raises(CheckpointError, match=r"ran with other settings: seed was 0, is 5$"):
-        run_directory(other)
+def test_resume_has_the_settings_of_the_run(tmp_path: Path) -> None:
+    """Also where --config-name, and so everything else of the command, is that of another run."""
+    own = ("model=albert_act_mini", "model.act_epsilon=0.05", "trainer.max_steps=40", "runtime.threads=1", "seed=7")
+    ran = configured("act_tiny", f"output_dir={tmp_path}", "dataset.sequence_length=16", *own)
+    directory = interrupted(ran)
+    for root, value in (("act_tiny", "latest"), ("ponder_tiny", str(directory))):
+        found = configured(root, f"output_dir={tmp_path}", f"resume={value}", "trainer.logging_steps=3", "logger=wandb")
+        assert found.model == ran.model
+        assert found.dataset == ran.dataset
+        assert found.trainer == dataclasses.replace(ran.trainer, logging_steps=3)
+        assert (found.name, found.task, found.seed, found.runtime) == ("act_tiny", ran.task, 7, ran.runtime)
+        assert (found.resume, found.logger.report_to) == (str(directory), ["wandb"])
+        assert run_directory(found) == directory
+
+
+def test_resume_with_the_same_command_is_no_change(tmp_path: Path) -> None:
+    given = ("act_tiny", f"output_dir={tmp_path}", "debug=default", "model=albert_act_mini", "trainer.max_steps=6")
+    directory = interrupted(configured(*given))
+    assert configured(*given, "resume=latest").trainer.max_steps == 6
+    assert run_directory(configured(*given, "resume=latest")) == directory
+    assert configured("act_tiny", f"output_dir={tmp_path}", "resume=latest").trainer.max_steps == 6, "not shrunk again"
+
+
+def test_resume_refuses_what_changes_the_result_so_far(config: ExperimentConfig, tmp_path: Path) -> None:
+    directory = interrupted(config)
+    refused = f"resume={directory}: it ran with other settings: "
+
+    def resume(*given: str) -> Path:
+        return run_directory(configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", *given))
+
+    with pytest.raises(CheckpointError, match=re.escape(f"{refused}seed was 0, is 5") + "$"):
+        resume("seed=5")
+    spread = "trainer.max_steps was 300, is 900 (trainer.schedule=linear counts on the number of updates)"
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"{refused}{spread}; trainer.learning_rate was 0.0005, is 0.1")
+    ):
+        resume("trainer.max_steps=900", "trainer.learning_rate=0.1")
+    with pytest.raises(CheckpointError, match="it cannot change its size: small was False, is True"):
+        resume("debug=default")
+    with pytest.raises(CheckpointError, match=r"trainer.max_steps was 300, is 500"):
+        resume("debug=overfit")
+
+
+def test_a_constant_rate_may_go_on_for_longer(tmp_path: Path) -> None:
+    given = ("act_tiny", f"output_dir={tmp_path}", "trainer.schedule=constant", "trainer.warmup_steps=0")
+    directory = finished(configured(*given))
+    again = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", "trainer.max_steps=900")
+    assert (run_directory(again), again.trainer.max_steps) == (directory, 900)
+
+
+def test_a_finished_run_has_nothing_to_continue(config: ExperimentConfig, tmp_path: Path) -> None:
+    directory = finished(config)
+    again = ("act_tiny", f"output_dir={tmp_path}", "resume=latest")
+    with pytest.raises(CheckpointError, match=re.escape(f"resume={directory}: this run is finished, there is nothing")):
+        configured(*again)
+    write_json(directory / "run.json", read_record(directory) | {"stopped_because": "time budget spent"})
+    assert run_directory(configured(*again)) == directory
+
+
+def test_an_evaluation_lies_in_its_run_and_is_not_the_latest_to_continue(tmp_path: Path) -> None:
+    root = ("act_tiny", f"output_dir={tmp_path}")
+    directory = interrupted(configured(*root))
+    (directory / "model").mkdir()
+    for checkpoint in ("latest", str(directory), f"{directory}/model"):
+        evaluation = finished(configured(*root, "mode=evaluate", f"checkpoint={checkpoint}"))
+        assert evaluation.parent == directory / "evaluations"
+    again = configured(*root, "resume=latest")
+    assert (run_directory(again), resolve_run("latest", again, needs="model")) == (directory, directory)
+    assert resolve_run("latest", again).parent == directory / "evaluations", "the report that was written last"
+    with pytest.raises(CheckpointError, match="it ran with mode=evaluate; only a training can be continued"):
+        configured(*root, f"resume={evaluation}")
+
+
+def test_an_evaluation_of_an_older_version_beside_its_run_is_not_the_latest(tmp_path: Path) -> None:
+    root = ("act_tiny", f"output_dir={tmp_path}")
+    directory = interrupted(configured(*root))
+    beside = directory.with_name("2999-01-01_00-00-00_aa-1")
+    write_json_record(beside)
+    write_json(beside / "run.json", {"status": "finished", "mode": "evaluate"})
+    (beside / "checkpoints").mkdir()
+    assert run_directory(configured(*root, "resume=latest")) == directory
+
+
+def test_an_evaluation_of_somebody_elses_run_leaves_it_alone(tmp_path: Path) -> None:
+    directory = interrupted(configured("act_tiny", f"output_dir={tmp_path}/theirs"))
+    (directory / "model").mkdir()
+    given = ("act_tiny", f"output_dir={tmp_path}/mine", "mode=evaluate", f"checkpoint={directory}")
+    assert run_directory(configured(*given)).parent == tmp_path / "mine" / "act_tiny"
+
+
+def test_a_run_of_a_version_with_one_logger_goes_on(tmp_path: Path) -> None:
+    directory = interrupted(configured("act_tiny", f"output_dir={tmp_path}"))
+    stored = yaml.safe_load((directory / "config.yaml").read_text())
+    stored["logger"] = {"name": "wandb", "project": "mine", "mode": "offline"}
+    (directory / "config.yaml").write_text(yaml.safe_dump(stored))
+    found = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest")
+    assert (found.logger.report_to, found.logger.project) == (["wandb"], "mine")
+
+
+def test_a_run_of_settings_that_are_gone_is_told(tmp_path: Path) -> None:
+    directory = interrupted(configured("act_tiny", f"output_dir={tmp_path}"))
+    with (directory / "config.yaml").open("a") as file:
+        file.write("gone: 1\n")
+    with pytest.raises(CheckpointError, match=r"its config.yaml is of another version: .*gone"):
+        configured("act_tiny", f"output_dir={tmp_path}", "resume=latest")
 
 
 def test_an_impossible_output_directory_is_told(tmp_path: Path) -> None:

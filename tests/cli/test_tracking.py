@@ -1,14 +1,34 @@
-"""Trackers: `metrics.jsonl` is complete and valid whatever happens; the other sinks open and close once a job."""
+"""Trackers: `metrics.jsonl` is complete and valid whatever happens; the others open and close once a job."""
 
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from adadepth.training.tracking import Tracker, open_tracker, read_metrics
+from adadepth.analysis.measure.names import metric_name
+from adadepth.errors import ConfigError
+from adadepth.training.panels import PANELS
+from adadepth.training.run_directory import Run, read_record
+from adadepth.training.trackers.base import Tracker
+from adadepth.training.tracking import open_tracker, read_metrics
 from tests.configs.support import configured
+from tests.unit.analysis.test_names import names_before
+from tests.wandb_support import wandb_history, wandb_records, wandb_summary
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def opened(directory: Path, *overrides: str, resume_step: int | None = None) -> Tracker:
+    """The tracker of a run, or of one that goes on."""
+    config = configured("act_tiny", f"output_dir={directory.parent}", *overrides)
+    return open_tracker(config, Run(directory, record=read_record(directory)), resume_step)
 
 
 def log_everything(tracker: Tracker, directory: Path) -> None:
@@ -37,7 +57,7 @@ def write_png(path: Path) -> None:
 
 
 def test_metrics_are_always_written_and_readable_at_once(tmp_path: Path) -> None:
-    tracker = open_tracker(configured(), tmp_path)
+    tracker = opened(tmp_path)
     log_everything(tracker, tmp_path)
     lines = read_metrics(tmp_path / "metrics.jsonl")  # before the tracker is closed
     assert [line["step"] for line in lines] == [1, 2, 2, 2, 3, 3]
@@ -53,7 +73,7 @@ def test_metrics_are_always_written_and_readable_at_once(tmp_path: Path) -> None
 
 
 def test_a_non_finite_value_stays_valid_json(tmp_path: Path) -> None:
-    tracker = open_tracker(configured(), tmp_path)
+    tracker = opened(tmp_path)
     tracker.log({"train/loss": float("nan"), "train/grad_norm": float("inf")}, step=1)
 
     def refuse(constant: str) -> None:
@@ -64,13 +84,13 @@ def test_a_non_finite_value_stays_valid_json(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_continues_the_file_and_drops_what_it_will_repeat(tmp_path: Path) -> None:
-    tracker = open_tracker(configured(), tmp_path)
+    tracker = opened(tmp_path)
     for step in range(1, 7):
         tracker.log({"train/loss": 1.0}, step)
     tracker.finish(1)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "ti')  # a killed run's last line
-    tracker = open_tracker(configured(), tmp_path, resume_step=4)
+    tracker = opened(tmp_path, resume_step=4)
     tracker.log({"train/loss": 2.0}, 5)
     lines = read_metrics(tmp_path / "metrics.jsonl")
     assert [(line["step"], line["train/loss"]) for line in lines] == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2)]
@@ -78,7 +98,7 @@ def test_a_resumed_run_continues_the_file_and_drops_what_it_will_repeat(tmp_path
 
 
 def test_other_processes_log_nothing(tmp_path: Path) -> None:
-    tracker = open_tracker(configured("act_tiny", "logger=wandb"), tmp_path, is_main=False)
+    tracker = open_tracker(configured("act_tiny", "logger=wandb"), Run(tmp_path, is_main=False))
     tracker.log({"train/loss": 1.0}, 1)
     tracker.finish()
     assert list(tmp_path.iterdir()) == []
@@ -89,7 +109,7 @@ def test_wandb_gets_one_offline_run_a_job(tmp_path: Path) -> None:
     for number in range(2):
         directory = tmp_path / f"job{number}"
         directory.mkdir()
-        tracker = open_tracker(configured("act_tiny", "logger=wandb", f"seed={number}"), directory)
+        tracker = opened(directory, "logger=wandb", f"seed={number}")
         try:
             assert wandb.run.settings.mode == "offline"
             assert (wandb.run.group, wandb.run.name, wandb.run.config["seed"]) == ("act_tiny", f"job{number}", number)
@@ -103,9 +123,92 @@ def test_wandb_gets_one_offline_run_a_job(tmp_path: Path) -> None:
         assert len(list((directory / "wandb").glob("offline-run-*/files/media/videos/search/*.gif"))) == 1
 
 
+def test_a_resumed_wandb_run_goes_on_under_its_id(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    for resume_step, steps in ((None, range(1, 4)), (2, range(3, 5))):
+        tracker = opened(tmp_path, "logger=wandb", resume_step=resume_step)
+        for step in steps:
+            tracker.log({"train/loss": float(step)}, step)
+        tracker.finish()
+    identity = read_record(tmp_path)["trackers"]["wandb"]
+    first, second = wandb_records(tmp_path, "run")
+    assert first.run_id == second.run_id == identity
+    assert second.resume, "online, W&B adds to the run instead of overwriting it"
+    assert len([*(tmp_path / "wandb").glob(f"offline-run-*-{identity}*")]) == 2
+    assert [(line["step"], line["train/loss"]) for line in wandb_history(tmp_path)] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (3, 3),
+        (4, 4),
+    ]
+
+
+def test_wandb_draws_over_updates_and_keeps_what_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    tracker = opened(tmp_path, "logger=wandb", "trainer.metric_for_best_model=eval_mlm_accuracy",
+                     "trainer.greater_is_better=true")  # fmt: skip
+    for step, value in enumerate((2.0, 3.0, 1.0)):
+        names = ("train/loss", "eval/loss", "eval/mlm_accuracy", "eval/mlm_loss", "halting/all/mean", "halting/cls/p90")
+        tracker.log(dict.fromkeys(names, value), step)
+    tracker.table("halting/table", ["class", "mean"], [["all", 2.5]], step=2)
+    tracker.histogram("halting/all/histogram", [0, 3, 5], first_bin=1, step=2)
+    write_png(tmp_path / "a.png")
+    tracker.image("figures/a", tmp_path / "a.png", step=2)
+    tracker.objective(1.5)
+    tracker.finish()
+    summary = wandb_summary(tmp_path)
+    table = {name: summary.pop(name) for name in list(summary) if name.startswith("halting/table")}
+    assert table["halting/table/_type"] == "table-file", table
+    assert summary == {
+        "train/loss": 1, "eval/loss": {"min": 1}, "eval/mlm_accuracy": {"max": 3}, "eval/mlm_loss": 1,
+        "halting/all/mean": 1, "objective": 1.5,
+    }  # fmt: skip
+    assert {"halting/all/histogram/values", "figures/a/path"} <= {
+        name for call in wandb_history(tmp_path) for name in call
+    }
+    axes = {metric.name or metric.glob_name: metric.step_metric for metric in wandb_records(tmp_path, "metric")}
+    assert axes.pop("step") == ""
+    assert set(axes.values()) == {"step"}
+
+
+def test_wandb_keeps_the_files_that_are_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    (tmp_path / "report.html").write_text("a page")
+    tracker = opened(tmp_path, "logger=wandb", "logger.artifacts=[report]")
+    tracker.artifact("report", tmp_path / "report.html")
+    tracker.finish()
+    (artifact,) = wandb_records(tmp_path, "artifact")
+    assert (artifact.name, artifact.type) == ("act_tiny-report", "report")
+    assert [entry.path for entry in artifact.manifest.contents] == ["report.html"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [
+    (["logger=[wandb,tensorboard]"], ["wandb", "tensorboard"]),
+    (["logger.report_to=[wandb,mlflow]"], ["wandb", "mlflow"]),
+    (["logger.report_to=wandb"], ["wandb"]), (["logger=none"], []), (["logger.report_to=none"], []),
+])  # fmt: skip
+def test_trackers_are_named_as_a_list(given: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: name)
+    assert configured("act_tiny", *given).logger.report_to == expected
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (["logger.report_to=wandbb"], r"report_to=wandbb: must be one of wandb, .*, none \(did you mean 'wandb'\?\)"),
+    (["logger=wandb"], r"logger=wandb: the package wandb is missing, install it with pip install wandb"),
+    (["logger=mlflow"], r"=mlflow: the package mlflow is missing, install it with pip install 'adadepth\[mlflow\]'"),
+    (["logger=comet"], r"=comet: the package comet_ml is missing, install it with pip install 'adadepth\[comet\]'"),
+    (["logger.artifacts=[model]"], r"logger.artifacts=\['model'\]: read only with logger=wandb, mlflow or comet"),
+])  # fmt: skip
+def test_a_tracker_that_is_not_there_is_told(given: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=message):
+        configured("act_tiny", *given)
+
+
 def test_tensorboard_gets_every_kind(tmp_path: Path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    tracker = open_tracker(configured("act_tiny", "logger=tensorboard"), tmp_path)
+    tracker = opened(tmp_path, "logger=tensorboard")
     log_everything(tracker, tmp_path)
     tracker.finish()
     seen = events.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -118,3 +221,120 @@ def test_tensorboard_gets_every_kind(tmp_path: Path) -> None:
     assert (film.width, film.height) == (6, 4)
     assert film.encoded_image_string == (tmp_path / "figures" / "depth.gif").read_bytes()
     assert seen.Tags()["tensors"] == ["halting/table/text_summary", "search/architecture/text_summary"]
+
+
+def test_a_resumed_tensorboard_hides_what_is_repeated(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for resume_step, steps in ((None, range(1, 6)), (2, range(3, 5))):
+        tracker = opened(tmp_path, "logger=tensorboard", resume_step=resume_step)
+        for step in steps:
+            tracker.log({"train/loss": float(step)}, step)
+        tracker.finish()
+    seen = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    seen.Reload()
+    assert [event.step for event in seen.Scalars("train/loss")] == [1, 2, 3, 4]
+
+
+def test_mlflow_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    directory = tmp_path / "job"
+    directory.mkdir()
+    tracker = opened(directory, "logger=mlflow")
+    log_everything(tracker, directory)
+    tracker.artifact("report", directory / "figures" / "depth.png")
+    tracker.finish(1)
+    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
+    identity = read_record(directory)["trackers"]["mlflow"]
+    assert client.get_run(identity).info.status == "FAILED"
+    tracker = opened(directory, "logger=mlflow", resume_step=1)
+    tracker.log({"train/loss": 1.5}, 2)
+    tracker.finish()
+    experiment = client.get_experiment_by_name("adadepth").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert (run.info.run_id, run.info.run_name, run.info.status) == (identity, "job", "FINISHED")
+    assert run.data.params["model.cap_remainder"] == "reference"
+    assert [(point.step, point.value) for point in client.get_metric_history(identity, "train/loss")] == [
+        (1, 2.5),
+        (2, 1.5),
+    ]
+
+    def kept(folder: str) -> list[str]:
+        return [file.path for file in client.list_artifacts(identity, folder)]
+
+    assert kept("halting/table") == ["halting/table/step_000002.json"]
+    assert kept("halting/all/histogram") == ["halting/all/histogram/step_000002.json"]
+    assert (kept("report"), kept("search")) == (["report/depth.png"], ["search/depth.gif"])
+
+
+@pytest.mark.slow
+def test_trackio_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
+    """In a process of its own: Trackio decides where it writes when it is imported."""
+    pytest.importorskip("trackio")
+    script = f"""
+from pathlib import Path
+from tests.cli.test_tracking import log_everything, opened
+folder = Path({str(tmp_path / "job")!r})
+folder.mkdir()
+tracker = opened(folder, "logger=trackio")
+log_everything(tracker, folder)
+tracker.finish()
+tracker = opened(folder, "logger=trackio", resume_step=1)
+tracker.log({{"train/loss": 1.5}}, 2)
+tracker.finish()
+"""
+    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, cwd=ROOT)
+    with sqlite3.connect(tmp_path / "trackio" / "adadepth.db") as base:
+        rows = base.execute("select run_name, step, metrics from metrics order by id").fetchall()
+    logged = [(name, step, key, value) for name, step, line in rows for key, value in json.loads(line).items()]
+    assert {name for name, *_ in logged} == {"job"}
+    assert [(step, value) for _, step, key, value in logged if key == "train/loss"] == [(1, 2.5), (2, 1.5)]
+    kinds = {key: value["_type"] for _, _, key, value in logged if isinstance(value, dict)}
+    assert kinds == {
+        "halting/all/histogram": "trackio.histogram", "halting/table": "trackio.table",
+        "halting/depth": "trackio.image", "search/film": "trackio.video",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_comet_writes_an_archive_for_later(tmp_path: Path) -> None:
+    """In a process of its own, since Comet changes the modules that it finds."""
+    pytest.importorskip("comet_ml")
+    script = f"""
+from pathlib import Path
+from tests.cli.test_tracking import log_everything, opened
+folder = Path({str(tmp_path)!r})
+tracker = opened(folder, "logger=comet")
+log_everything(tracker, folder)
+tracker.finish()
+tracker = opened(folder, "logger=comet", resume_step=1)
+tracker.log({{"train/loss": 1.5}}, 2)
+tracker.finish()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, cwd=ROOT)
+    key = read_record(tmp_path)["trackers"]["comet"]
+    archives = sorted((tmp_path / "comet").glob("*.zip"), key=lambda path: path.stat().st_mtime_ns)
+    assert len(archives) == 2
+    messages = []
+    for archive in map(zipfile.ZipFile, archives):
+        assert json.loads(archive.read("experiment.json"))["offline_id"] == key
+        messages += [json.loads(line) for line in archive.read("messages.json").splitlines()]
+    metrics = [message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"]
+    losses = [(found["step"], found["metricValue"]) for found in metrics if found["metricName"] == "train/loss"]
+    assert losses == [(1, 2.5), (2, 1.5)]
+    uploaded = {message["payload"]["upload_type"] for message in messages if message["type"] == "file_upload"}
+    assert uploaded >= {"asset", "histogram3d", "visualization"}
+
+
+def test_the_documented_panels_are_those_that_wandb_keeps_columns_for() -> None:
+    lines = (ROOT / "docs" / "tracking.md").read_text().splitlines()
+    begin = lines.index("| section | chart | metrics |") + 2
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin : lines.index("", begin)]]
+    told = [(section, title, tuple(name.strip("` ") for name in names.split(","))) for section, title, names in rows]
+    assert told == [tuple(panel) for panel in PANELS]
+
+
+def test_every_panel_shows_what_is_logged() -> None:
+    logged = {metric_name(name) for name in names_before()} | {"cost/speedup_over_dense"}  # the clock's, left out there
+    assert {metric for panel in PANELS for metric in panel.metrics} <= logged

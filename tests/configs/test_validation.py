@@ -134,12 +134,6 @@ def test_the_edges_are_allowed(overrides: list[str]) -> None:
     configured("act_tiny", *overrides)
 
 
-def test_a_missing_logger_package_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="logger=wandb: the package is missing"):
-        configured("act_tiny", "logger=wandb")
-
-
 @pytest.mark.parametrize(("value", "hint"), [
     ("refrence", " (did you mean 'reference'?)"), ("xyz", ""), (3, ""), ("Penalty", " (did you mean 'penalty'?)"),
 ])  # fmt: skip

@@ -14,6 +14,7 @@ from adadepth.tasks.session import budget_of
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
 from adadepth.training.extension import Extension
+from adadepth.training.run_directory import RECORD, read_record, write_json
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 
@@ -63,3 +64,9 @@ def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] 
     )
     epochs.trainer = trainer
     return trainer
+
+
+def stopped_early(run: Path) -> Path:
+    """A run that is at its end, told as one that was interrupted: what the caller took away is made again."""
+    write_json(run / RECORD, read_record(run) | {"status": "interrupted"})
+    return run

@@ -22,6 +22,7 @@ from transformers import (
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, GLUE, ROOTS, configured
+from tests.training.support import stopped_early
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = "the cat sat on a mat and then it slept for some hours in warm sun while birds sang"
@@ -215,7 +216,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(budget, tmp_path, base)
     for step in (4, 6):
         for path in sorted((stopped / "checkpoints" / f"checkpoint-{step}").iterdir()):
             path.unlink()
-    tasks.run(settings(tmp_path, base, "adalayers", *given, "name=stopped", f"resume={stopped}"))
+    tasks.run(settings(tmp_path, base, "adalayers", *given, "name=stopped", f"resume={stopped_early(stopped)}"))
     left, right = (AutoModelForSequenceClassification.from_pretrained(path / "model") for path in (whole, stopped))
     for (name, one), (_, other) in zip(left.named_parameters(), right.named_parameters(), strict=True):
         assert torch.equal(one, other), name

@@ -13,6 +13,7 @@ from adadepth.families.shared.ponder_objective import HaltingStage
 from adadepth.halting.continuation import continuation_losses
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_ponder
+from tests.training.support import stopped_early
 
 TOKENS = (
     "dataset=parity", "dataset.size=8", "dataset.sequence_length=12", "dataset.train_ones=[1,8]",
@@ -79,7 +80,8 @@ def test_a_resumed_second_stage_is_the_one_that_was_never_stopped(trained, tmp_p
     expected = weights(whole / "model")
     for written in ("model", "checkpoints/checkpoint-4"):
         shutil.rmtree(whole / written)
-    tasks.run(configured(root, *FAMILIES[root], *SHORT, f"output_dir={tmp_path}/whole", *stage, f"resume={whole}"))
+    again = (f"output_dir={tmp_path}/whole", *stage, f"resume={stopped_early(whole)}")
+    tasks.run(configured(root, *FAMILIES[root], *SHORT, *again))
     resumed = weights(whole / "model")
     assert all(torch.equal(value, resumed[name]) for name, value in expected.items())
 

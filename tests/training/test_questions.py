@@ -22,6 +22,7 @@ from adadepth.tasks.finetune import finetuning_parts
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
+from tests.training.support import stopped_early
 
 SMALL = (
     "model=albert_act_mini", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=3",
@@ -174,7 +175,7 @@ def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path) -> None
     expected = load_file(whole / "model" / "model.safetensors")
     for path in (whole / "model", whole / "checkpoints" / "checkpoint-4"):
         shutil.rmtree(path)
-    run(tmp_path, "act_squad", *given, f"resume={whole}")
+    run(tmp_path, "act_squad", *given, f"resume={stopped_early(whole)}")
     found = load_file(whole / "model" / "model.safetensors")
     assert all(torch.equal(found[name], weights) for name, weights in expected.items())
 

@@ -13,6 +13,7 @@ from adadepth import tasks
 from adadepth.analysis.measure.quality import tagging_quality
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
+from tests.training.support import stopped_early
 from tests.unit.data.tokenizers_support import tokenizer
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -111,7 +112,7 @@ def test_an_interrupted_training_goes_on(folder: Path, tmp_path: Path) -> None:
     for step in (3, 4):
         for path in (directory / "checkpoints" / f"checkpoint-{step}").glob("*"):
             path.unlink()
-    _, again = run(folder, tmp_path, *given, "trainer.max_steps=4", f"resume={directory}")
+    _, again = run(folder, tmp_path, *given, "trainer.max_steps=4", f"resume={stopped_early(directory)}")
     assert again["eval/loss"] == pytest.approx(metrics["eval/loss"])
     found = AutoModelForTokenClassification.from_pretrained(directory / "model").state_dict()
     for name, weight in whole.items():

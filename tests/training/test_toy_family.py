@@ -14,6 +14,7 @@ from transformers import AutoModelForTokenClassification
 
 from adadepth.families import contract
 from tests.toy_support import TOY, execute, toy_family_installed
+from tests.training.support import stopped_early
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 ROOT = ("--config-name", "router_hops")
@@ -92,7 +93,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(trained: Path, tmp_path: Path) -
     shutil.copytree(trained, stopped)
     shutil.rmtree(stopped / "model")
     shutil.rmtree(stopped / "checkpoints" / "checkpoint-8")
-    assert execute(*ROOT, *SMALL, *PRICED, f"resume={stopped}") == 0
+    assert execute(*ROOT, *SMALL, *PRICED, f"resume={stopped_early(stopped)}") == 0
     weights = [path / "model" / "model.safetensors" for path in (trained, stopped)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     assert logged(stopped, "train/loss")[-4:] == logged(trained, "train/loss")[-4:]

@@ -7,6 +7,7 @@ from typing import Any
 
 from adadepth.analysis.files import RunFiles, depth_histograms, halts, run_unit, series
 from adadepth.analysis.measure.depths import least_depth
+from adadepth.analysis.measure.names import metric_name
 from adadepth.analysis.render.figure import Curves, Figure, Lines, Panel, depth_axis, heat_over_steps, step_axis, thin
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.section import Section, absent, fill
@@ -55,7 +56,12 @@ def _means(files: RunFiles) -> Curves:
     classes = files.halting.get("classes", {})
     by_label = [name for name in classes if name.startswith("label: ")]
     names = ("all", "correct", "wrong", *by_label[:3]) if "correct" in classes else ("all", *_TOKEN_CURVES)
-    return [(name, series(files.metrics, f"halting/{name}/mean")) for name in names]
+    # Runs of older versions logged the classes under their own names.
+    return [
+        (name, series(files.metrics, metric_name(given)) or series(files.metrics, given))
+        for name in names
+        for given in [f"halting/{name}/mean"]
+    ]
 
 
 def _table(files: RunFiles, shares: Shares, first: int) -> Table:

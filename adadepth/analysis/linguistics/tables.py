@@ -7,6 +7,7 @@ from typing import Any
 
 from adadepth.analysis.linguistics.classes import FILE_ONLY, KINDS
 from adadepth.analysis.linguistics.intervals import FEWEST
+from adadepth.analysis.measure.names import metric_name
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.table import Column, Table, as_text, text
 
@@ -80,7 +81,7 @@ def every_row(found: Found) -> Table:
 def flatten_words(found: Found) -> dict[str, float]:
     """What trackers show: mean depth of all words and of every part of speech, by set and reading."""
     return {
-        f"halting/{name}{'_masked' * (reading == 'masked')}/{kind}/{row['class']}/mean": row["mean"]
+        metric_name(f"halting/{name}{'_masked' * (reading == 'masked')}/{kind}/{row['class']}/mean"): row["mean"]
         for name, readings in found["sets"].items()
         for reading, described in readings.items()
         for kind, row in _rows(described)

@@ -1,0 +1,17 @@
+"""Names that every tracker takes."""
+
+import re
+
+_WORDS = (("<=", "up to"), (">", "over"))
+
+
+def metric_name(text: str) -> str:
+    """A name of letters, digits and `_./-`, from one that data sets and classes have a part in.
+
+    `halting/length <= 5/mean` becomes `halting/length_up_to_5/mean`, `label: no` `label_no`. Letters beyond ASCII
+    become their numbers, so that names in other scripts stay apart.
+    """
+    for sign, word in _WORDS:
+        text = text.replace(sign, word)
+    text = re.sub(r"[^\x00-\x7f]", lambda letter: f"u{ord(letter[0]):x}", text)
+    return re.sub(r"[^A-Za-z0-9_./-]+", "_", text)

@@ -1,0 +1,43 @@
+"""Trackers beside `metrics.jsonl`, one file each, by the name that `logger.report_to` says; none is imported here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+_HERE = "adadepth.training.trackers"
+
+
+@dataclass(frozen=True)
+class TrackerKind:
+    """A tracker that can be asked for.
+
+    Attributes:
+        place: Where its class is, `module:name`; see `adadepth.training.trackers.base.Tracker`.
+        library: The module that it needs.
+        needs: What to install where that is missing, in pip's words.
+        keeps_files: Whether it keeps reports and models.
+    """
+
+    place: str
+    library: str
+    needs: str
+    keeps_files: bool = False
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its library is there."""
+        return find_spec(self.library) is not None
+
+
+_TRACKERS: Mapping[str, TrackerKind] = {
+    "wandb": TrackerKind(f"{_HERE}.wandb:WandbTracker", "wandb", "wandb", keeps_files=True),
+    "tensorboard": TrackerKind(f"{_HERE}.tensorboard:TensorBoardTracker", "tensorboard", "'adadepth[tensorboard]'"),
+    "mlflow": TrackerKind(f"{_HERE}.mlflow:MlflowTracker", "mlflow", "'adadepth[mlflow]'", keeps_files=True),
+    "trackio": TrackerKind(f"{_HERE}.trackio:TrackioTracker", "trackio", "'adadepth[trackio]'"),
+    "comet": TrackerKind(f"{_HERE}.comet:CometTracker", "comet_ml", "'adadepth[comet]'", keeps_files=True),
+}
+
+
+def trackers() -> Mapping[str, TrackerKind]:
+    """Every tracker by name."""
+    return _TRACKERS

@@ -1,0 +1,78 @@
+"""Comet: an archive in the run's ``comet`` folder, for `comet upload`, or the service itself."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adadepth.config import ExperimentConfig, TrackerMode
+from adadepth.training.run_directory import flat, settings_of
+from adadepth.training.trackers.base import Tracker, Value, numbers
+
+# What Comet would find out by itself, of a library that is imported before it.
+_UNWANTED = (
+    "log_code", "log_graph", "parse_args", "log_git_metadata", "log_git_patch", "log_env_details",
+    "auto_param_logging", "auto_metric_logging", "auto_output_logging", "auto_log_co2",
+)  # fmt: skip
+
+
+class CometTracker(Tracker):
+    """One experiment a run; a continued run adds to that of its key."""
+
+    def __init__(
+        self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
+    ) -> None:
+        if config.logger.mode is not TrackerMode.online:
+            os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")  # which its makers would be told online
+        import comet_ml
+
+        self.comet_ml = comet_ml
+        quiet: dict[str, Any] = dict.fromkeys(_UNWANTED, False)
+        self.experiment = comet_ml.start(
+            workspace=config.logger.entity,
+            project_name=config.logger.project,
+            experiment_key=identity,
+            mode="create" if identity is None else "get",
+            online=config.logger.mode is TrackerMode.online,
+            experiment_config=comet_ml.ExperimentConfig(
+                disabled=config.logger.mode is TrackerMode.disabled,
+                offline_directory=str(directory / "comet"),
+                display_summary_level=0,
+                name=directory.name,
+                tags=[config.logger.group or config.name, *config.logger.tags],
+                **quiet,
+            ),
+        )
+        self.identity = self.experiment.get_key()
+        self.experiment.log_parameters(flat(settings_of(config)))
+
+    def log(self, metrics: Mapping[str, Value], step: int) -> None:
+        self.experiment.log_metrics(numbers(metrics), step=step)
+
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
+        from comet_ml.data_structure import Histogram
+
+        drawn = Histogram()
+        drawn.add(values=[float(first_bin + number) for number in range(len(counts))], counts=list(counts))
+        self.experiment.log_histogram_3d(drawn, name=name, step=step)
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
+        table = [list(row) for row in rows]
+        self.experiment.log_table(f"{name}/step_{step:06d}.csv", table, headers=list(columns))
+
+    def image(self, name: str, path: Path, step: int) -> None:
+        self.experiment.log_image(str(path), name=name, step=step)
+
+    animation = image
+
+    def artifact(self, kind: str, path: Path) -> None:
+        if path.is_dir():
+            self.experiment.log_model(kind, str(path))
+        else:
+            self.experiment.log_asset(str(path), file_name=path.name)
+
+    def objective(self, value: float) -> None:
+        self.experiment.log_other("objective", value)
+
+    def finish(self, exit_code: int = 0) -> None:
+        self.experiment.end()

@@ -1,0 +1,72 @@
+"""MLflow, as the package `mlflow-skinny` has it: files below ``output_dir``, or the server that is named."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adadepth.config import ExperimentConfig
+from adadepth.training.run_directory import flat, jsonable, settings_of
+from adadepth.training.trackers.base import Tracker, Value, numbers
+
+_LONGEST = 500  # characters of a parameter
+
+
+class MlflowTracker(Tracker):
+    """One run of the experiment ``logger.project``; histograms and tables are JSON files among its artifacts."""
+
+    def __init__(
+        self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
+    ) -> None:
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a data base would need more than the package has
+        import mlflow
+        from mlflow.entities import Metric, Param
+
+        self._metric = Metric
+        place = os.environ.get("MLFLOW_TRACKING_URI") or (Path(config.output_dir) / "mlruns").resolve().as_uri()
+        self.client = mlflow.MlflowClient(tracking_uri=place)
+        if identity is None:
+            found = self.client.get_experiment_by_name(config.logger.project)
+            experiment = found.experiment_id if found else self.client.create_experiment(config.logger.project)
+            tags = {"group": config.logger.group or config.name, "mode": config.mode.value}
+            tags |= dict.fromkeys(config.logger.tags, "")
+            identity = self.client.create_run(experiment, run_name=directory.name, tags=tags).info.run_id
+            settings = flat(settings_of(config))
+            params = [Param(key, str(value)[:_LONGEST]) for key, value in settings.items()]
+            for begin in range(0, len(params), 100):  # as many as a call takes
+                self.client.log_batch(identity, params=params[begin : begin + 100])
+        self.identity: str = identity
+        self.client.update_run(identity, status="RUNNING")
+
+    def log(self, metrics: Mapping[str, Value], step: int) -> None:
+        now, scalars = int(time.time() * 1000), numbers(metrics)
+        if scalars:
+            found = [self._metric(name, float(value), now, step) for name, value in scalars.items()]
+            self.client.log_batch(self.identity, metrics=found)
+
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
+        self._write(name, {"first_bin": first_bin, "counts": list(counts)}, step)
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
+        self._write(name, {"columns": list(columns), "data": [list(row) for row in rows]}, step)
+
+    def image(self, name: str, path: Path, step: int) -> None:
+        self.client.log_artifact(self.identity, str(path), str(Path(name).parent))
+
+    animation = image
+
+    def artifact(self, kind: str, path: Path) -> None:
+        if path.is_dir():
+            self.client.log_artifacts(self.identity, str(path), kind)
+        else:
+            self.client.log_artifact(self.identity, str(path), kind)
+
+    def objective(self, value: float) -> None:
+        self.client.log_metric(self.identity, "objective", value)
+
+    def finish(self, exit_code: int = 0) -> None:
+        self.client.set_terminated(self.identity, "FAILED" if exit_code else "FINISHED")
+
+    def _write(self, name: str, value: Mapping[str, Any], step: int) -> None:
+        self.client.log_dict(self.identity, jsonable(value), f"{name}/step_{step:06d}.json")

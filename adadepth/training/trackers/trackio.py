@@ -1,0 +1,51 @@
+"""Trackio, Hugging Face's local tracker: `trackio show` reads what it wrote."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adadepth.config import ExperimentConfig
+from adadepth.training.run_directory import settings_of
+from adadepth.training.trackers.base import Tracker, Value, bin_edges
+
+
+class TrackioTracker(Tracker):
+    """One run of the project ``logger.project`` in Trackio's own folder (``TRACKIO_DIR``), by the name of the run's."""
+
+    def __init__(
+        self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
+    ) -> None:
+        import trackio
+
+        self.trackio = trackio
+        self.identity: str = identity or directory.name
+        self.run = trackio.init(
+            project=config.logger.project,
+            name=self.identity,
+            group=config.logger.group or config.name,
+            config=settings_of(config),
+            resume="allow",
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+        )
+
+    def log(self, metrics: Mapping[str, Value], step: int) -> None:
+        self.run.log(dict(metrics), step=step)
+
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
+        edges = bin_edges(counts, first_bin)
+        self.run.log({name: self.trackio.Histogram(np_histogram=(list(counts), edges))}, step=step)
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
+        table = self.trackio.Table(columns=list(columns), data=[list(row) for row in rows])
+        self.run.log({name: table}, step=step)
+
+    def image(self, name: str, path: Path, step: int) -> None:
+        self.run.log({name: self.trackio.Image(str(path))}, step=step)
+
+    def animation(self, name: str, path: Path, step: int) -> None:
+        self.run.log({name: self.trackio.Video(str(path), format="gif")}, step=step)
+
+    def finish(self, exit_code: int = 0) -> None:
+        self.run.finish()

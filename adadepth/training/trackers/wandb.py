@@ -1,0 +1,89 @@
+"""Weights & Biases: one run a job, which a continued run goes on with."""
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from adadepth.config import ExperimentConfig
+from adadepth.training.panels import summary_of
+from adadepth.training.run_directory import settings_of
+from adadepth.training.trackers.base import Tracker, Value, bin_edges
+
+STEP = "step"
+
+
+class WandbTracker(Tracker):
+    """Offline unless the configuration says otherwise; `wandb sync` joins the parts of a continued run by their id.
+
+    Metrics are drawn over `step`, the updates, and not over W&B's own count of calls, which a continued run repeats.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
+    ) -> None:
+        import wandb
+
+        self.wandb, self.config = wandb, config
+        # The agent of a sweep has chosen one.
+        self.identity = identity or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        self.run = wandb.init(
+            id=self.identity,
+            resume="allow",
+            project=config.logger.project,
+            entity=config.logger.entity,
+            group=config.logger.group or config.name,
+            tags=config.logger.tags,
+            mode=cast(Any, config.logger.mode.value),
+            name=directory.name,
+            job_type=config.mode.value,
+            dir=str(directory.resolve()),  # W&B writes in a process of its own
+            config=settings_of(config),
+            reinit="finish_previous",
+        )
+        self.run.define_metric(STEP, hidden=True, summary="none")
+        self._defined: set[str] = set()
+
+    def log(self, metrics: Mapping[str, Value], step: int) -> None:
+        for name in metrics:
+            self._define(name, summary=summary_of(name, self.config))
+        self.run.log({**metrics, STEP: step})
+
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
+        import numpy as np
+
+        self._define_media(name)
+        np_histogram = (np.asarray(counts), np.asarray(bin_edges(counts, first_bin)))
+        self.run.log({name: self.wandb.Histogram(np_histogram=np_histogram), STEP: step})
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
+        table = self.wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+        self.run.log({name: table, STEP: step})  # W&B shows the table of the summary
+
+    def image(self, name: str, path: Path, step: int) -> None:
+        self._define_media(name)
+        self.run.log({name: self.wandb.Image(str(path)), STEP: step})
+
+    def animation(self, name: str, path: Path, step: int) -> None:
+        self._define_media(name)
+        self.run.log({name: self.wandb.Video(str(path), format="gif"), STEP: step})
+
+    def artifact(self, kind: str, path: Path) -> None:
+        self.run.log_artifact(str(path), name=f"{self.config.name}-{kind}", type=kind)
+
+    def objective(self, value: float) -> None:
+        self.run.log({"objective": value})
+
+    def finish(self, exit_code: int = 0) -> None:
+        self.run.finish(exit_code=exit_code)
+
+    def _define_media(self, name: str) -> None:
+        """Without a column: its value is a mapping, whose parts W&B takes for metrics of their own."""
+        self._define(name, summary="none")
+        self._define(f"{name}.*", summary="none")
+
+    def _define(self, name: str, summary: str | None) -> None:
+        if name not in self._defined:
+            self.run.define_metric(name, step_metric=STEP, summary=summary)
+            self._defined.add(name)
