@@ -12,6 +12,7 @@ from adadepth.data_sets import installed_data_sets
 from adadepth.families import registry
 from adadepth.halting.exit_rules import exit_rules
 from adadepth.halting.rules import halting_rules
+from adadepth.training.trackers import trackers
 
 
 @contextmanager
@@ -38,5 +39,5 @@ def package_on_path(
 
 def find_plugins_anew() -> None:
     """Forget what was found in installed packages."""
-    for found in (registry.families, installed_data_sets, halting_rules, exit_rules):
+    for found in (registry.families, installed_data_sets, halting_rules, exit_rules, trackers):
         found.cache_clear()

@@ -108,6 +108,7 @@ def test_the_example_runs_in_a_project_of_its_own(environment: Path, project: Pa
     assert done.returncode == 0, done.stderr
     (record,) = project.glob("outputs/reviews/*/run.json")
     assert json.loads(record.read_text(encoding="utf-8"))["dataset_schema"] == "reviews"
+    assert "eval/loss" in (record.parent / "metrics.csv").read_text(encoding="utf-8")
     config = json.loads((record.parent / "model" / "config.json").read_text(encoding="utf-8"))
     assert config["halting_rule"] == "stick_breaking"
     again = (

@@ -1,1 +1,1 @@
-"""Reviews in one CSV file, and stick-breaking halting, for adadepth."""
+"""Reviews in one CSV file, stick-breaking halting, and metrics as CSV, for adadepth."""

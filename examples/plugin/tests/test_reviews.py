@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from adadepth_reviews.csv_tracker import CsvTracker
 from adadepth_reviews.data import ReviewsConfig
 from adadepth_reviews.reading import read_reviews
 from adadepth_reviews.rules import StickBreaking
@@ -23,6 +24,14 @@ def rows_of(table):
 def test_adadepth_knows_the_names():
     assert dataset_schemas()["reviews"] is ReviewsConfig
     assert isinstance(halting_rule("stick_breaking"), StickBreaking)
+
+
+def test_numbers_become_lines(tmp_path):
+    tracker = CsvTracker(None, tmp_path)
+    tracker.log({"eval/loss": 0.5, "note": "no number"}, step=3)
+    tracker.finish()
+    CsvTracker(None, tmp_path).finish()
+    assert (tmp_path / "metrics.csv").read_text() == "step,name,value\n3,eval/loss,0.5\n"
 
 
 def test_every_review_is_in_one_split():
