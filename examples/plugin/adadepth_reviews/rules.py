@@ -1,4 +1,4 @@
-"""Stick-breaking halting (Tan et al. 2023, "Sparse Universal Transformer", arXiv 2310.07096, section 3.2)."""
+"""Stick-breaking halting (Tan et al. 2023, "Sparse Universal Transformer", arXiv 2310.07096)."""
 
 from __future__ import annotations
 
