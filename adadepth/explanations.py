@@ -1,6 +1,7 @@
 """What `--help` prints: every key of a configuration with its value, what it means and what is allowed."""
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -36,12 +37,14 @@ def _lines(node: DictConfig, depth: int) -> Iterator[str]:
             yield f"{_INDENT * depth}{name}:{words}"
             yield from _lines(value, depth + 1)
         else:
-            yield f"{_INDENT * depth}{name}: {value if missing else _inline(node[name])}{words}"
+            yield f"{_INDENT * depth}{name}: {value if missing else inline(node[name])}{words}"
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
     """A value as one would write it on the command line."""
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     if plain is None or isinstance(plain, bool):
         return {None: "null", True: "true", False: "false"}[plain]
-    return str(plain)
+    return str(
+        [str(each) if isinstance(each, StrEnum) else each for each in plain] if isinstance(plain, list) else plain
+    )

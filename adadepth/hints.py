@@ -5,6 +5,7 @@ of a group that the same command line is about to switch.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -21,22 +22,24 @@ from omegaconf.errors import (
 from adadepth.composition import known_keys
 from adadepth.declaration import declared
 from adadepth.errors import UserError, nearest
-from adadepth.families.registry import config_folders
 
 
-def explain(error: Exception, configs: Path) -> str:
-    """Say in one line (a collected error: one line each) what a person gave wrongly."""
+def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
+    """Say in one line (a collected error: one line each) what a person gave wrongly.
+
+    `folders` are those of YAML files, asked for only where names are listed: a broken package has none to tell.
+    """
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, MissingConfigException):
-        return _missing_config(error, configs)
+        return _missing_config(error, folders())
     if isinstance(error, OverrideParseException):
         return f"cannot read the override {error.override!r}: {_first_line(error)}"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
     cause = _omegaconf_cause(error)
     if cause is None:
-        return _unknown_override(error, configs) or _first_line(error)
+        return _unknown_override(error) or _first_line(error)
     place = _place(error)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
         return place + _unknown_key(cause.full_key or _quoted(str(error)), cause.object_type)
@@ -45,22 +48,22 @@ def explain(error: Exception, configs: Path) -> str:
     return place + _wrong_value(cause)
 
 
-def known_configs(configs: Path) -> list[str]:
-    """Return the names ``--config-name`` takes, those that families bring along included."""
-    return sorted({path.stem for folder in (configs, *config_folders()) for path in folder.glob("*.yaml")})
+def known_configs(folders: Sequence[Path]) -> list[str]:
+    """Return the names ``--config-name`` takes: of the YAML files in these folders."""
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
 
 
-def _missing_config(error: MissingConfigException, configs: Path) -> str:
+def _missing_config(error: MissingConfigException, folders: Sequence[Path]) -> str:
     missing = error.missing_cfg_file or ""
     if error.options is None and "/" not in missing:
-        names = known_configs(configs)
+        names = known_configs(folders)
         return f"unknown configuration {missing!r}{nearest(missing, names)}; known: {', '.join(names)}"
     group, _, option = missing.rpartition("/")
     names = sorted(set(error.options or ()) - {"schema"})
     return f"{group}={option}: unknown option{nearest(option, names)}; known: {', '.join(names)}"
 
 
-def _unknown_override(error: Exception, configs: Path) -> str | None:
+def _unknown_override(error: Exception) -> str | None:
     """Hydra's own complaint about a key that is neither in the configuration nor a group."""
     match = re.search(r"Could not (override|append|delete)[^']*'([^']+)'", str(error))
     if match is None:

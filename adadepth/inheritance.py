@@ -8,7 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.config import DATASET_SCHEMAS, ContextConfig, Mode, Source, TokenizerConfig
+from adadepth.config import ContextConfig, Mode, Source, TokenizerConfig
+from adadepth.data_sets import dataset_schemas
 from adadepth.training.run_directory import CONFIG, model_path, read_record, run_of_checkpoint
 
 _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
@@ -66,9 +67,10 @@ def _given_keys(group: str, given: Set[str]) -> list[str]:
 
 def data_schema(run: Path, keys: Set[str]) -> type:
     """Return the dataclass of a run's data: its record names it, that of an older run follows from the keys."""
-    if (name := read_record(run).get("dataset_schema")) in DATASET_SCHEMAS:
-        return DATASET_SCHEMAS[name]
-    fields = {schema: {field.name for field in dataclasses.fields(schema)} for schema in DATASET_SCHEMAS.values()}
+    schemas = dataset_schemas()
+    if (name := read_record(run).get("dataset_schema")) in schemas:
+        return schemas[name]
+    fields = {schema: {field.name for field in dataclasses.fields(schema)} for schema in schemas.values()}
     return min(fields, key=lambda schema: (len(fields[schema] ^ keys), len(schema.__mro__)))
 
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if not __package__:  # run by path: sys.path[0] is this folder, whose modules must not shadow installed ones
     sys.path[0] = str(ROOT)
 
+import argparse
 import errno
 import os
 import signal
@@ -32,6 +33,8 @@ from adadepth.composition import register_schema
 from adadepth.config import ExperimentConfig
 from adadepth.debugging import given_keys
 from adadepth.errors import ConfigError, UserError
+from adadepth.families.registry import config_folders
+from adadepth.help import about, overview
 from adadepth.hints import explain, known_configs
 from adadepth.inheritance import inheritance
 from adadepth.resuming import resumption
@@ -64,7 +67,7 @@ def run_job(composed: DictConfig) -> float | None:
     except (UserError, OmegaConfBaseException) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise  # Hydra names the failing job and goes on with the next
-        _exit(explain(error, CONFIGS), 2)
+        _exit(explain(error, _folders), 2)
 
 
 def main() -> None:
@@ -73,10 +76,14 @@ def main() -> None:
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         register_schema()
+        _check_own_folder()
+        if (text := _help(sys.argv[1:])) is not None:
+            print(text, end="")
+            return
         sys.argv[1:] = _arguments(sys.argv[1:])
         run_job()
     except (UserError, HydraException, OmegaConfBaseException) as error:
-        _exit(explain(error, CONFIGS), 2)
+        _exit(explain(error, _folders), 2)
     except KeyboardInterrupt:
         _exit("interrupted", 130)
     except Exception as error:
@@ -84,7 +91,7 @@ def main() -> None:
             _exit(f"no space left on the device: {error}", 2)
         if _started(error):
             raise
-        _exit(explain(error, CONFIGS), 2)
+        _exit(explain(error, _folders), 2)
     finally:
         signal.signal(signal.SIGTERM, previous)
         _leave_process_group()
@@ -102,10 +109,8 @@ def _arguments(given: list[str]) -> list[str]:
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
         return ["--config-name", root, *options, *overrides]
-    if flags & {"--help", "-h"} and not flags & {"--config-name", "-cn"}:
-        options += ["--config-name", "act_tiny"]  # to have something to show
-    elif not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
-        raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(CONFIGS))}")
+    if not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
+        raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(_folders()))}")
     return options + overrides
 
 
@@ -122,8 +127,44 @@ def _root_of_run(overrides: list[str]) -> str | None:
     for key, _, value in (override.partition("=") for override in overrides):
         if key in ("resume", "run") and value != "latest":
             name = read_record(Path(value)).get("config_name")
-            return name if name in known_configs(CONFIGS) else "act_tiny"
+            return name if name in known_configs(_folders()) else "act_tiny"
     return None
+
+
+def _help(given: list[str]) -> str | None:
+    """What is asked for without a configuration: nothing at all, or ``--help [GROUP|EXPERIMENT|KEY]``; else None."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--help", "-h", nargs="?", const="")
+    options.add_argument("--config-dir", "-cd")
+    found, others = options.parse_known_args(given)
+    if found.help and "=" not in found.help:
+        return about(found.help, _folders())
+    return None if others or found.help or (found.help is None and given) else overview(_folders())
+
+
+def _folders() -> list[Path]:
+    """The folders in which Hydra looks for YAML files, the first ones first: ours, the user's, those of families."""
+    own = _own_folder()
+    return [CONFIGS, *([] if own is None else [own]), *config_folders()]
+
+
+def _own_folder() -> Path | None:
+    """The user's folder of YAML files."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--config-dir", "-cd")
+    own = options.parse_known_args(sys.argv[1:])[0].config_dir
+    return None if own is None else Path(own)
+
+
+def _check_own_folder() -> None:
+    """Refuse a file of the user's that has the name of one of ours, which Hydra would silently read instead."""
+    if (own := _own_folder()) is None:
+        return
+    if not own.is_dir():
+        raise ConfigError(f"--config-dir {own}: no such folder")
+    for path in (*own.glob("*.yaml"), *own.glob("*/*.yaml")):
+        if (CONFIGS / (name := path.relative_to(own))).is_file():
+            raise ConfigError(f"--config-dir {own}: adadepth has a {name}, too; give it another name")
 
 
 def _apply_runtime(config: ExperimentConfig) -> None:

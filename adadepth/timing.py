@@ -12,7 +12,11 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def time_interleaved(
-    calls: Mapping[Name, Callable[[], object]], repeats: int, warmup: int, device: torch.device
+    calls: Mapping[Name, Callable[[], object]],
+    repeats: int,
+    warmup: int,
+    device: torch.device,
+    after: Callable[[], None] = lambda: None,
 ) -> dict[Name, dict[str, float]]:
     """Time every call once a round, for so many rounds.
 
@@ -21,6 +25,7 @@ def time_interleaved(
         repeats: Rounds that count.
         warmup: Rounds before them.
         device: Where the calls run; an accelerator is waited for before and after each.
+        after: Called after every call, outside of its time.
 
     Returns:
         By name: `median`, `p10` and `p90` in seconds, and `n`, the number of times.
@@ -29,6 +34,7 @@ def time_interleaved(
     for _ in range(warmup + repeats):
         for name, call in calls.items():
             seconds[name].append(_time_call(call, device))
+            after()
     return {name: _summarise(values[warmup:]) for name, values in seconds.items()}
 
 

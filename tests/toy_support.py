@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from adadepth import run
-from adadepth.families import registry
+from tests.plugins_support import package_on_path
 
 TOY = Path(__file__).resolve().parent / "toy_family"
 
@@ -21,24 +21,16 @@ TOY = Path(__file__).resolve().parent / "toy_family"
 def toy_family_installed(folder: Path) -> Iterator[None]:
     """Put the toy family on the path, with the entry points of its pyproject.toml in a dist-info folder."""
     project = tomllib.loads((TOY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    about = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    about.mkdir()
-    header = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (about / "METADATA").write_text(header, encoding="utf-8")
-    lines = [f"{name} = {place}" for name, place in project["entry-points"][registry.GROUP].items()]
-    (about / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines, ""]), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TOY))
-        patch.syspath_prepend(str(folder))
-        _find_families_anew()
+    entry_points = project["entry-points"]
+    with package_on_path(folder, project["name"], entry_points, TOY, version=project["version"]):
+        _register_anew()
         yield
-    _find_families_anew()
+    _register_anew()
 
 
-def _find_families_anew() -> None:
+def _register_anew() -> None:
     from adadepth.families.auto import register_auto_classes
 
-    registry.families.cache_clear()
     register_auto_classes.cache_clear()
     register_auto_classes()
 

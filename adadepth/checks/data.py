@@ -19,6 +19,7 @@ from adadepth.config import (
     TextConfig,
     TokenizerKind,
 )
+from adadepth.data_sets import installed_data_set
 from adadepth.errors import ConfigError, nearest
 
 _HUB_KEYS = ("path", "name", "split", "rows_per_document")
@@ -110,9 +111,7 @@ def check_table(config: ExperimentConfig) -> Iterator[str]:
     dataset = config.dataset
     if not isinstance(dataset, TableConfig):
         return
-    yield from _path(dataset, "a folder, or a mapping of splits to files")
-    if dataset.source is Source.hub and not dataset.hub.path:
-        yield "dataset.hub.path: dataset.source=hub needs it"
+    yield from _table_source(dataset)
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
     if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
@@ -121,6 +120,17 @@ def check_table(config: ExperimentConfig) -> Iterator[str]:
         yield f"dataset.held_out={dataset.held_out}: name held_out in dataset.evaluation_splits, to evaluate on it"
     if dataset.held_out is not None and dataset.source is Source.embedded:
         yield f"dataset.held_out={dataset.held_out}: read only with dataset.source=local or hub"
+
+
+def _table_source(dataset: TableConfig) -> Iterator[str]:
+    """Where rows come from; the data set of an installed package knows that itself."""
+    if installed_data_set(dataset) is not None:
+        if dataset.source is not Source.local:
+            yield f"dataset.source={dataset.source}: dataset={dataset.name} is read by its package; leave it at local"
+        return
+    yield from _path(dataset, "a folder, or a mapping of splits to files")
+    if dataset.source is Source.hub and not dataset.hub.path:
+        yield "dataset.hub.path: dataset.source=hub needs it"
 
 
 def check_labelled(config: ExperimentConfig) -> Iterator[str]:

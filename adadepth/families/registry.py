@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from adadepth.config import BudgetUnit, ModelConfig
 from adadepth.errors import ConfigError, nearest
+from adadepth.plugins import installed
+from adadepth.plugins import load as load  # whoever asks for a descriptor loads what it names
 
 GROUP = "adadepth.families"
 
@@ -180,12 +181,6 @@ class Family:
         return load(self.heads[kind])
 
 
-def load(place: str) -> Any:
-    """Import what `"module:name"` says; errors of the import are raised as they are."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
-
-
 @cache
 def families() -> Mapping[str, Family]:
     """Every family by name: the folders of this package in alphabetical order, then those of installed packages.
@@ -196,9 +191,7 @@ def families() -> Mapping[str, Family]:
     here = Path(__file__).parent
     names = sorted(path.parent.name for path in here.glob("*/family.py"))
     found = {name: import_module(f"{__package__}.{name}.family").FAMILY for name in names}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        found[entry.name] = _installed(entry, found)
-    return found
+    return found | installed(GROUP, "family", found, _wrong)
 
 
 def family(name: str) -> Family:
@@ -234,23 +227,6 @@ def one_of(names: Iterable[str]) -> str:
     """`a, b or c`."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
-
-
-def _installed(entry: EntryPoint, taken: Mapping[str, Family]) -> Family:
-    """The descriptor of another package, checked as far as that costs nothing."""
-    package = entry.dist.name if entry.dist is not None else entry.module
-    about = f"family {entry.name!r} of the package {package} ({entry.value})"
-    if entry.name in taken:
-        raise ConfigError(f"{about}: there is a family of that name already; uninstall one of them")
-    try:
-        descriptor = entry.load()
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), "")
-        raise ConfigError(f"{about}: cannot be imported ({type(error).__name__}: {reason})") from error
-    if problem := _wrong(descriptor, entry.name):
-        raise ConfigError(f"{about}: {problem}")
-    assert isinstance(descriptor, Family)
-    return descriptor
 
 
 def _wrong(descriptor: object, name: str) -> str | None:

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from adadepth.errors import ConfigError, nearest
+from adadepth.errors import ConfigError
 from adadepth.halting.distribution import halting_distribution
+from adadepth.halting.named import label, parse_named, problem_with_rule
+from adadepth.plugins import installed
 
+GROUP = "adadepth.exit_rules"
 LOGITS = "logits"
 HALTING = "halting"
 _SIGNAL_NAMES = {LOGITS: "logits of every step", HALTING: "halting probabilities"}
@@ -52,10 +57,7 @@ class ExitRule(ABC):
     @property
     def label(self) -> str:
         """Name and parameters, such as `quantile:0.5`; `parse_rule` reads it back. Later defaults are left out."""
-        parameters = [(getattr(self, field.name), field.default) for field in fields(self)]
-        while len(parameters) > 1 and parameters[-1][0] == parameters[-1][1]:
-            parameters.pop()
-        return ":".join([self.name, *(_shortest(value) for value, _ in parameters)])
+        return label(self)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
         """Memory before the first step, float32, (rows, k). The caller keeps it row by row with the running rows."""
@@ -311,38 +313,38 @@ RULES: dict[str, type[ExitRule]] = {
 }
 
 
+@cache
+def exit_rules() -> Mapping[str, type[ExitRule]]:
+    """The rules by name: this package's, and those of installed packages, whose entry points name the class.
+
+    Raises:
+        ConfigError: If one of an installed package is broken, or has a name that is taken.
+    """
+    return RULES | installed(GROUP, "exit rule", RULES, lambda rule, name: problem_with_rule(rule, name, ExitRule))
+
+
+# A compiled forward pass, which reads the name of a rule, cannot look into classes or packages: every text is parsed
+# once, that of a model by its configuration.
+_PARSED: dict[str, ExitRule] = {}
+
+
 def parse_rule(text: str) -> ExitRule:
     """The rule that `name` or `name:parameter[:parameter]` stands for.
 
     Raises:
         ConfigError: One line naming the text and what is allowed.
     """
-    name, *values = str(text).split(":")
-    if name not in RULES:
-        raise ConfigError(f"exit rule {text!r}: must be one of {', '.join(RULES)}{nearest(name, RULES)}")
-    parameters = _PARAMETERS[name]
-    form = ":".join([name, *(f"<{field.name}>" for field in parameters)])
-    if len(values) > len(parameters):
-        raise ConfigError(f"exit rule {text!r}: too many parameters, the form is {form}")
-    try:
-        converted = [_CONVERT[str(field.type)](value) for field, value in zip(parameters, values, strict=False)]
-    except ValueError as error:
-        raise ConfigError(f"exit rule {text!r}: a parameter is not a number of its kind, the form is {form}") from error
-    try:
-        return RULES[name](*converted)
-    except TypeError as error:
-        raise ConfigError(f"exit rule {text!r}: a parameter is missing, the form is {form}") from error
-
-
-_CONVERT = {"int": int, "float": float}
-# Looked up once: a compiled forward pass, which reads the name of a rule, cannot look into a class.
-_PARAMETERS = {name: fields(rule) for name, rule in RULES.items()}
+    if text not in _PARSED:
+        _PARSED[text] = parse_named(text, exit_rules(), "exit rule")
+    return _PARSED[text]
 
 
 def supported_rules(signals: frozenset[str], num_classes: int) -> list[str]:
     """Names of the rules that a model can be run with, given what it offers and its classes (1 in regression)."""
     return [
-        name for name, rule in RULES.items() if rule.needs <= signals and not (rule.classes_only and num_classes == 1)
+        name
+        for name, rule in exit_rules().items()
+        if rule.needs <= signals and not (rule.classes_only and num_classes == 1)
     ]
 
 
@@ -391,8 +393,3 @@ def _entropy(logits: Tensor) -> Tensor:
     """Of the prediction, in nats; (A, C) to (A,)."""
     entropy: Tensor = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
     return entropy
-
-
-def _shortest(value: float) -> str:
-    """The shortest text that reads back as the number."""
-    return f"{value:g}" if float(f"{value:g}") == value else repr(value)

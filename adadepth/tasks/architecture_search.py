@@ -22,6 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 from adadepth.analysis.architecture.tables import comparison_text
 from adadepth.analysis.files import write_architectures
 from adadepth.config import BudgetConfig, Costs, ExperimentConfig, RetrainFrom, SearchConfig, Stage, Task
+from adadepth.console import say
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import Family, Searching, family, load
@@ -107,7 +108,7 @@ def train(config: ExperimentConfig) -> Trained:
         metrics = _later_stages(search, run)
         run.update(final_metrics=metrics)
     if search.is_main:
-        print(f"report: {write_report(search.directory)}", flush=True)
+        say(f"report: {write_report(search.directory)}")
     return Trained(metrics, search.directory)
 
 
@@ -333,7 +334,7 @@ def _compare(
         "rows": rows,
     }
     write_architectures(search.directory, comparison)
-    print(comparison_text(comparison), flush=True)
+    say(comparison_text(comparison))
     return rows
 
 
@@ -364,4 +365,4 @@ def _track(search: Search, run: Run, rows: list[dict[str, Any]]) -> None:
 
 def _announce(search: Search, text: str) -> None:
     if search.is_main:
-        print(text, flush=True)
+        say(text)

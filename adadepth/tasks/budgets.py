@@ -18,6 +18,7 @@ from adadepth.analysis.render.table import as_records
 from adadepth.budget.fit import Fit
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
+from adadepth.console import say
 from adadepth.data.labelled.contract import OwnedExamples
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.evaluation.processes import add_over_processes
@@ -46,7 +47,7 @@ def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     }
     if trainer.is_world_process_zero():
         write_budgets(session.run.directory, found)
-        print(budgets_text(found), flush=True)
+        say(budgets_text(found))
         tracker, step = session.tracking.tracker, trainer.state.global_step
         tracker.table("budget/targets", *as_records(budget_table(found)), step)
     return found

@@ -15,6 +15,7 @@ from adadepth.analysis.exits.steps import step_summary
 from adadepth.analysis.exits.study import add_online, add_timings, online_figures, study
 from adadepth.analysis.exits.tables import study_text
 from adadepth.analysis.files import write_exit_study, write_exits
+from adadepth.console import progress, say
 from adadepth.data import LabelledData
 from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError
@@ -27,6 +28,7 @@ from adadepth.timing import time_interleaved
 BATCHES = (1, 8, 32)
 TIMED_EXAMPLES = 64  # the first of the evaluation set
 REPETITIONS = 3
+WARM_UP = 1
 
 
 def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
@@ -73,7 +75,7 @@ def compare(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> 
         if exits:
             write_exits(session.run.directory, exits, trainer.state.global_step)
         for name, found in studies.items():
-            print(f"exit rules on {name}:\n{study_text(found)}", flush=True)
+            say(f"exit rules on {name}:\n{study_text(found)}")
 
 
 def _measured(data: LabelledData) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def _study(
     by_token = data.problem == "tagging"
     found = study(records, rules, price=price_of(model, records, by_token=by_token), **_measured(data))
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
-        really = {rule.label: trainer.records(dataset, exit_rule=rule) for rule in rules}
+        really = _run_really(rules, dataset, session)
         found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})
     conditions = {
         "device": device_name(trainer.args.device),
@@ -103,6 +105,17 @@ def _study(
     return add_timings(found, measure(trainer, dataset, rules), conditions)
 
 
+def _run_really(rules: Sequence[ExitRule], dataset: Any, session: Session) -> dict[str, StepRecords]:
+    """The records of a set under every rule."""
+    found = {}
+    trainer = session.trainer
+    with progress(f"running {len(rules)} exit rules", len(rules), shown=trainer.is_world_process_zero()) as advance:
+        for rule in rules:
+            found[rule.label] = trainer.records(dataset, exit_rule=rule)
+            advance(1)
+    return found
+
+
 def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, dict[int, float]]:
     """Seconds an example by rule and batch size: medians over repetitions in which the rules take turns.
 
@@ -110,11 +123,16 @@ def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, 
     """
     examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < TIMED_EXAMPLES]
     timings: dict[str, dict[int, float]] = {rule.label: {} for rule in rules}
-    for batch_size in BATCHES:
-        batches = _batches(trainer, examples, batch_size)
-        calls = {rule.label: partial(_run, trainer, batches, rule) for rule in rules}
-        for label, seconds in time_interleaved(calls, REPETITIONS, 1, trainer.args.device).items():
-            timings[label][batch_size] = seconds["median"] / len(examples)
+    batches = {size: _batches(trainer, examples, size) for size in BATCHES}
+    # A call takes a time for every example, and one for every batch.
+    work = {size: len(examples) + len(found) for size, found in batches.items()}
+    total = sum(work.values()) * len(rules) * (WARM_UP + REPETITIONS)
+    with progress(f"timing {len(rules)} exit rules", total, shown=trainer.is_world_process_zero()) as advance:
+        for size, found in batches.items():
+            calls = {rule.label: partial(_run, trainer, found, rule) for rule in rules}
+            after = partial(advance, work[size])
+            for label, seconds in time_interleaved(calls, REPETITIONS, WARM_UP, trainer.args.device, after).items():
+                timings[label][size] = seconds["median"] / len(examples)
     return timings
 
 

@@ -22,6 +22,7 @@ from adadepth.config import (
     TokenizerConfig,
     labels_tokens,
 )
+from adadepth.console import say
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.choices import ChoiceScorer
@@ -59,7 +60,7 @@ def problem_of(dataset: DatasetConfig) -> str:
     """Which head a data set asks for; that for whole sequences does classes and values."""
     if labels_tokens(dataset):
         return "tagging"
-    return _PROBLEMS.get(type(dataset), "classification")
+    return next((name for kind, name in _PROBLEMS.items() if isinstance(dataset, kind)), "classification")
 
 
 def train(config: ExperimentConfig) -> Trained:
@@ -203,4 +204,4 @@ def _write_submissions(config: ExperimentConfig, data: LabelledData, session: Se
             predicted = predictions(records.logits, data.problem).numpy()
             path = Path(session.run.directory) / "submission"
             written = write_submission(path, names[split], predicted, data.labels)
-            print(f"submission: {written}", flush=True)
+            say(f"submission: {written}")

@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import ExperimentConfig, GateConfig, SearchMethod, StreamConfig, TokenizerConfig
+from adadepth.console import say
 from adadepth.data.streams.load import LanguageData, load_language_data
 from adadepth.declaration import telling
 from adadepth.evaluation.evaluation import Evaluation
@@ -79,7 +80,7 @@ def settled(config: ExperimentConfig, args: TrainingArguments, data: LanguageDat
     model = load(settle)(config.model, data.word_counts)
     found = [f"model.{name}={value}" for name, value in telling(model).items() if getattr(config.model, name) != value]
     if found and args.process_index == 0:
-        print(f"from the training text: {', '.join(found)}", flush=True)
+        say(f"from the training text: {', '.join(found)}")
     return dataclasses.replace(config, model=model)
 
 

@@ -14,6 +14,7 @@ from adadepth.analysis.probes.measure import accuracy, by_difficulty, gain, majo
 from adadepth.analysis.probes.tables import flat_accuracies, probe_table, probes_text
 from adadepth.analysis.render.table import as_records
 from adadepth.config import ExperimentConfig, LabelledConfig
+from adadepth.console import say
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.labelled.held_out import HELD_OUT
 from adadepth.evaluation.states import READOUTS, EncodedSet, encode_set
@@ -43,7 +44,7 @@ def probe(config: ExperimentConfig) -> None:
         accuracies = flat_accuracies(found)
         if session.trainer.is_world_process_zero():
             write_probes(directory, found)
-            print(probes_text(found), flush=True)
+            say(probes_text(found))
             tracker, step = session.tracking.tracker, session.trainer.state.global_step
             tracker.log(accuracies, step)
             for name, of_set in found["sets"].items():

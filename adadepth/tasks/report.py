@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adadepth.config import ExperimentConfig
+from adadepth.console import say
 from adadepth.errors import ConfigError, nearest
 from adadepth.tasks.pages import draw_figures, write_report
 from adadepth.training.run_directory import resolve_run
@@ -14,7 +15,7 @@ def rewrite(config: ExperimentConfig) -> None:
     """`mode=report`: draw figures and report of an earlier run again, from its files."""
     assert config.run is not None, "validated"
     directory = resolve_run(config.run, config)
-    print(f"report: {write_report(directory)}", flush=True)
+    say(f"report: {write_report(directory)}")
     draw_figures(directory)  # most of the time: whoever waits for the page has it
 
 

@@ -20,6 +20,7 @@ from adadepth.analysis.measure.grids import grid_picture
 from adadepth.analysis.render.formats import plain
 from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.config import BudgetConfig, ExperimentConfig
+from adadepth.console import say
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family
 from adadepth.tasks.pages import draw_figures, judge, write_report
@@ -78,11 +79,8 @@ def compare(directory: Path, rival: Path) -> None:
     write_json(directory / RECORD, {**read_record(directory), "verdict": as_json(judged)})
     draw_figures(directory)
     for text in _shown(own, other):
-        print(f"\n{text}")
-    print(
-        f"\n{rivals_text(found)}\n\n{plain(as_lines(judge(directory)))}\n\nreport: {write_report(directory)}",
-        flush=True,
-    )
+        say(f"\n{text}")
+    say(f"\n{rivals_text(found)}\n\n{plain(as_lines(judge(directory)))}\n\nreport: {write_report(directory)}")
 
 
 def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:

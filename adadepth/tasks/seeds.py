@@ -9,6 +9,7 @@ from adadepth.analysis.files import write_seeds
 from adadepth.analysis.measure.seed_tables import seeds_text
 from adadepth.analysis.measure.seeds import summarise_seeds
 from adadepth.config import ExperimentConfig
+from adadepth.console import say
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.processes import decide
 from adadepth.tasks.session import Trained
@@ -35,5 +36,5 @@ def train_with_seeds(config: ExperimentConfig, train: Callable[[ExperimentConfig
         metrics = {name: found["mean"] for name, found in summary["metrics"].items() if found["n"] == len(runs)}
         run.update(final_metrics=metrics)
     if is_main:
-        print(f"{seeds_text(summary)}\nreport: {write_report(directory)}", flush=True)
+        say(f"{seeds_text(summary)}\nreport: {write_report(directory)}")
     return metrics

@@ -27,6 +27,7 @@ from adadepth.analysis.render.page import REPORT
 from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Kept, Mode, TokenizerConfig, positions_read
+from adadepth.console import say
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
@@ -120,7 +121,7 @@ def open_session(
                 last.enter_context(closing_tracker(tracker))
                 session = _assemble(config, args, run, tracker, parts)
                 if is_main:
-                    print(_banner(run, args, parts.data.summary), flush=True)
+                    say(_banner(run, args, parts.data.summary))
                 try:
                     yield session
                 finally:
@@ -129,7 +130,7 @@ def open_session(
                         track_figures(directory, tracker, session.trainer.state.global_step)
         finally:
             if is_main:
-                print(f"report: {write_report(directory)}", flush=True)
+                say(f"report: {write_report(directory)}")
         for kind in config.logger.artifacts if is_main else ():
             if (kept := directory / _KEPT[kind]).exists():  # an evaluation has no model of its own
                 tracker.artifact(str(kind), kept)
@@ -186,7 +187,7 @@ def fit(
     if session.stop.signal is not None:
         if trainer.is_world_process_zero():
             whole = owner or run.directory
-            print(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={whole}")
+            say(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={whole}")
         raise SystemExit(128 + session.stop.signal)
     if session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
@@ -209,7 +210,7 @@ def _show_grid(session: Session) -> None:
     """An example of what was allocated where, for tasks that have a picture."""
     grids = [report.grids for report in session.trainer.last_reports.values() if report.grids]
     if grids and session.trainer.is_world_process_zero():
-        print(f"\n{grid_picture(grids[0][0])}\n", flush=True)
+        say(f"\n{grid_picture(grids[0][0])}\n")
 
 
 def _time_executions(session: Session) -> None:
@@ -222,7 +223,7 @@ def _time_executions(session: Session) -> None:
         speedup, work = found
         tracking.last_metrics[metric] = speedup
         tracking.tracker.log({metric: speedup}, trainer.state.global_step)
-        print(f"{kind} without halted tokens: {speedup:.2f} times as fast as with them; the work allows {1 / work:.2f}")
+        say(f"{kind} without halted tokens: {speedup:.2f} times as fast as with them; the work allows {1 / work:.2f}")
 
 
 def _judge(run: Run) -> None:

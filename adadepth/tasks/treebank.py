@@ -12,6 +12,7 @@ from adadepth.analysis.linguistics.tables import every_row, flatten_words, words
 from adadepth.analysis.linguistics.words import describe_words
 from adadepth.analysis.render.table import as_records
 from adadepth.config import ExperimentConfig, Task, TreebankConfig
+from adadepth.console import say
 from adadepth.data.treebank.load import TreebankData, TreebankSet, load_treebank
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
@@ -139,7 +140,7 @@ def _sentences(found: TreebankSet) -> np.ndarray:
 def _tell(found: dict[str, Any], session: Session) -> None:
     """Write, print and track."""
     write_words(session.run.directory, found)
-    print(words_text(found), flush=True)
+    say(words_text(found))
     tracker, step = session.tracking.tracker, session.trainer.state.global_step
     tracker.log(flatten_words(found), step)
     tracker.table("halting/words", *as_records(every_row(found)), step)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tqdm import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.analysis.architecture.search import flatten_search
@@ -33,6 +32,7 @@ from adadepth.analysis.measure.names import metric_name
 from adadepth.analysis.measure.statistics import flatten
 from adadepth.analysis.render.plots import save_frame
 from adadepth.analysis.render.table import as_records
+from adadepth.console import say
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.contract import FollowsSchedule, HasOneDepth
 from adadepth.training.budget import BUDGET
@@ -229,7 +229,7 @@ class TrackingCallback(TrainerCallback):
         self.last_metrics |= scalars
         if not state.is_world_process_zero:
             return
-        print("\n".join(_tables(report, owner, state.global_step)), flush=True)
+        say("\n".join(_tables(report, owner, state.global_step)))
         if not self._is_muted:
             texts = {name: value for name, value in figures.items() if isinstance(value, str)}
             self.tracker.log({**scalars, **texts}, state.global_step)
@@ -281,7 +281,7 @@ class ConsoleCallback(TrainerCallback):
             values.append(f"depth {logs[f'{BUDGET}measured']:.2f} of {logs[f'{BUDGET}target']:.2f}")
         values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
         label = "eval" if prefix else "train"
-        tqdm.write(f"{label} step {state.global_step}/{state.max_steps}: " + ", ".join(values))
+        say(f"{label} step {state.global_step}/{state.max_steps}: " + ", ".join(values))
 
 
 def _losses_first(name: str) -> tuple[bool, bool]:

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.atomic import write_atomic
 from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
+from adadepth.console import say
 from adadepth.data.streams.batches import TwoPhase
 from adadepth.families.contract import SearchesArchitecture
 from adadepth.training.extension import Batch, Extension
@@ -80,7 +80,7 @@ class StopUnchanged(Extension, TrainerCallback):
             return
         control.should_training_stop = True
         if state.is_world_process_zero:
-            tqdm.write(
+            say(
                 f"search ends at step {state.global_step}: {unchanged} of {len(before)} blocks are as at the "
                 f"evaluation before, {before} then, {self._architecture} now (search.stop_unchanged={self._share:g})"
             )

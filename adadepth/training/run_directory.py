@@ -25,7 +25,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from adadepth.atomic import write_atomic
-from adadepth.config import DATASET_SCHEMAS, OPTIONAL_GROUPS, ExperimentConfig, Schedule
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, Schedule
+from adadepth.data_sets import dataset_schemas
 from adadepth.declaration import telling
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
@@ -257,7 +258,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "mode": str(config.mode),
         "seed": config.seed,
         "result_hash": result_hash(config),
-        "dataset_schema": next(name for name, schema in DATASET_SCHEMAS.items() if schema is type(config.dataset)),
+        "dataset_schema": next(name for name, schema in dataset_schemas().items() if schema is type(config.dataset)),
         "settings": {group: told for group in ("model", *OPTIONAL_GROUPS) if (told := telling(getattr(config, group)))},
         "command": shlex.join(["python", *sys.argv]),
         "started": earlier.get("started", now),

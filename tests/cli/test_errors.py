@@ -9,10 +9,14 @@ import pytest
 
 from adadepth.config import ExperimentConfig
 from tests.cli.conftest import Result
+from tests.plugins_support import package_on_path
 
 TINY = ["--config-name", "act_tiny"]
 MISTAKES = [
-    ([], "--config-name is missing; known configurations: act_addition, act_base, act_cola"),
+    (["seed=1"], "--config-name is missing; known configurations: act_addition, act_base, act_cola"),
+    (["--help", "learning_rat"], "--help learning_rat: no such group, experiment or key"),
+    (["--help", "trainer.learning_rat"], "experiment or key (did you mean 'trainer.learning_rate'?)"),
+    (["--config-dir", "mine", "--config-name", "mine"], "--config-dir mine: no such folder"),
     (["--config-name", "act_tny"], "unknown configuration 'act_tny' (did you mean 'act_tiny'?); known: act_addition"),
     ([*TINY, "model=albert_act_tyny"], "model=albert_act_tyny: unknown option (did you mean 'albert_act_tiny'?)"),
     ([*TINY, "sweep=penalti"], "sweep=penalti: unknown option (did you mean 'penalty'?); known: glue, none, optuna"),
@@ -51,6 +55,18 @@ def test_a_mistake_gets_one_line(
     assert result.out == ""
     assert jobs == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("group", ["adadepth.families", "adadepth.datasets"])
+@pytest.mark.parametrize("arguments", [[], TINY], ids=["help", "run"])
+def test_a_broken_package_gets_one_line(
+    group: str, arguments: list[str], command: Callable[..., Result], tmp_path: Path
+) -> None:
+    with package_on_path(tmp_path, "half-done", {group: {"mine": "not_there:MINE"}}):
+        result = command(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert "'mine' of the package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_every_mistake_is_told_at_once(command: Callable[..., Result]) -> None:

@@ -1,9 +1,10 @@
-"""What users install: wheels of adadepth and of the toy family, in an environment without this repository."""
+"""What users install: wheels of adadepth and of two packages that add to it, in an environment without a clone."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +15,7 @@ import pytest
 from tests.toy_support import TOY
 
 ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ROOT / "examples" / "plugin"
 SMALL = (
     "dataset.train_examples=64", "dataset.max_evaluation_examples=16", "model.num_hidden_layers=3",
     "model.hidden_size=32", "trainer.per_device_train_batch_size=8", "trainer.max_steps=2", "trainer.eval_steps=2",
@@ -32,17 +34,17 @@ def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with both wheels; their dependencies are those that the tests run with."""
+    """A virtual environment with the three wheels; their dependencies are those that the tests run with."""
     folder = tmp_path_factory.mktemp("environment")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    built = command(*pip, "wheel", "--no-deps", "-w", folder / "wheels", ROOT, TOY, cwd=folder)
+    built = command(*pip, "wheel", "--no-deps", "-w", folder / "wheels", ROOT, TOY, PLUGIN, cwd=folder)
     if "No matching distribution found for poetry-core" in built.stderr:
         pytest.skip("poetry-core cannot be had")
     assert built.returncode == 0, built.stderr
     command(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder).check_returncode()
     python = folder / "venv" / "bin" / "python"
     wheels = sorted((folder / "wheels").glob("*.whl"))
-    assert [wheel.name.split("-")[0] for wheel in wheels] == ["adadepth", "adadepth_router"]
+    assert [wheel.name.split("-")[0] for wheel in wheels] == ["adadepth", "adadepth_reviews", "adadepth_router"]
     command(*pip, "--python", python, "install", "--no-index", "--no-deps", *wheels, cwd=folder).check_returncode()
     where = command(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).stdout.strip()
     # A path in a .pth file brings packages, and none of the .pth files beside them, of which one is this repository's.
@@ -75,3 +77,52 @@ def test_nothing_comes_from_the_repository(environment: Path, tmp_path: Path) ->
     places = [Path(line) for line in shown.stdout.splitlines()]
     assert len(places) == 4
     assert all(place.is_file() and place.is_relative_to(environment) for place in places)
+
+
+def test_the_wheel_has_all_configurations_and_is_typed(environment: Path, tmp_path: Path) -> None:
+    code = "import adadepth.run; print(adadepth.run.CONFIGS)"
+    shown = command(environment / "bin" / "python", "-c", code, cwd=tmp_path)
+    configs = Path(shown.stdout.strip())
+    shipped = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}
+    assert {path.relative_to(configs) for path in configs.rglob("*.yaml")} == shipped
+    assert (configs.parent / "py.typed").is_file()
+    listed = command(environment / "bin" / "adadepth", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "  ponder_tiny  " in listed.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with what its owner wrote, and no clone of adadepth."""
+    shutil.copytree(PLUGIN / "configs", tmp_path / "configs")
+    shutil.copytree(PLUGIN / "tests", tmp_path / "tests")
+    shutil.copy(PLUGIN / "reviews.csv", tmp_path)
+    return tmp_path
+
+
+def test_the_example_runs_in_a_project_of_its_own(environment: Path, project: Path) -> None:
+    program = (environment / "bin" / "adadepth", "--config-dir", "configs")
+    told = command(*program, "--help", "dataset.praise_from", cwd=project)
+    assert told.stdout == "dataset.praise_from\n  stars from which a review is praise; from 2 to 5.\n  default: 4\n"
+    done = command(*program, "--config-name", "reviews", "debug=default", "dataset.cache_dir=cache", cwd=project)
+    assert done.returncode == 0, done.stderr
+    (record,) = project.glob("outputs/reviews/*/run.json")
+    assert json.loads(record.read_text(encoding="utf-8"))["dataset_schema"] == "reviews"
+    assert "eval/loss" in (record.parent / "metrics.csv").read_text(encoding="utf-8")
+    config = json.loads((record.parent / "model" / "config.json").read_text(encoding="utf-8"))
+    assert config["halting_rule"] == "stick_breaking"
+    again = (
+        "--config-name",
+        "reviews",
+        "mode=evaluate",
+        "checkpoint=latest",
+        "debug=default",
+        "dataset.cache_dir=cache",
+    )
+    evaluated = command(*program, *again, cwd=project)
+    assert evaluated.returncode == 0, evaluated.stderr
+
+
+def test_the_examples_own_tests_pass(environment: Path, project: Path) -> None:
+    done = command(environment / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr

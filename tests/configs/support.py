@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.composition import model_schemas, register_schema
 from adadepth.config import ExperimentConfig
+from adadepth.data_sets import dataset_schemas
 from adadepth.validation import checked
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -93,7 +94,7 @@ def composed(root: str, *overrides: str) -> DictConfig:
     """Compose a choice of options once a session, and set the values on a copy, with the call by which Hydra does."""
     values = [override for override in overrides if _is_value(override)]
     choices = tuple(override for override in overrides if override not in values)
-    config = copy.deepcopy(_chosen(root, choices, tuple(model_schemas().items())))
+    config = copy.deepcopy(_chosen(root, choices, (*model_schemas().items(), *dataset_schemas().items())))
     for override in OverridesParser.create().parse_overrides(values):
         assert not override.is_sweep_override(), override.input_line
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
@@ -109,7 +110,7 @@ def _is_value(override: str) -> bool:
 
 @cache
 def _chosen(root: str, choices: tuple[str, ...], schemas: tuple[tuple[str, type], ...]) -> DictConfig:
-    """A root with the options chosen, composed anew when the families and so their schemas are others."""
+    """A root with the options chosen, composed anew when the schemas of models or data are others."""
     _register(schemas)
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose(root, overrides=list(choices), return_hydra_config=True)

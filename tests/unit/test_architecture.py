@@ -151,13 +151,19 @@ def loaded_by(statement: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "statement",
-    ["import adadepth", "import adadepth.config, adadepth.errors", "from adadepth.tasks import report"],
-    ids=["package", "config", "mode=report"],
+    [
+        "import adadepth",
+        "import adadepth.config, adadepth.errors",
+        "import adadepth.data_sets, adadepth.halting.rules",
+        "from adadepth.tasks import report",
+    ],
+    ids=["package", "config", "plugins", "mode=report"],
 )
 def test_importing_costs_no_heavy_library(statement: str) -> None:
     assert not loaded_by(statement) & {"torch", "transformers", "accelerate", "sklearn", "scipy", *COSTLY}
 
 
-def test_a_model_costs_no_command_line() -> None:
-    """OmegaConf and its parser take a tenth of a second to import."""
-    assert not loaded_by("from adadepth import AlbertActConfig") & {"hydra", "omegaconf", "antlr4"}
+def test_a_model_costs_no_command_line_and_no_further_library() -> None:
+    """OmegaConf and its parser take a tenth of a second to import; torch and transformers take what they take."""
+    others = {"hydra", "omegaconf", "antlr4", "sklearn", "pandas", "peft", "pytorch_optimizer", "rich"}
+    assert not loaded_by("from adadepth import AlbertActConfig, AlbertActModel") & {*others, *COSTLY}

@@ -164,3 +164,7 @@ def test_no_file_names_this_machine() -> None:
             if machine.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}")
     assert found == []
+
+
+def test_type_checkers_may_read_the_package() -> None:
+    assert (ROOT / "adadepth" / "py.typed").is_file()

@@ -19,12 +19,13 @@ from adadepth.halting.exit_rules import (
     Patience,
     Quantile,
     Sample,
+    parse_rule,
     supported_rules,
 )
 
 
 def standard_rules(signals: frozenset[str], num_classes: int, max_steps: int) -> list[str]:
-    """Labels of every supported rule on a small grid: what a study of all rules evaluates."""
+    """Labels of every supported rule on a small grid, of an installed package's at its defaults: a study of all."""
     fixed = torch.linspace(1, max_steps, min(max_steps, 12)).round().long().unique().tolist()
     uncertainty = (0.05, 0.1, 0.2, 0.3, 0.5)
     grids: dict[str, list[ExitRule]] = {
@@ -38,7 +39,8 @@ def standard_rules(signals: frozenset[str], num_classes: int, max_steps: int) ->
         "margin": [Margin(threshold) for threshold in (0.2, 0.5, 0.8, 0.9, 0.98)],
         "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_steps],
     }
-    return [rule.label for name in supported_rules(signals, num_classes) for rule in grids[name]]
+    supported = supported_rules(signals, num_classes)
+    return [rule.label for name in supported for rule in (grids[name] if name in grids else [parse_rule(name)])]
 
 
 def random_exits(exit_steps: Tensor, generator: torch.Generator) -> Tensor:

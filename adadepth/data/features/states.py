@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,8 +18,8 @@ import transformers
 from filelock import FileLock
 from torch import Tensor
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
+from adadepth.console import progress
 from adadepth.data.cache import CACHE_FORMAT, FORBIDDEN, FULL, digest
 from adadepth.data.features.store import (
     DESCRIPTION,
@@ -233,12 +232,11 @@ def _compute_share(
         share = list(_batches(writer.lengths, batch_tokens))[rank::world]
         missing = [rows for rows in share if not writer.finished[rows].all()]
         tokens = sum(int(writer.lengths[rows].sum()) for rows in missing)
-        silent = rank != 0 or not sys.stderr.isatty()
-        with tqdm(total=tokens, desc="features", unit=" tokens", unit_scale=True, disable=silent) as progress:
+        with progress("features", tokens, shown=rank == 0) as advance:
             for rows in missing:
                 batch = collate([examples[row] for row in writer.order[rows].tolist()])
                 writer.write(rows, compute(batch, states))
-                progress.update(int(writer.lengths[rows].sum()))
+                advance(int(writer.lengths[rows].sum()))
 
 
 def _batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[slice]:

@@ -18,7 +18,9 @@ from adadepth.data.labelled.table import Rows, Table, joined, require_columns
 from adadepth.data.text.columns import COLUMN_TEXT, column_table
 from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_digest, find_files, text_lines
 from adadepth.data.text.hub import file_table, hub_tables
+from adadepth.data_sets import installed_data_set
 from adadepth.errors import DataError, nearest
+from adadepth.plugins import load
 
 if TYPE_CHECKING:
     from adadepth.config import LabelledConfig, TableConfig
@@ -45,6 +47,8 @@ def open_splits(
     wanted = list(dict.fromkeys([*required, *optional]))
     if dataset.source == "hub":
         found = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
+    elif (own := installed_data_set(dataset)) is not None:
+        found = load(own.tables)(dataset)
     elif isinstance(dataset, SentEvalConfig):
         found = senteval_tables(dataset)
     elif isinstance(dataset, AgreementConfig):
@@ -90,7 +94,7 @@ def open_tests(dataset: LabelledConfig) -> dict[str, Table]:
 
 
 def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
-    if dataset.source == "hub" or isinstance(dataset, SentEvalConfig | AgreementConfig):
+    if dataset.source == "hub" or installed_data_set(dataset) or isinstance(dataset, SentEvalConfig | AgreementConfig):
         return f"the data set has only {', '.join(found)}{nearest(split, found)}"
     if isinstance(dataset.path, Mapping):
         known = list(map(str, dataset.path))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+from adadepth.data.cache import digest
 from adadepth.errors import DataError, nearest
 
 Rows = Mapping[str, list[Any]]  # some rows, as column to values
@@ -29,6 +30,17 @@ class Table:
     class_names: Mapping[str, list[str]]
     batches: Callable[[], Iterator[Rows]]
     fingerprint: Callable[[], list[str]]
+
+
+def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of rows in memory, which have the same columns and values that JSON knows."""
+    columns = list(rows[0]) if rows else []
+
+    def batches() -> Iterator[Rows]:
+        if rows:
+            yield {name: [row[name] for row in rows] for name in columns}
+
+    return Table(label, columns, {}, batches, lambda: [digest([list(row.values()) for row in rows])])
 
 
 def require_columns(table: Table, key: str, names: Sequence[str]) -> None:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from adadepth.choices import StateRule
 from adadepth.config import Attention, ChoiceConfig, ExperimentConfig, QuestionConfig, Task, labels_tokens
+from adadepth.errors import ConfigError
 from adadepth.families.albert_act.settings import AlbertActSettings, Execution, Pooling
+from adadepth.halting.rules import halting_rule
 
 _READS_OTHERWISE = (QuestionConfig, ChoiceConfig)  # not one class of a whole sequence
 
@@ -22,6 +24,16 @@ def check_execution(config: ExperimentConfig) -> Iterator[str]:
         yield f"{setting}: needs model.attn_implementation eager, sdpa or flash_attention_2, not flex_attention"
     if config.runtime.compile:
         yield f"{setting}: not with runtime.compile=true, whose graph has one shape; set model.execution=auto"
+
+
+def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
+    """The rule is one that there is, with parameters that it has."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    try:
+        halting_rule(model.halting_rule)
+    except ConfigError as error:
+        yield f"model.halting_rule={model.halting_rule}: {error}"
 
 
 def check_readouts(config: ExperimentConfig) -> Iterator[str]:

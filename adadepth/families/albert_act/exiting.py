@@ -32,6 +32,7 @@ from adadepth.halting.act import act_hazard
 from adadepth.halting.active_set import take
 from adadepth.halting.distribution import halting_logits
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile
+from adadepth.halting.rules import Act
 from adadepth.halting.trace import DepthTrace, Execution
 
 SIGNALS = frozenset({"logits", "halting"})
@@ -107,6 +108,8 @@ def _rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
             f"state_rule={config.state_rule!r}: exit rules need {' or '.join(FREEZING_RULES)}, under which the state "
             "of a halted token stays as it is"
         )
+    if config.halting_rule != Act.name:
+        raise ConfigError(f"halting_rule={config.halting_rule!r}: exit rules read the halting sums of {Act.name} only")
     own = Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
     return rule_of(model, own if rule is None else rule)
 

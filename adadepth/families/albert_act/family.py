@@ -34,6 +34,7 @@ FAMILY = Family(
     checks=(
         "adadepth.families.shared.albert.checks:check_sizes",
         "adadepth.families.albert_act.checks:check_execution",
+        "adadepth.families.albert_act.checks:check_halting_rule",
         "adadepth.families.albert_act.checks:check_readouts",
         "adadepth.families.albert_act.checks:check_pooling",
     ),

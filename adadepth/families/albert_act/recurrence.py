@@ -29,6 +29,7 @@ from adadepth.families.albert_act.configuration import AlbertActConfig
 from adadepth.families.albert_act.readouts import ReadoutStates
 from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection
 from adadepth.halting.act import ActState, StateRule, act_step, init_act, update_result, update_stream
+from adadepth.halting.rules import halting_rule
 from adadepth.halting.trace import ComputedSteps
 
 
@@ -129,7 +130,7 @@ class Finished(NamedTuple):
     Attributes:
         state: The final states, (B, T, H).
         halting: The halting sums, (B, T).
-        probabilities: Of every iteration, 0 once a token has halted, (B, T, N).
+        probabilities: Halting mass of every iteration, 0 once a token has halted, (B, T, N).
         computed: What each iteration computed; None where that was everything.
     """
 
@@ -152,6 +153,7 @@ class AlbertActTransformer(nn.Module):
         self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
         self.albert_layer = AlbertActLayer(config)
         self.state_record = StateRecord()
+        self.halting_rule = halting_rule(config.halting_rule)
         self.forced_depth: int | None = None
 
     def forward(self, state: Tensor, places: Places, readouts: ReadoutStates | None) -> Finished:
@@ -184,9 +186,11 @@ class AlbertActTransformer(nn.Module):
         return Stream(state, state if self.config.recall else None)
 
     def update(self, tokens: Tokens, places: Places, step: int) -> tuple[Tokens, Tensor]:
-        """Iteration `step`, counted from 1: the tokens after it, and the probabilities of those that ran, (...)."""
+        """Iteration `step`, counted from 1: the tokens after it, and the halting mass of those that ran, (...)."""
         rule, running = self.rule, tokens.halting.running
         output, probability = self.propose(tokens.stream, places)
+        if self.fixed_depth is None:
+            probability = self.halting_rule.mass(probability, tokens.halting.accumulated, step)
         halting, weight = act_step(
             tokens.halting,
             probability,

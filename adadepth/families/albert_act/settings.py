@@ -53,6 +53,11 @@ class AlbertActSettings(AlbertSettings):
         "outputs, halted states copied; `accumulated`, `basic`: the two rules of tensor2tensor's Universal "
         "Transformer, where halted states keep moving.",
     )
+    halting_rule: str = setting(
+        "act",
+        "what of a halting probability a token's sum grows by: act, or NAME[:PARAMETER] of an installed package",
+        more="`act`: all of it (Graves 2016); see `adadepth.halting.rules`.",
+    )
     halting_input: HaltingInput = setting(
         HaltingInput.block_output,
         "what the halting unit reads",

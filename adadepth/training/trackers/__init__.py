@@ -2,8 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 
+from adadepth.plugins import installed
+
+GROUP = "adadepth.loggers"
 _HERE = "adadepth.training.trackers"
 
 
@@ -38,6 +42,18 @@ _TRACKERS: Mapping[str, TrackerKind] = {
 }
 
 
+@cache
 def trackers() -> Mapping[str, TrackerKind]:
-    """Every tracker by name."""
-    return _TRACKERS
+    """Every tracker by name: this package's, and those of installed packages.
+
+    Raises:
+        ConfigError: If one of an installed package is broken, or has a name that is taken.
+    """
+    return {**_TRACKERS, **installed(GROUP, "logger", _TRACKERS, _wrong)}
+
+
+def _wrong(descriptor: object, name: str) -> str | None:
+    """What keeps an object from being the descriptor of a tracker."""
+    if not isinstance(descriptor, TrackerKind):
+        return f"must be an adadepth.training.trackers.TrackerKind, not {type(descriptor).__name__}"
+    return None if descriptor.place.count(":") == 1 else f"{descriptor.place!r} must be 'module:Class'"

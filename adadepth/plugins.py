@@ -1,0 +1,58 @@
+"""What installed packages add to adadepth: a descriptor each, which an entry point of a group names.
+
+Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.halting_rules`, `adadepth.exit_rules` and
+`adadepth.loggers`. A YAML only ever names what a package offers; it never names code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from adadepth.errors import ConfigError
+
+
+def installed(
+    group: str, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
+) -> dict[str, Any]:
+    """What the entry points of a group name, by their names, in alphabetical order.
+
+    Args:
+        group: Of entry points.
+        noun: What they offer, for messages.
+        taken: Names of what is known already.
+        problem_with: From a descriptor and its name to what is wrong with it, or to None.
+
+    Raises:
+        ConfigError: If a descriptor cannot be imported or is wrong, or its name is taken; names the package.
+    """
+    found: dict[str, Any] = {}
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        found[entry.name] = _descriptor(entry, noun, {*taken, *found}, problem_with)
+    return found
+
+
+def load(place: str) -> Any:
+    """Import what `"module:name"` says; errors of the import are raised as they are."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _descriptor(
+    entry: EntryPoint, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
+) -> Any:
+    """The descriptor that another package offers, checked as far as that costs nothing."""
+    package = entry.dist.name if entry.dist is not None else entry.module
+    about = f"{noun} {entry.name!r} of the package {package} ({entry.value})"
+    if entry.name in taken:
+        raise ConfigError(f"{about}: there is a {noun} of that name already; uninstall one of them")
+    try:
+        descriptor = entry.load()
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ConfigError(f"{about}: cannot be imported ({type(error).__name__}: {reason})") from error
+    if problem := problem_with(descriptor, entry.name):
+        raise ConfigError(f"{about}: {problem}")
+    return descriptor

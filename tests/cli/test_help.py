@@ -1,0 +1,102 @@
+"""What `--help` tells without a configuration, and a folder of one's own beside the shipped configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from adadepth import run
+from adadepth.composition import known_keys
+from adadepth.config import ExperimentConfig
+from adadepth.help import about
+from tests.cli.conftest import Result
+from tests.configs.support import GROUPS, OPTIONS, ROOTS
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with an experiment and an option, in the working directory of the commands."""
+    (tmp_path / "mine" / "dataset").mkdir(parents=True)
+    (tmp_path / "mine" / "my_docs.yaml").write_text(
+        "# My first try. It is small.\ndefaults: [act_tiny, override dataset: my_texts, _self_]\nname: my_docs\n"
+    )
+    (tmp_path / "mine" / "dataset" / "my_texts.yaml").write_text(
+        "# My texts.\ndefaults: [python_docs]\nname: my_texts\n"
+    )
+    return tmp_path / "mine"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)], ids=str)
+def test_the_overview_has_every_experiment_and_option(
+    arguments: tuple[str, ...], command: Callable[..., Result]
+) -> None:
+    result = command(*arguments)
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    for root in ROOTS:
+        (line,) = [line for line in lines if line.startswith(f"  {root} ")]
+        comment = (run.CONFIGS / f"{root}.yaml").read_text().splitlines()[0].lstrip("# ")
+        assert line.split(maxsplit=1)[1][:30] == comment[:30]
+    words = set(result.out.replace(",", " ").split())
+    assert {f"{group}:" for group in GROUPS - {"hydra"}} <= words
+    assert {name for _, name in OPTIONS} <= words
+    assert max(map(len, lines)) <= 145
+
+
+def test_a_group_lists_its_options_and_keys(command: Callable[..., Result]) -> None:
+    out = command("--help", "trainer").out
+    assert "  finetune_lamb               The fine-tuning recipe of Simoulin & Crabbé (2021): LAMB, four epochs" in out
+    assert "  trainer.learning_rate                  peak; above 0" in out
+    assert "model." not in out
+
+
+def test_a_key_has_its_sentences(command: Callable[..., Result]) -> None:
+    assert (
+        command("--help", "trainer.learning_rate").out == "trainer.learning_rate\n  peak; above 0.\n  default: 0.001\n"
+    )
+    out = " ".join(command("--help", "model.state_rule").out.split())
+    assert "one of single, graves, accumulated, basic." in out
+    assert "weighted sum of the outputs, halted states copied" in out
+    assert out.endswith("default: single")
+
+
+def test_a_key_of_several_kinds_tells_them_apart(command: Callable[..., Result]) -> None:
+    out = command("--help", "dataset.sequence_length").out
+    assert "default: 384 (QuestionConfig)" in out
+    assert "tokens of a window: the question and a part of its context" in out
+
+
+def test_every_key_can_be_asked_for() -> None:
+    assert [key for key in known_keys() if len(about(key, [run.CONFIGS])) <= len(key)] == []
+
+
+def test_an_experiment_has_its_whole_comment(command: Callable[..., Result]) -> None:
+    assert "The paper's run: dataset=wikipedia_bookcorpus tokenizer=albert" in command("--help", "act_tiny").out
+
+
+def test_every_key_of_an_experiment_is_listed_with_its_value(command: Callable[..., Result]) -> None:
+    out = command("--config-name", "act_tiny", "model=albert_act_mini", "--help").out
+    assert "  # peak; above 0\n" in out
+    assert "  hidden_size: 192  # H" in out
+
+
+def test_ones_own_folder_joins_in(own: Path, command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+    given = ("--config-dir", "mine")
+    out = command(*given, "--help").out
+    assert "  my_docs                      My first try.\n" in out
+    assert "my_texts, " in out
+    assert "  my_texts              My texts.\n" in command(*given, "--help", "dataset").out
+    assert command(*given, "--config-name", "my_docs", "model=albert_act_mini").status == 0
+    assert [(job.name, job.dataset.name) for job in jobs] == [("my_docs", "my_texts")]
+    assert "(did you mean 'my_docs'?)" in command(*given, "--config-name", "my_doc").err
+    assert "(did you mean 'my_texts'?)" in command(*given, "--config-name", "my_docs", "dataset=my_text").err
+
+
+def test_a_file_of_ones_own_may_not_hide_behind_ours(own: Path, command: Callable[..., Result]) -> None:
+    (own / "dataset" / "cola.yaml").write_text("defaults: [labelled]\n")
+    result = command("--config-dir", "mine", "--config-name", "my_docs")
+    assert (result.status, result.err) == (
+        2, "error: --config-dir mine: adadepth has a dataset/cola.yaml, too; give it another name\n"
+    )  # fmt: skip

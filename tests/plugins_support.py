@@ -1,0 +1,43 @@
+"""Installed packages that add something, as far as importlib.metadata can tell: a dist-info folder on the path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from adadepth.data_sets import installed_data_sets
+from adadepth.families import registry
+from adadepth.halting.exit_rules import exit_rules
+from adadepth.halting.rules import halting_rules
+from adadepth.training.trackers import trackers
+
+
+@contextmanager
+def package_on_path(
+    folder: Path, name: str, entry_points: Mapping[str, Mapping[str, str]], *sources: Path, version: str = "1.0"
+) -> Iterator[None]:
+    """A package with entry points, group -> name -> place, whose modules lie in `sources`, or else in `folder`."""
+    about = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    lines = [
+        line
+        for group, places in entry_points.items()
+        for line in (f"[{group}]", *(f"{key} = {place}" for key, place in places.items()), "")
+    ]
+    (about / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        for place in (*sources, folder):
+            patch.syspath_prepend(str(place))
+        find_plugins_anew()
+        yield
+    find_plugins_anew()
+
+
+def find_plugins_anew() -> None:
+    """Forget what was found in installed packages."""
+    for found in (registry.families, installed_data_sets, halting_rules, exit_rules, trackers):
+        found.cache_clear()

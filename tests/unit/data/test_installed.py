@@ -1,0 +1,109 @@
+"""A data set of an installed package, from its entry point to its batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.composition import known_keys
+from adadepth.data_sets import GROUP, dataset_schemas, installed_data_sets
+from adadepth.errors import ConfigError, DataError
+from tests.configs.support import configured
+from tests.plugins_support import package_on_path
+
+from .labelled_support import load
+
+MOODS = """
+from dataclasses import dataclass
+
+from adadepth.config import DatasetConfig, LabelledConfig, Source
+from adadepth.data_sets import DataSet
+from adadepth.declaration import at_least, setting
+
+
+@dataclass
+class Moods(LabelledConfig):
+    name: str = setting("moods", "shown in reports")
+    source: Source = setting(Source.local, "read by the package")
+    repeats: int = setting(4, "of every sentence", at_least(1))
+
+
+@dataclass
+class Plain(DatasetConfig):
+    name: str = setting("moods", "shown in reports")
+
+
+@dataclass
+class OfTheHub(LabelledConfig):
+    name: str = setting("moods", "shown in reports")
+
+
+def tables(dataset):
+    from adadepth.data.labelled.table import table_of_rows
+
+    rows = [{"sentence": f"I am {word} .", "label": word} for word in ("glad", "sad")] * dataset.repeats
+    return {"train": table_of_rows("moods", rows), "validation": table_of_rows("moods", rows[:2])}
+
+
+MOODS = DataSet(Moods, "moods:tables")
+PLAIN = DataSet(Plain, "moods:tables")
+OF_THE_HUB = DataSet(OfTheHub, "moods:tables")
+NO_PLACE = DataSet(Moods, "moods.tables")
+"""
+
+
+@pytest.fixture
+def moods(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "moods.py").write_text(MOODS)
+    yield tmp_path
+    sys.modules.pop("moods", None)
+
+
+def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
+    with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
+        assert "moods" in dataset_schemas()
+        assert "dataset.repeats" in set(known_keys())
+        dataset: Any = configured(
+            "act_cola", "dataset=moods", "dataset.repeats=3", f"dataset.cache_dir={moods}"
+        ).dataset
+        data = load(dataset)
+        assert data.labels == ("glad", "sad")
+        assert (len(data.train), len(data.evaluation["validation"])) == (6, 2)  # type: ignore[arg-type]
+        assert data.tokenizer is not None
+        assert data.tokenizer.decode(data.train[1]["input_ids"], skip_special_tokens=True).strip() == "i am sad ."
+        dataset.evaluation_splits = ["dev"]
+        with pytest.raises(DataError, match=r"dataset.evaluation_splits=dev: the data set has only train, validation"):
+            load(dataset)
+    assert "moods" not in dataset_schemas()
+
+
+@pytest.mark.parametrize(("override", "message"), [
+    ("dataset.repeats=0", "dataset.repeats=0: must be at least 1"),
+    ("dataset.source=hub", "dataset.source=hub: dataset=moods is read by its package; leave it at local"),
+])  # fmt: skip
+def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -> None:
+    with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
+        with pytest.raises(ConfigError) as raised:
+            configured("act_cola", "dataset=moods", override)
+        assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(("name", "place", "message"), [
+    ("moods", "moods:Moods", "must be an adadepth.data_sets.DataSet, not type"),
+    ("moods", "moods:PLAIN", "one of LabelledConfig, TaggingConfig, QuestionConfig, ChoiceConfig, not Plain"),
+    ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
+    ("moods", "moods:NO_PLACE", "'moods.tables' must be 'module:function'"),
+    ("feelings", "moods:MOODS", "its settings call it 'moods'"),
+    ("labelled", "moods:MOODS", "there is a data set of that name already"),
+])  # fmt: skip
+def test_a_broken_one_is_one_line(moods: Path, name: str, place: str, message: str) -> None:
+    with package_on_path(moods, "adadepth-moods", {GROUP: {name: place}}):
+        with pytest.raises(ConfigError) as raised:
+            installed_data_sets()
+        assert message in str(raised.value)
+        assert "adadepth-moods" in str(raised.value)
+        assert "\n" not in str(raised.value)

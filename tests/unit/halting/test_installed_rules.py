@@ -1,0 +1,126 @@
+"""Halting rules and exit rules of an installed package, from their entry points to a model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from adadepth.analysis.exits.contenders import standard_rules
+from adadepth.errors import ConfigError
+from adadepth.families import AlbertActModel
+from adadepth.halting import exit_rules, rules
+from tests.configs.support import configured
+from tests.models_support import padded_batch, small_config
+from tests.plugins_support import package_on_path
+
+SOURCE = """
+from dataclasses import dataclass
+
+from adadepth.declaration import POSITIVE, setting
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.rules import HaltingRule
+
+
+@dataclass(frozen=True)
+class Shares(HaltingRule):
+    name = "shares"
+    power: float = setting(1.0, "of what is left", POSITIVE)
+
+    def mass(self, probability, accumulated, step):
+        return probability * (1.0 - accumulated) ** self.power
+
+
+@dataclass(frozen=True)
+class Odd(ExitRule):
+    name = "odd"
+    needs = frozenset({"logits"})
+    after: int = 1
+
+    def decide(self, view, memory):
+        return (memory > -1)[:, 0] & (view.step > self.after and view.step % 2 == 1), memory
+
+
+@dataclass(frozen=True)
+class NoDefault(HaltingRule):
+    name = "shares"
+    power: float
+
+    def mass(self, probability, accumulated, step):
+        return probability
+"""
+HALTING, EXITS = {rules.GROUP: {"shares": "own_rules:Shares"}}, {exit_rules.GROUP: {"odd": "own_rules:Odd"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "own_rules.py").write_text(SOURCE)
+    yield tmp_path
+    sys.modules.pop("own_rules", None)
+
+
+def depth(rule: str, **changes: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """Updates and halting masses of real tokens, all of which halt with probability 1/2 at every update."""
+    model = AlbertActModel(small_config(halting_rule=rule, num_hidden_layers=9, **changes)).eval()
+    unit = model.encoder.albert_layer.act.dense
+    for parameter in unit.parameters():
+        torch.nn.init.zeros_(parameter)
+    batch = padded_batch()
+    outputs = model(**batch)
+    valid = batch["attention_mask"].bool()
+    return outputs.updates[valid], outputs.halting_probabilities[valid]
+
+
+@pytest.mark.parametrize("execution", ["dense", "ragged"])
+def test_a_halting_rule_spends_what_it_says(folder: Path, execution: str) -> None:
+    """Halves of what is left: 1 - 2^-n exceeds 0.99 at n = 7, where 1/2 + 1/2 does at n = 2."""
+    with package_on_path(folder, "own-rules", HALTING):
+        updates, masses = depth("shares", execution=execution)
+        assert updates.unique().tolist() == [7]
+        assert torch.allclose(masses, 0.5 ** torch.arange(1, 8).expand_as(masses))
+        assert depth("act", execution=execution)[0].unique().tolist() == [2]
+
+
+def test_no_rule_halts_anybody_at_a_fixed_depth(folder: Path) -> None:
+    with package_on_path(folder, "own-rules", HALTING):
+        assert depth("shares", fixed_depth=8)[0].unique().tolist() == [8]
+
+
+@pytest.mark.parametrize(("rule", "message"), [
+    ("share", "model.halting_rule=share: halting rule 'share': must be one of act, shares (did you mean 'shares'?)"),
+    ("shares:0", "model.halting_rule=shares:0: halting rule 'shares:0': power=0.0: must be above 0"),
+    ("act:1", "model.halting_rule=act:1: halting rule 'act:1': too many parameters, the form is act"),
+])  # fmt: skip
+def test_a_wrong_halting_rule_is_one_line(folder: Path, rule: str, message: str) -> None:
+    with package_on_path(folder, "own-rules", HALTING):
+        assert configured("act_tiny", "model.halting_rule=shares:2").model.halting_rule == "shares:2"  # type: ignore[attr-defined]
+        with pytest.raises(ConfigError) as raised:
+            configured("act_tiny", f"model.halting_rule={rule}")
+        assert str(raised.value) == message
+
+
+def test_an_exit_rule_is_like_any_other(folder: Path) -> None:
+    with package_on_path(folder, "own-rules", EXITS):
+        rule = exit_rules.parse_rule("odd:3")
+        assert rule.label == "odd:3"
+        assert exit_rules.apply_rule(rule, torch.zeros(2, 9, 3), None).tolist() == [5, 5]
+        assert "odd:1" in standard_rules(frozenset({"logits"}), 2, 6)
+    assert not any(label.startswith("odd") for label in standard_rules(frozenset({"logits"}), 2, 6))
+
+
+@pytest.mark.parametrize(("group", "name", "place", "message"), [
+    (rules.GROUP, "shares", "own_rules:Odd", "must be a dataclass that extends adadepth.halting.rules.HaltingRule"),
+    (rules.GROUP, "share", "own_rules:Shares", "its name is 'shares'"),
+    (rules.GROUP, "act", "own_rules:Shares", "there is a halting rule of that name already"),
+    (rules.GROUP, "shares", "own_rules:NoDefault", "its parameter power must be an int or a float with a default"),
+    (exit_rules.GROUP, "odd", "own_rules:Shares", "a dataclass that extends adadepth.halting.exit_rules.ExitRule"),
+])  # fmt: skip
+def test_a_broken_one_is_one_line(folder: Path, group: str, name: str, place: str, message: str) -> None:
+    with package_on_path(folder, "own-rules", {group: {name: place}}):
+        with pytest.raises(ConfigError) as raised:
+            rules.halting_rules() if group == rules.GROUP else exit_rules.exit_rules()
+        assert message in str(raised.value)
+        assert "own-rules" in str(raised.value)
