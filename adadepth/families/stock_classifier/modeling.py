@@ -144,14 +144,18 @@ class StockClassifier(PreTrainedModel):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
         **inputs: Any,
     ) -> StockOutput:
-        """Classify: ids and mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
+        """Classify, with ids and mask (B, T), and segments (B, T) if the model has any.
+
+        Labels are classes (B,) or (B, T), negative without a target, or values.
+        """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
-        given = {"input_ids": input_ids, "attention_mask": mask, **inputs}
+        given = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": token_type_ids, **inputs}
         logits = super().forward(**accepted_inputs(encoder, given)).logits
         result = StockOutput(logits=logits, trace=self._trace(mask))
         if labels is not None:
