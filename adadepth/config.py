@@ -401,6 +401,9 @@ class BorrowedConfig:
     full_determinism: bool = setting(False, "slower kernels, the same bits")
     use_cpu: bool = setting(False, "ignore GPUs")
     disable_tqdm: bool | None = setting(None, "None: a bar where there is a terminal", neutral=True)
+    push_to_hub: bool = setting(False, "upload the model and its card to the Hugging Face hub at the end", neutral=True)
+    hub_model_id: str | None = setting(None, "its name there, OWNER/NAME; None: the experiment's", neutral=True)
+    hub_private_repo: bool | None = setting(None, "who sees a new one; None: as set on the hub", neutral=True)
 
 
 @dataclass

@@ -74,7 +74,8 @@ def _load(path: str) -> Any:
         if not options:
             require_hub(f"tokenizer.path={path}", alternative)
         try:
-            return AutoTokenizer.from_pretrained(str(place) if place.exists() else path, **options)
+            found = str(place) if place.exists() else path
+            return AutoTokenizer.from_pretrained(found, trust_remote_code=False, **options)
         except (OSError, ValueError) as error:
             if number == len(attempts) - 1:
                 reason = first_line(error)
