@@ -25,7 +25,7 @@ from adadepth.declaration import (
 
 # Enumerations: the member's name is what a YAML file or the command line says, and equals its value.
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
-Mode = StrEnum("Mode", ["train", "evaluate", "probe", "report"])
+Mode = StrEnum("Mode", ["train", "evaluate", "predict", "probe", "report"])
 SearchMethod = StrEnum("SearchMethod", ["joint", "two_phase"])
 GatePath = StrEnum("GatePath", ["soft", "sampled"])
 Costs = StrEnum("Costs", ["measured", "macs"])
@@ -565,7 +565,7 @@ class ExperimentConfig:
 
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
-    mode: Mode = setting(Mode.train, "train, evaluate or probe a checkpoint, or write a run's report again")
+    mode: Mode = setting(Mode.train, "train; evaluate, probe or ask a checkpoint; or write a run's report again")
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
     dataset: DatasetConfig = setting(MISSING, "group dataset/")
@@ -583,8 +583,9 @@ class ExperimentConfig:
     predictions: bool = setting(False, "task=finetune: write what is predicted of every evaluated example")
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
     checkpoint: str | None = setting(
-        None, "mode=evaluate or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
+        None, "mode=evaluate, predict or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
     )
+    text: Any = setting(None, "mode=predict: a text, a list of texts or of pairs of them, or @FILE with one a line")
     run: str | None = setting(None, "mode=report: a run directory, or `latest`")
     rival_of: str | None = setting(
         None, "train the network of one depth and as much work as that run: a directory, or `latest`"

@@ -16,6 +16,7 @@ if not __package__:  # run by path: sys.path[0] is this folder, whose modules mu
 
 import errno
 import os
+import re
 import signal
 import traceback
 import types
@@ -87,12 +88,22 @@ def _arguments(given: list[str]) -> list[str]:
     """
     overrides = [item for item in given if not item.startswith("-") and ("=" in item or item.startswith("~"))]
     options = [item for item in given if item not in overrides]
+    overrides = [_verbatim(item) for item in overrides]
     flags = {option.split("=")[0] for option in options}
     if flags & {"--help", "-h"} and not flags & {"--config-name", "-cn"}:
         options += ["--config-name", "act_tiny"]  # to have something to show
     elif not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
         raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(CONFIGS))}")
     return options + overrides
+
+
+def _verbatim(override: str) -> str:
+    """Quote the text of `text=...`, so that its commas, quotes and colons are text to Hydra, too; lists stay lists."""
+    key, _, value = override.partition("=")
+    if key != "text" or value.startswith("[") or value in ("", "null"):
+        return override
+    quoted = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)
+    return "text='" + quoted.replace("${", "\\${") + "'"
 
 
 def _apply_runtime(config: ExperimentConfig) -> None:

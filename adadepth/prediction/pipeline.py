@@ -169,9 +169,11 @@ class Pipeline:
 
     def _options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
         """Further arguments of the model's forward pass."""
-        if not isinstance(self.model, PredictsEveryStep) or self.predicts in ("masks", "next"):
+        model = self.model
+        if not isinstance(model, PredictsEveryStep) or self.predicts in ("masks", "next"):
             return {}
-        all_steps = {"run_all_steps": True} if every_step and self.model.exit_signals else {}
+        # Where tokens halt, whoever exits at a step is a token: reading a text then is another way of computing.
+        all_steps = {"run_all_steps": True} if every_step and self.model.depth_unit == "sequence" else {}
         return {"exit_rule": self.exit_rule, "generator": generator, **all_steps}
 
     # ---- about tokens
@@ -214,8 +216,6 @@ class Pipeline:
         for place, (row, position) in enumerate(chosen.nonzero().tolist()):
             own = int(ids[row, position]) if self.predicts == "next" else None
             answers[row][position] = self._answer(of_tokens[place], own)
-        if self.predicts == "tags":
-            self._add_steps(answers, outputs, width=ids.shape[1])
         return answers
 
     def _answer(self, logits: Tensor, own: int | None = None) -> dict[str, Any]:
@@ -236,16 +236,6 @@ class Pipeline:
         for word, score in zip(best.tolist(), scores.tolist(), strict=True):
             found.setdefault(str(self.tokenizer.decode([word])).strip(), score)
         return found
-
-    def _add_steps(self, answers: _Answers, outputs: Any, width: int) -> None:
-        """What tokens that are read after every step would have been called then."""
-        slots = getattr(outputs, "unit_slots", None)
-        if slots is None:
-            return
-        for place, slot in enumerate(slots.tolist()):
-            halting = None if outputs.halting_logits is None else outputs.halting_logits[place]
-            if (found := answers[slot // width].get(slot % width)) is not None:
-                found["steps"] = self._steps(outputs.step_logits[place], halting)
 
     # ---- about texts
 
