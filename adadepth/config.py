@@ -25,7 +25,7 @@ from adadepth.declaration import (
 
 # Enumerations: the member's name is what a YAML file or the command line says, and equals its value.
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
-Mode = StrEnum("Mode", ["train", "evaluate", "probe", "report"])
+Mode = StrEnum("Mode", ["train", "evaluate", "predict", "probe", "report"])
 SearchMethod = StrEnum("SearchMethod", ["joint", "two_phase"])
 GatePath = StrEnum("GatePath", ["soft", "sampled"])
 Costs = StrEnum("Costs", ["measured", "macs"])
@@ -401,6 +401,9 @@ class BorrowedConfig:
     full_determinism: bool = setting(False, "slower kernels, the same bits")
     use_cpu: bool = setting(False, "ignore GPUs")
     disable_tqdm: bool | None = setting(None, "None: a bar where there is a terminal", neutral=True)
+    push_to_hub: bool = setting(False, "upload the model and its card to the Hugging Face hub at the end", neutral=True)
+    hub_model_id: str | None = setting(None, "its name there, OWNER/NAME; None: the experiment's", neutral=True)
+    hub_private_repo: bool | None = setting(None, "who sees a new one; None: as set on the hub", neutral=True)
 
 
 @dataclass
@@ -573,7 +576,7 @@ class ExperimentConfig:
 
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
-    mode: Mode = setting(Mode.train, "train, evaluate or probe a checkpoint, or write a run's report again")
+    mode: Mode = setting(Mode.train, "train; evaluate, probe or ask a checkpoint; or write a run's report again")
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
     dataset: DatasetConfig = setting(MISSING, "group dataset/")
@@ -591,8 +594,9 @@ class ExperimentConfig:
     predictions: bool = setting(False, "task=finetune: write what is predicted of every evaluated example")
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
     checkpoint: str | None = setting(
-        None, "mode=evaluate or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
+        None, "mode=evaluate, predict or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
     )
+    text: Any = setting(None, "mode=predict: a text, a list of texts or of pairs of them, or @FILE with one a line")
     run: str | None = setting(None, "mode=report: a run directory, or `latest`")
     rival_of: str | None = setting(
         None, "train the network of one depth and as much work as that run: a directory, or `latest`"

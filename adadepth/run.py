@@ -17,6 +17,7 @@ if not __package__:  # run by path: sys.path[0] is this folder, whose modules mu
 import argparse
 import errno
 import os
+import re
 import signal
 import traceback
 import types
@@ -106,6 +107,7 @@ def _arguments(given: list[str]) -> list[str]:
     given = [item.removeprefix("--") if _is_dashed_override(item) else item for item in given]
     overrides = [item for item in given if not item.startswith("-") and ("=" in item or item.startswith("~"))]
     options = [item for item in given if item not in overrides]
+    overrides = [_verbatim(item) for item in overrides]
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
         return ["--config-name", root, *options, *overrides]
@@ -165,6 +167,15 @@ def _check_own_folder() -> None:
     for path in (*own.glob("*.yaml"), *own.glob("*/*.yaml")):
         if (CONFIGS / (name := path.relative_to(own))).is_file():
             raise ConfigError(f"--config-dir {own}: adadepth has a {name}, too; give it another name")
+
+
+def _verbatim(override: str) -> str:
+    """Quote the text of `text=...`, so that its commas, quotes and colons are text to Hydra, too; lists stay lists."""
+    key, _, value = override.partition("=")
+    if key != "text" or value.startswith("[") or value in ("", "null"):
+        return override
+    quoted = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)
+    return "text='" + quoted.replace("${", "\\${") + "'"
 
 
 def _apply_runtime(config: ExperimentConfig) -> None:

@@ -147,7 +147,8 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
     needs = {
         "resume": (Mode.train,),
         "rival_of": (Mode.train,),
-        "checkpoint": (Mode.evaluate, Mode.probe),
+        "checkpoint": (Mode.evaluate, Mode.predict, Mode.probe),
+        "text": (Mode.predict,),
         "run": (Mode.report,),
     }
     for key, modes in needs.items():
@@ -158,6 +159,8 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
         what = "a run directory, one of its checkpoints, `latest`, or a hub id"
         yield f"checkpoint: mode={config.mode} needs it ({what})"
+    if config.mode is Mode.predict:
+        yield from _text(config.text)
     if config.mode is Mode.report and config.run is None:
         yield "run: mode=report needs it (a run directory, or `latest`)"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
@@ -171,6 +174,18 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
+
+
+def _text(given: object) -> Iterator[str]:
+    texts = given if isinstance(given, list) else [given]
+    if given is None:
+        yield "text: mode=predict needs it (a text, a list of texts or of pairs of them, or @FILE with one a line)"
+    elif not texts or not all(isinstance(text, str) or _is_pair(text) for text in texts):
+        yield f"text={given}: must be a text, a list of texts or of pairs of them, or @FILE"
+
+
+def _is_pair(text: object) -> bool:
+    return isinstance(text, list) and len(text) == 2 and all(isinstance(part, str) for part in text)
 
 
 def _names(config: ExperimentConfig) -> Iterator[str]:

@@ -27,12 +27,12 @@ EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
-PROBES = "probes.json"
+PROBES, TEXTS = "probes.json", "texts.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 # Files that only some runs have, by the field of `RunFiles` that holds what they say.
 _OPTIONAL = {
     "exits": EXITS, "exit_rules": EXIT_RULES, "architectures": ARCHITECTURES, "budgets": BUDGETS, "rivals": RIVALS,
-    "grids": GRIDS, "seeds": SEEDS, "words": WORDS, "probes": PROBES,
+    "grids": GRIDS, "seeds": SEEDS, "words": WORDS, "probes": PROBES, "texts": TEXTS,
 }  # fmt: skip
 SPLITS = ("train", "eval")
 
@@ -130,6 +130,11 @@ def write_probes(directory: Path, found: Mapping[str, Any]) -> None:
         write_atomic(directory / f"probes_{name}.csv", as_csv(probe_table(name, of_set)))
 
 
+def write_texts(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write texts.json: what a model says about a user's own texts, see `adadepth.tasks.predict`."""
+    _write_json(directory / TEXTS, found)
+
+
 def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
     """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
     _write_json(directory / RIVALS, found)
@@ -150,7 +155,7 @@ class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
     Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
-    `seeds`, `words`, `probes`) it tells damage only.
+    `seeds`, `words`, `probes`, `texts`) it tells damage only.
     """
 
     directory: Path
@@ -169,6 +174,7 @@ class RunFiles:
     missing: dict[str, str]
     words: dict[str, Any] = field(default_factory=dict)
     probes: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, Any] = field(default_factory=dict)
 
 
 def read_run(directory: Path) -> RunFiles:

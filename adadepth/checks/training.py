@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import ExperimentConfig, Precision, Schedule
+from adadepth.config import ExperimentConfig, Mode, Precision, Schedule, Task
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
@@ -17,6 +17,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     if trainer.early_stopping_threshold and trainer.early_stopping_patience is None:
         yield "trainer.early_stopping_threshold: read only with trainer.early_stopping_patience"
     yield from _plateau(config)
+    yield from _hub(config)
     if trainer.precision is Precision.fp16 and trainer.use_cpu:
         yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
     if trainer.fsdp and trainer.deepspeed:
@@ -26,6 +27,22 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
             yield f"trainer.{name}={value}: must be a JSON file or a mapping"
     if trainer.dataloader_prefetch_factor is not None and config.runtime.num_workers == 0:
         yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"
+
+
+def _hub(config: ExperimentConfig) -> Iterator[str]:
+    trainer = config.trainer
+    if not trainer.push_to_hub:
+        for name in ("hub_model_id", "hub_private_repo"):
+            if (value := getattr(trainer, name)) is not None:
+                yield f"trainer.{name}={value}: read only with trainer.push_to_hub=true"
+        return
+    if config.mode is not Mode.train or config.task is Task.architecture_search or config.seeds > 1:
+        yield (
+            "trainer.push_to_hub=true: only with mode=train, seeds=1 and another task than architecture_search; "
+            "`hf upload NAME RUN/model` uploads the model of any run"
+        )
+    if config.runtime.offline:
+        yield "trainer.push_to_hub=true: not with runtime.offline=true"
 
 
 def _plateau(config: ExperimentConfig) -> Iterator[str]:

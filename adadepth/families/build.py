@@ -244,7 +244,9 @@ def load_encoder(path: str, settings: ModelConfig, overrides: Iterable[str]) -> 
 def read_config(key: str, path: str) -> PreTrainedConfig:
     """The configuration of a checkpoint; `key` names the setting in the error."""
     try:
-        return AutoConfig.from_pretrained(path)
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        what = "a folder without a model" if Path(path).is_dir() else "neither a folder nor a model that can be fetched"
+        holds_one, is_folder = Path(path, "config.json").is_file(), Path(path).is_dir()
+        what = "a folder without a model" if is_folder else "neither a folder nor a model that can be fetched"
+        what += " that is known here" if holds_one else ""
         raise CheckpointError(f"{key}={path}: {what} ({str(error).splitlines()[0]})") from error

@@ -6,7 +6,7 @@ from adadepth.config import ExperimentConfig, Mode, Task, TreebankConfig
 
 
 def run(config: ExperimentConfig) -> float | None:
-    """Run a validated experiment and return the metric named by `optimise`; None for a report, a treebank or probes."""
+    """Run a validated experiment and return the metric named by `optimise`; None where no task is scored."""
     from adadepth.tasks import report
 
     if config.mode is Mode.report:  # needs no model, so it does not wait for what models need
@@ -14,11 +14,24 @@ def run(config: ExperimentConfig) -> float | None:
         return None
     from transformers.utils.logging import disable_progress_bar
 
-    from adadepth.tasks import architecture_search, finetune, language_model, pretrain, probe, rivals, seeds, treebank
+    from adadepth.tasks import (
+        architecture_search,
+        finetune,
+        language_model,
+        predict,
+        pretrain,
+        probe,
+        rivals,
+        seeds,
+        treebank,
+    )
 
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     if config.mode is Mode.probe:
         probe.probe(config)
+        return None
+    if config.mode is Mode.predict:
+        predict.predict(config)
         return None
     if isinstance(config.dataset, TreebankConfig):
         treebank.evaluate(config)

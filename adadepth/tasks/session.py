@@ -46,6 +46,8 @@ from adadepth.training.callbacks import (
 from adadepth.training.checkpoints import checkpoint_step, complete_checkpoints
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
+from adadepth.training.hub import open_repository, push
+from adadepth.training.model_card import write_card
 from adadepth.training.run_directory import (
     CHECKPOINTS,
     MODEL,
@@ -87,13 +89,13 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Session:
-    """The parts of a run that is open: folder and record, trainer, the callbacks that hold results, its metric."""
+    """An open run: its settings, folder and record, its trainer, and the callbacks that hold results."""
 
+    config: ExperimentConfig
     run: Run
     trainer: DepthTrainer
     tracking: TrackingCallback
     stop: StopCallback
-    optimise: str
 
 
 @contextmanager
@@ -140,12 +142,15 @@ def train_parts(
     config: ExperimentConfig, args: TrainingArguments, parts: Parts, further: Callable[[Session], Any] | None = None
 ) -> Trained:
     """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end."""
+    repository = decide(args, lambda: open_repository(config))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
     with open_session(config, args, directory, parts, checkpoint) as session:
         metrics = fit(session, checkpoint)
         if further is not None:
             further(session)
+        if repository is not None and session.trainer.is_world_process_zero():
+            _push(session, repository)
         return Trained(metrics, directory)
 
 
@@ -201,9 +206,20 @@ def fit(
         best_checkpoint=None if best is None else Path(best).name,
         stopped_because=session.stop.reason,
     )
-    if (objective := session.tracking.last_metrics.get(session.optimise)) is not None:
+    if (objective := session.tracking.last_metrics.get(session.config.optimise)) is not None:
         session.tracking.tracker.objective(objective)
+    if trainer.is_world_process_zero():
+        first_set = next(iter(trainer.evaluation_sets))
+        write_card(run.directory / folder, session.config, run.record, trainer.unwrapped_model, first_set)
     return session.tracking.last_metrics
+
+
+def _push(session: Session, repository: str) -> None:
+    """Upload the model of a run, and say where it is."""
+    message = f"{session.config.name}, run {session.run.directory.name}"
+    if address := push(session.run.directory / MODEL, repository, message):
+        session.run.update(pushed_to=address)
+        print(f"model: {address}", flush=True)
 
 
 def _show_grid(session: Session) -> None:
@@ -267,7 +283,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressBarCallback)
     tracking.trainer = epochs.trainer = trainer
-    return Session(run, trainer, tracking, stop, config.optimise)
+    return Session(config, run, trainer, tracking, stop)
 
 
 def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tuple[Extension, ...]:

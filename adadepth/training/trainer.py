@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.analysis.exits.records import StepRecorder, StepRecords
@@ -33,6 +34,7 @@ from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.training.extension import Extension
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import TrainingProgress
+from adadepth.training.saving import tokenizer_of
 from adadepth.training.speed import Stopwatch, count_tokens
 
 
@@ -89,7 +91,7 @@ class DepthTrainer(Trainer):
             train_dataset=data.train,
             eval_dataset=next(iter(evaluation_sets.values())),
             data_collator=first_item if self._has_whole_batches else data.collate,
-            processing_class=data.tokenizer,
+            processing_class=tokenizer_of(model, data.tokenizer),
             callbacks=callbacks,
         )
         for extension in extensions:
@@ -326,6 +328,12 @@ class DepthTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.progress.check_finite()
         super()._save_checkpoint(model, trial)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save weights, configuration and tokenizer; the arguments of the training, a pickle, in checkpoints only."""
+        super().save_model(output_dir, _internal_call)
+        if not _internal_call and output_dir is not None and self.args.should_save:
+            Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Save what each process has of its own: random numbers, and the state of the extensions."""

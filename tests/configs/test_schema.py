@@ -22,7 +22,7 @@ BORROWED = dataclasses.fields(BorrowedConfig)
 CONTROLLED = {
     "output_dir", "seed", "data_seed", "bf16", "fp16", "optim", "lr_scheduler_type", "report_to", "run_name",
     "logging_nan_inf_filter", "remove_unused_columns", "label_names", "ignore_data_skip", "dataloader_num_workers",
-    "torch_compile", "resume_from_checkpoint", "do_train", "do_eval", "push_to_hub",
+    "torch_compile", "resume_from_checkpoint", "do_train", "do_eval",
 }  # fmt: skip
 
 

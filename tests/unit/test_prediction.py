@@ -21,6 +21,7 @@ from adadepth import (
     AlbertActForTokenClassification,
     ParXLConfig,
     ParXLForCausalLM,
+    ParXLSupernet,
     Pipeline,
     PlainAlbertForSequenceClassification,
 )
@@ -253,10 +254,11 @@ def language_model() -> PreTrainedModel:
 
 
 def test_models_and_tokenizers_that_do_not_do() -> None:
-    for model in (language_model(), act(AlbertActForQuestionAnswering)):
-        with pytest.raises(ConfigError, match="cannot predict texts") as caught:
-            Pipeline(model, WORDS)
-        assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match="cannot predict texts") as caught:
+        Pipeline(act(AlbertActForQuestionAnswering), WORDS)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match="the model needs eos_token"):
+        Pipeline(language_model(), WORDS)
     with pytest.raises(ConfigError, match="the model needs cls_token, sep_token"):
         Pipeline(act(AlbertActForSequenceClassification), tokenizer("t5"))
 
@@ -284,12 +286,12 @@ def test_folders_that_hold_nothing_to_predict_with(tmp_path) -> None:
     bare = tmp_path / "bare"
     act(AlbertActForSequenceClassification).save_pretrained(bare)
     answers = saved(act(AlbertActForQuestionAnswering), tmp_path / "answers")
-    language = saved(language_model(), tmp_path / "language")
+    language = saved(ParXLSupernet(ParXLConfig(**PAR)), tmp_path / "language")
     for place, message in (
         (tmp_path / "nowhere", "neither a folder nor a model"),
         (empty, "a folder without a model"),
         (answers, "AlbertActForQuestionAnswering cannot predict texts"),
-        (language, "ParXLForCausalLM cannot predict texts"),
+        (language, "ParXLSupernet cannot predict texts"),
     ):
         with pytest.raises(CheckpointError, match=message) as caught:
             Pipeline.from_pretrained(place)

@@ -42,6 +42,7 @@ from adadepth.analysis.runs.definitions import definitions
 from adadepth.analysis.runs.facts import facts_section, title
 from adadepth.analysis.runs.losses import losses
 from adadepth.analysis.runs.seeds import seeds
+from adadepth.analysis.texts.sections import texts
 from adadepth.analysis.units import words
 from adadepth.analysis.verdict.section import verdict_section
 
@@ -58,6 +59,7 @@ _REST: tuple[SectionOf, ...] = (
 )  # fmt: skip
 _OF_SEEDS: tuple[SectionOf, ...] = (seeds, facts_section)
 _OF_PROBES: tuple[SectionOf, ...] = (probes, facts_section)
+_OF_TEXTS: tuple[SectionOf, ...] = (texts, facts_section)
 
 
 def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Section]:
@@ -66,6 +68,8 @@ def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Sect
         builders = _OF_SEEDS
     elif files.probes:
         builders = _OF_PROBES
+    elif files.texts:
+        builders = _OF_TEXTS
     else:
         builders = (*_DEPTHS, *further, *_REST)
     return [_stated(section, files) for build in builders if (section := build(files)) is not None]
@@ -105,6 +109,8 @@ def _subtitle(files: RunFiles) -> str:
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
     if files.probes:
         return f"Linear probes · run {files.run.get('status', 'unknown')}"
+    if files.texts:
+        return f"Predictions · run {files.run.get('status', 'unknown')}"
     parts = [f"{words(run_unit(files)).kind} report"]
     parts += [f"evaluation at step {files.halting['step']:,}"] if "step" in files.halting else []
     return " · ".join([*parts, *([f"run {files.run['status']}"] if "status" in files.run else [])])

@@ -22,6 +22,7 @@ from adadepth.data.pretraining.load import corpus_tokenizer
 from adadepth.data.randomness import EVALUATION_SEED, Purpose, epoch_and_index, random_generator
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.layout import Layout
+from adadepth.data.text.saved import as_fed
 from adadepth.data.text.sentences import split_sentences
 from adadepth.data.text.tokenizer import encode_sentences, needed_tokens, parallel_encoding, spaced
 from adadepth.errors import DataError
@@ -130,6 +131,7 @@ def load_bigram_shift(
         "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
     }  # fmt: skip
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    words = as_fed(words, layout, splits_words=True)
     return LabelledData(
         train, {"validation": evaluation}, {}, words, collate, summary, "classification", LABELS,
         tuple(dataset.metrics), has_difficulty=True,

@@ -29,6 +29,7 @@ from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.data.text.layout import Layout
+from adadepth.data.text.saved import as_fed
 
 if TYPE_CHECKING:
     from adadepth.config import HopsConfig
@@ -164,6 +165,7 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
         return tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture="chains")
     words = symbol_tokenizer(symbols)
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    words = as_fed(words, layout)
     check_room(layout, dataset.nodes, "nodes")
     marked = {name: MarkedHops(dataset, range_of(ends), *how, layout=layout) for name, ends, *how in drawn}
     train = marked.pop("train")

@@ -16,6 +16,7 @@ from adadepth.data.labelled.collate import SequenceCollator, collate_vectors
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.data.text.layout import Layout
+from adadepth.data.text.saved import as_fed
 from adadepth.data.text.tokenizer import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
     layout = None
     if words is not None:
         layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+        words = as_fed(words, layout)
         check_room(layout, dataset.size, "values")
     draw = partial(ParityExamples, dataset, layout=layout)
     train = draw(ones=range_of(dataset.train_ones), length=dataset.train_examples, seed=seed)

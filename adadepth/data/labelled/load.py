@@ -41,6 +41,7 @@ from adadepth.data.labelled.tagging import load_tagging
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
 from adadepth.data.text.layout import DoubleCls, Layout
+from adadepth.data.text.saved import as_fed
 from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def _load_tables(
     splits = split_examples(dataset, tables, stores, make, LabelledStore.classes if names else None, tests)
     problem: Problem = "regression" if dataset.problem == "regression" else "classification"
     describe = partial(_describe, names=names)
+    words = as_fed(words, layout)
     data = data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, problem, names)
     return replace(data, has_difficulty=dataset.difficulty_column is not None)
 

@@ -24,6 +24,7 @@ from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, se
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
 from adadepth.data.text.layout import Layout, cut_longest
+from adadepth.data.text.saved import as_fed
 from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
@@ -113,9 +114,11 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             return open_store(folder, len(parts))
 
         stores = {split: store(split, table) for split, table in tables.items()}
-    make = partial(ChoiceExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens))
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    make = partial(ChoiceExamples, layout=layout)
     splits = split_examples(dataset, tables, stores, make, LabelledStore.classes)
     describe = partial(_describe, names=names)
+    words = as_fed(words, layout)
     return data_of_tables(dataset, words, tokenizer.path, splits, describe, ChoiceCollator, "multiple_choice", names)
 
 

@@ -20,6 +20,7 @@ from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, open_questions, write_questions
 from adadepth.data.text.layout import Layout
+from adadepth.data.text.saved import as_fed
 from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
@@ -164,6 +165,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
         QuestionExamples, layout=layout, stride=dataset.stride, max_question_length=dataset.max_question_length
     )
     splits = split_examples(dataset, tables, stores, make)
+    words = as_fed(words, layout)
     return data_of_tables(dataset, words, tokenizer.path, splits, _describe, QuestionCollator, "question_answering")
 
 

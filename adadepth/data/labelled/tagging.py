@@ -26,6 +26,7 @@ from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.words import TaggedStore, open_tagged, write_tagged
 from adadepth.data.text.layout import Layout
+from adadepth.data.text.saved import as_fed
 from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
@@ -110,9 +111,11 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
 
         stores = {split: store(split, table) for split, table in tables.items()}
     later = later_labels(names) if dataset.labelled_pieces == "all" else np.full(len(names), IGNORE)
-    make = partial(TaggingExamples, layout=Layout.of(words, dataset.sequence_length, cls_tokens), later=later)
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    make = partial(TaggingExamples, layout=layout, later=later)
     splits = split_examples(dataset, tables, stores, make)
     describe = partial(_describe, names=names)
+    words = as_fed(words, layout, splits_words=True)
     return data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, "tagging", names)
 
 

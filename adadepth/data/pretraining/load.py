@@ -19,6 +19,8 @@ from adadepth.data.pretraining.streaming import StreamedExamples, first_document
 from adadepth.data.randomness import EVALUATION_SEED
 from adadepth.data.stores.documents import TokenStore, open_store, write_store
 from adadepth.data.text.corpora import Split
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.saved import as_fed
 from adadepth.data.text.sentences import split_sentences
 from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, load_or_train, parallel_encoding
 from adadepth.errors import DataError
@@ -79,6 +81,7 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
     evaluation.keep(dataset.max_evaluation_examples)
     summary["evaluation"]["examples_used"] = len(evaluation)
     collate = PretrainingCollator(vocabulary.pad, dataset.sequence_length, dataset.pad_to_length)
+    words = as_fed(words, Layout.bert(words, dataset.sequence_length))
     return PretrainingData(train, evaluation, words, collate, summary)
 
 

@@ -66,15 +66,17 @@ class Layout:
         """
         single, pair = own_template(tokenizer, 1), own_template(tokenizer, 2)
         if cls_tokens:
-            first, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+            first = tokenizer.cls_token_id
             if not single.special[0] or single.special[0][0][0] != first:
-                single = Template((((first, 0),), ((sep, 0),)), (0,))
-                pair = Template((*single.special, ((sep, 1),)), (0, 1))
-            single = _with_cls(single, 0, first, cls_tokens - 1)
-            pair = _with_cls(pair, 0, first, cls_tokens - 1)
-            if double_cls_pairs == "both":
-                pair = _with_cls(pair, 1, first, cls_tokens - 1)
+                single, pair = _bert_templates(tokenizer)
+            single, pair = _with_cls(single, 0, first, cls_tokens), _with_cls(pair, 0, first, cls_tokens)
+            pair = _with_cls(pair, 1, first, cls_tokens - 1 if double_cls_pairs == "both" else 0)
         return cls(single, pair, sequence_length)
+
+    @classmethod
+    def bert(cls, tokenizer: PreTrainedTokenizerFast, sequence_length: int) -> Layout:
+        """Return BERT's layout with the [CLS] and [SEP] of a tokenizer, whatever its own is: that of pretraining."""
+        return cls(*_bert_templates(tokenizer), sequence_length)
 
     def room(self, parts: int) -> int:
         """Return how many ordinary tokens a sequence of one part or a pair can hold."""
@@ -115,6 +117,13 @@ class Layout:
         }
 
 
+def _bert_templates(tokenizer: PreTrainedTokenizerFast) -> tuple[Template, Template]:
+    """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, the second text of type 1."""
+    first, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    special = (((first, 0),), ((sep, 0),))
+    return Template(special, (0,)), Template((*special, ((sep, 1),)), (0, 1))
+
+
 def own_template(tokenizer: PreTrainedTokenizerFast, texts: int) -> Template:
     """Return the special tokens that a tokenizer puts around one text or two."""
     # Its post-processor knows their ids, so a vocabulary of one word shows where they go.
@@ -133,9 +142,16 @@ def own_template(tokenizer: PreTrainedTokenizerFast, texts: int) -> Template:
 
 
 def _with_cls(template: Template, text: int, token: int, count: int) -> Template:
-    """Add [CLS] as the last special tokens before a text, of the text's type."""
+    """Let there be so many [CLS] before a text, further ones as its last special tokens, of the text's type.
+
+    A tokenizer that was saved with a model writes them all already.
+    """
     special = list(template.special)
-    special[text] = special[text] + ((token, template.types[text]),) * count
+    missing = count - sum(number == token for number, _ in special[text])
+    if missing < 0:
+        special[text] = tuple(entry for entry in special[text] if entry[0] != token)
+        missing = count
+    special[text] += ((token, template.types[text]),) * missing
     return Template(tuple(special), template.types)
 
 

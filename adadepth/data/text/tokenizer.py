@@ -74,7 +74,8 @@ def _load(path: str) -> Any:
         if not options:
             require_hub(f"tokenizer.path={path}", alternative)
         try:
-            return AutoTokenizer.from_pretrained(str(place) if place.exists() else path, **options)
+            found = str(place) if place.exists() else path
+            return AutoTokenizer.from_pretrained(found, trust_remote_code=False, **options)
         except (OSError, ValueError) as error:
             if number == len(attempts) - 1:
                 reason = first_line(error)
@@ -309,9 +310,14 @@ def _ids_of_words(
 
 def spaced(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
     """Return words as a tokenizer wants them one by one: to a byte-level one the space before a word is part of it."""
-    if "ByteLevel(" not in str(tokenizer.backend_tokenizer.pre_tokenizer):
+    if not is_byte_level(tokenizer):
         return words
     return [f" {word}" if word and not word.startswith(" ") else word for word in words]
+
+
+def is_byte_level(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Return whether its pieces are of bytes, and the space before a word is part of it."""
+    return "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer)
 
 
 _PARALLELISM_OF_THE_USER = os.environ.get("TOKENIZERS_PARALLELISM")

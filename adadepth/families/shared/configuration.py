@@ -11,12 +11,14 @@ import types
 import typing
 from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
 from adadepth.declaration import MISSING, Declared, choices, declared, field_with, in_words
 from adadepth.errors import ConfigError, nearest
+from adadepth.families.shared.hub_file import auto_map, write_module
 
 # Fields of `StepwiseOutput` that stock trainers cannot gather, or that nobody asked for: they keep the logits.
 BESIDE_LOGITS = [
@@ -48,6 +50,18 @@ class FamilyConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if settings := getattr(type(self), "settings_class", None):
             check_values(self, settings)
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Save it, with the file by which transformers finds the model's classes where this package is not imported."""
+        self.auto_map = auto_map(self.model_type)
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_module(folder)
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Do nothing: what is saved names this package, and transformers would copy the class's module beside it."""
 
 
 def check_values(config: PreTrainedConfig, settings: type) -> None:

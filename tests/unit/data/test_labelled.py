@@ -203,13 +203,16 @@ def test_sequences_are_those_of_the_tokenizer(data: LabelledData, folder: Path) 
 @pytest.mark.parametrize("both", [False, True])
 def test_the_second_cls_is_as_if_written_before_the_text(folder: Path, tmp_path: Path, both: bool) -> None:
     found = load(config(folder, tmp_path), cls_tokens=2, double_cls_pairs="both" if both else "first")
+    words = load(config(folder, tmp_path)).tokenizer
+    assert words is not None
     assert found.tokenizer is not None
     for index, row in enumerate(rows_of_pairs(40)):
         second = ("[CLS] " if both else "") + row["hypothesis"]
-        expected = found.tokenizer("[CLS] " + row["premise"], second)
         example = found.train[(0, index)]
-        assert example["input_ids"].tolist() == expected["input_ids"]
-        assert example["token_type_ids"].tolist() == expected["token_type_ids"]
+        # As text before the texts of a tokenizer with one [CLS], and by itself from the tokenizer to be saved.
+        for expected in (words("[CLS] " + row["premise"], second), found.tokenizer(row["premise"], row["hypothesis"])):
+            assert example["input_ids"].tolist() == expected["input_ids"]
+            assert example["token_type_ids"].tolist() == expected["token_type_ids"]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import pytest
 import torch
 from transformers import (
@@ -251,3 +254,10 @@ def test_mistakes(tmp_path):
         StockForSequenceClassification.for_type(GPT2Config())
     with pytest.raises(DataError, match="labels: 3 is not a class of this model, which has 3"):
         build(tmp_path / "tagger")(**texts(), labels=torch.full((3, 11), 3))
+
+
+@pytest.mark.parametrize("head", [StockForSequenceClassification, StockForTokenClassification])
+def test_what_the_trainer_feeds_is_named(head: Any) -> None:
+    """It leaves out what a forward pass does not name: segments of pairs were all 0 that way."""
+    fed = {"input_ids", "attention_mask", "token_type_ids", "labels", "num_targets"}
+    assert fed <= set(inspect.signature(head.forward).parameters)

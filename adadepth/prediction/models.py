@@ -1,0 +1,155 @@
+"""Which models predict texts, what they need of a tokenizer, and how they read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedModel
+
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tokenizer import needed_tokens
+from adadepth.errors import CheckpointError, ConfigError, nearest
+from adadepth.families.build import read_config
+from adadepth.families.registry import Family, families, load
+from adadepth.places import resolve_place
+
+# What is predicted -> the heads of families that do, by kind of task, and what they register with transformers.
+_HEADS = {
+    "classes": ("classification",),
+    "tags": ("tagging",),
+    "masks": ("pretraining",),
+    "next": ("language_model",),
+}
+_AUTO = {
+    "classes": "AutoModelForSequenceClassification",
+    "tags": "AutoModelForTokenClassification",
+    "masks": "AutoModelForMaskedLM",
+}
+_OF_ANY_TYPE = "transformers:PreTrainedConfig"
+
+
+def what_is_predicted(model: object) -> str | None:
+    """`classes`, `tags`, `masks` or `next`; None: nothing of texts."""
+    for kind in _HEADS:
+        if isinstance(model, tuple(_models(kind).values()) + tuple(_of_any_type(kind))):
+            return kind
+    return None
+
+
+def load_parts(path: Any) -> tuple[Any, Any]:
+    """Model and tokenizer of a folder, a hub id or `package:NAME/FOLDER`.
+
+    Raises:
+        CheckpointError: If there is no model there that can predict, or no tokenizer; one line.
+    """
+    place = resolve_place("model", str(path))
+    model_class = held_class("model", place)
+    try:
+        return model_class.from_pretrained(place), AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    except OSError as error:
+        raise CheckpointError(f"model={path}: {str(error).splitlines()[0]}") from error
+
+
+def held_class(key: str, place: str) -> Any:
+    """The class that predicts texts with the model of a folder or hub id; `key` names the setting in the error.
+
+    Raises:
+        CheckpointError: If there is none.
+    """
+    config = read_config(key, place)
+    architecture = str(next(iter(config.architectures or [config.model_type])))
+    own = {name: head for kind in _HEADS for name, head in _models(kind).items()}
+    # Some extend transformers' class of that name and read its checkpoints.
+    extending = [head for head in own.values() if architecture in (base.__name__ for base in head.__mro__)]
+    of_any_type = [head for kind in _HEADS for head in _of_any_type(kind) if architecture.endswith(_suffix(head))]
+    is_foreign = config.model_type not in families()
+    candidates = [own.get(architecture), *extending, *(of_any_type if is_foreign else [])]
+    found = next(filter(None, candidates), None)
+    if found is None:
+        raise CheckpointError(f"{key}={place}: {cannot(architecture)}")
+    return found
+
+
+def cannot(architecture: str) -> str:
+    """Why a model is refused."""
+    own = sorted({name for kind in _HEADS for name in _models(kind)})
+    further = [f"transformers' own ...{_suffix(head)}" for kind in _HEADS for head in _of_any_type(kind)]
+    allowed = ", ".join([*own, *further])
+    return f"{architecture} cannot predict texts{nearest(architecture, own)}; those that can are {allowed}"
+
+
+def check_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
+    """Refuse a tokenizer that cannot be the model's.
+
+    Raises:
+        ConfigError: Naming what it lacks.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError("tokenizer: must be a fast one, which knows the characters of its tokens")
+    own = ["eos_token"] if predicts == "next" else needed_tokens(first_tokens(model).get("cls_tokens", 1))
+    needed = (*own, "mask_token") if predicts == "masks" else own
+    if missing := [name for name in needed if getattr(tokenizer, name) is None]:
+        raise ConfigError(f"tokenizer: the model needs {', '.join(missing)}, which this tokenizer lacks")
+    pieces, known = len(tokenizer), _vocabulary(model)
+    # Where a folder has no tokenizer, transformers makes one of special tokens alone.
+    if not len(tokenizer.all_special_ids) < pieces <= known:
+        raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {known}; give the model's own")
+
+
+def _vocabulary(model: Any) -> int:
+    """Words that a model knows; embeddings of several tables have no number of their own, and bases no setting."""
+    own = getattr(model.config, "vocab_size", None)
+    return int(model.get_input_embeddings().num_embeddings if own is None else own)
+
+
+def layout_of(model: Any, tokenizer: Any, predicts: str, max_length: int | None) -> Layout:
+    """How the model was trained to read texts.
+
+    Raises:
+        ConfigError: If it cannot read sequences of `max_length`.
+    """
+    longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
+    length = longest if max_length is None else max_length
+    if predicts == "masks":
+        layout = Layout.bert(tokenizer, length)
+    else:
+        layout = Layout.of(tokenizer, length, **({"cls_tokens": 0} if predicts == "next" else first_tokens(model)))
+    shortest = layout.pair.size + 2  # a token of each text
+    if not shortest <= length <= longest:
+        raise ConfigError(f"max_length={max_length}: must be from {shortest} to {longest}")
+    return layout
+
+
+def first_tokens(model: Any) -> dict[str, Any]:
+    """How texts begin, as arguments of `Layout.of`; empty for one [CLS], also of families that nobody knows."""
+    about = families().get(model.config.model_type) or next(filter(_is_of_any_type, families().values()), None)
+    return {} if about is None or about.first_tokens is None else load(about.first_tokens)(model.config)
+
+
+@cache
+def _models(kind: str) -> dict[str, type[PreTrainedModel]]:
+    """The classes of families that predict this, by name."""
+    readers = [each for each in families().values() if not each.reads_vectors and not _is_of_any_type(each)]
+    places = [each.heads[head] for each in readers for head in _HEADS[kind] if head in each.heads]
+    places += [each.auto[_AUTO[kind]] for each in readers if _AUTO.get(kind) in each.auto]
+    found = {place.rpartition(":")[2]: load(place) for place in places}
+    return dict(sorted(found.items()))
+
+
+@cache
+def _of_any_type(kind: str) -> Sequence[type[PreTrainedModel]]:
+    """Heads that read checkpoints of transformers, of whatever type."""
+    able = [each for each in families().values() if _is_of_any_type(each)]
+    return [load(each.heads[head]) for each in able for head in _HEADS[kind] if head in each.heads]
+
+
+def _is_of_any_type(family: Family) -> bool:
+    return family.config == _OF_ANY_TYPE
+
+
+def _suffix(head: type) -> str:
+    """`ForSequenceClassification` of any class that ends so."""
+    return head.__name__[head.__name__.index("For") :]

@@ -1,0 +1,335 @@
+"""Batched prediction: texts in; what a model says about them, and the depth it gave them, out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from adadepth.data.padding import padded, sequence_columns
+from adadepth.data.sampler import longest_first
+from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_parts
+from adadepth.errors import ConfigError, DataError
+from adadepth.families.contract import PredictsEveryStep
+from adadepth.families.shared.losses import label_count
+from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
+from adadepth.halting.trace import DepthTrace, Work
+from adadepth.prediction.models import cannot, check_tokenizer, layout_of, load_parts, what_is_predicted
+from adadepth.prediction.results import Prediction, Step, TokenPrediction
+
+logger = logging.getLogger(__name__)
+
+_Answers = list[dict[int, dict[str, Any]]]  # of each text: position to fields of a `TokenPrediction`
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_CANDIDATES = 5
+
+
+class _Batch(NamedTuple):
+    """What the model said about a batch."""
+
+    numbers: list[int]
+    predictions: list[Prediction]
+    work: Work
+
+
+class Pipeline:
+    """A model and its tokenizer; a call with texts makes batches of about equal length and predicts.
+
+    It is no subclass of transformers' `Pipeline`: docs/decisions/0019 says why.
+
+    Args:
+        model: A classifier, regressor or tagger of texts, a masked or another language model of this package.
+        tokenizer: Its own, a fast one.
+        batch_size: Texts at a time; language models read one at a time.
+        device: Where to compute; None: where the model is.
+        exit_rule: For models that decide when an example exits: the rule, or its text; None: the model's own.
+        max_length: Most tokens of a text, special ones included; longer ones are cut. None: as many as the model reads.
+
+    Raises:
+        ConfigError: If the model, the tokenizer or a setting cannot be used; one line.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        batch_size: int = 32,
+        device: torch.device | str | None = None,
+        exit_rule: str | ExitRule | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        predicts = what_is_predicted(model)
+        if predicts is None:
+            raise ConfigError(f"model: {cannot(type(model).__name__)}")
+        if batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size}: must be at least 1")
+        self.model: Any = model if device is None else model.to(device)  # type: ignore[arg-type]
+        self.tokenizer = tokenizer
+        self.predicts = predicts
+        self.batch_size = 1 if predicts == "next" else batch_size  # these know no padding
+        self.exit_rule = _checked_rule(exit_rule, model)
+        check_tokenizer(tokenizer, model, predicts)
+        self.layout = layout_of(model, tokenizer, predicts, max_length)
+
+    @classmethod
+    def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
+        """Load model and tokenizer from a run's `model` folder, a hub id or `package:NAME/FOLDER`.
+
+        Args:
+            path: Where they lie.
+            **options: As for `Pipeline`.
+
+        Raises:
+            CheckpointError: If there is no model there that can predict, or no tokenizer; one line.
+            ConfigError: See `Pipeline`.
+        """
+        return cls(*load_parts(path), **options)
+
+    def __call__(self, texts: Text | Iterable[Text]) -> list[Prediction]:
+        """Predict.
+
+        Rules that draw an exit step draw alike in every call.
+
+        Args:
+            texts: One or more, each a text or a pair of them.
+
+        Returns:
+            A prediction for each text, in the order given.
+
+        Raises:
+            DataError: If there is no text, or one is empty or something else; one line.
+        """
+        return _in_order(self._batches(text_parts(texts), every_step=False))
+
+    def examine(self, texts: Text | Iterable[Text]) -> tuple[list[Prediction], float]:
+        """Predict, with what would have been said after every step.
+
+        Args:
+            texts: See `__call__`, as for the errors.
+
+        Returns:
+            The predictions, and the share of the work of full depth that their depths need.
+        """
+        batches = list(self._batches(text_parts(texts), every_step=True))
+        needed, full = (sum(float(work) for work in works) for works in
+                        zip(*((batch.work.adaptive, batch.work.full) for batch in batches), strict=True))  # fmt: skip
+        return _in_order(batches), needed / full
+
+    def _batches(self, texts: list[tuple[str, ...]], *, every_step: bool) -> Iterator[_Batch]:
+        """Batches of texts of about equal length, the longest first."""
+        encoded = self._encode(texts)
+        order = longest_first(np.array([len(text) for text in encoded])).tolist()
+        generator = torch.Generator().manual_seed(0)
+        self.model.eval()
+        for first in range(0, len(order), self.batch_size):
+            numbers = order[first : first + self.batch_size]
+            predicted, work = self._predict([encoded[number] for number in numbers], generator, every_step)
+            yield _Batch(numbers, predicted, work)
+
+    def _encode(self, texts: list[tuple[str, ...]]) -> list[EncodedText]:
+        """Tokenise; refuse texts without a token, and warn of those that are cut."""
+        encoded = encode_texts(self.tokenizer, self.layout, texts)
+        for number, text in enumerate(encoded):
+            if not any(text.places):
+                raise DataError(f"texts[{number}]={' '.join(texts[number])!r}: holds no token")
+        if count := sum(text.is_cut for text in encoded):
+            length = self.layout.sequence_length
+            logger.warning("%d of %d texts have more than %d tokens and were cut", count, len(encoded), length)
+        return encoded
+
+    @torch.inference_mode()
+    def _predict(
+        self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool
+    ) -> tuple[list[Prediction], Work]:
+        """Predict a batch, padded to its longest text."""
+        columns = sequence_columns(self.tokenizer.pad_token_id)
+        batch = padded([text.example for text in texts], max(map(len, texts)), columns)
+        outputs = self.model(**self._inputs(batch), **self._options(generator, every_step))
+        trace: DepthTrace = outputs.trace
+        tokens = self._tokens(texts, batch, outputs)
+        about_texts = self._about_texts(outputs)
+        predictions = [
+            Prediction(depth, tokens=tokens[row], layers=_layers(trace), **about_texts[row])
+            for row, depth in enumerate(_mean_updates(trace, [len(text) for text in texts]))
+        ]
+        return predictions, self.model.price(trace)
+
+    def _inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The model's inputs; a language model reads the texts behind what its texts in training began with."""
+        if self.predicts != "next":
+            return {name: batch[name].to(self.model.device) for name in _INPUTS}
+        ids = torch.nn.functional.pad(batch["input_ids"], (1, 0), value=self.tokenizer.eos_token_id)
+        return {"input_ids": ids.to(self.model.device)}
+
+    def _options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
+        """Further arguments of the model's forward pass."""
+        model = self.model
+        if not isinstance(model, PredictsEveryStep) or self.predicts in ("masks", "next"):
+            return {}
+        # Where tokens halt, whoever exits at a step is a token: reading a text then is another way of computing.
+        all_steps = {"run_all_steps": True} if every_step and self.model.depth_unit == "sequence" else {}
+        return {"exit_rule": self.exit_rule, "generator": generator, **all_steps}
+
+    # ---- about tokens
+
+    def _tokens(
+        self, texts: Sequence[EncodedText], batch: Mapping[str, Tensor], outputs: Any
+    ) -> list[list[TokenPrediction] | None]:
+        """Every token of every text; None where nothing is said of single tokens."""
+        by_token, answers = outputs.trace.unit == "token", self._token_answers(batch, outputs)
+        if not by_token and answers is None:
+            return [None] * len(texts)
+        updates = outputs.trace.updates.cpu().double()
+        found: list[list[TokenPrediction] | None] = []
+        for row, text in enumerate(texts):
+            of_text = updates[row, : len(text)] if by_token else updates[min(row, len(updates) - 1)].expand(len(text))
+            pieces = self.tokenizer.convert_ids_to_tokens(text.example["input_ids"].tolist())
+            steps = _halting_of_tokens(outputs.trace, row) if by_token else {}
+            tokens = []
+            for position, (piece, place, depth) in enumerate(zip(pieces, text.places, of_text.tolist(), strict=True)):
+                part, span = place or (None, None)
+                fields: dict[str, Any] = {"steps": steps.get(position)} | (
+                    answers[row].get(position, {}) if answers else {}
+                )
+                tokens.append(TokenPrediction(piece, part, span, depth, **fields))
+            found.append(tokens)
+        return found
+
+    def _token_answers(self, batch: Mapping[str, Tensor], outputs: Any) -> _Answers | None:
+        """What is said about single tokens; None from a model that says nothing of them."""
+        if self.predicts == "classes":
+            return None
+        ids = batch["input_ids"]
+        answers: _Answers = [{} for _ in ids]
+        if self.predicts == "tags":
+            chosen = batch["special_tokens_mask"] == 0
+        else:
+            chosen = ids == self.tokenizer.mask_token_id if self.predicts == "masks" else torch.ones_like(ids).bool()
+        logits = outputs.prediction_logits if self.predicts == "masks" else outputs.logits
+        of_tokens = logits[:, : ids.shape[1]][chosen.to(logits.device)].float().cpu()
+        for place, (row, position) in enumerate(chosen.nonzero().tolist()):
+            own = int(ids[row, position]) if self.predicts == "next" else None
+            answers[row][position] = self._answer(of_tokens[place], own)
+        return answers
+
+    def _answer(self, logits: Tensor, own: int | None = None) -> dict[str, Any]:
+        """The fields of a `TokenPrediction` from the logits of one token, and, of a word, its own number."""
+        if self.predicts == "tags":
+            scores = softmax(logits.numpy())
+            best = int(scores.argmax())
+            return {"label": self.model.config.id2label[best], "score": float(scores[best])}
+        words = self._words(logits)
+        label, score = next(iter(words.items()))
+        own_score = {} if own is None else {"own_score": float(logits.softmax(dim=-1)[own])}
+        return {"label": label, "score": score, "candidates": words, **own_score}
+
+    def _words(self, logits: Tensor) -> dict[str, float]:
+        """The likeliest words by falling probability; a model may have rows for more words than there are."""
+        scores, best = logits[: len(self.tokenizer)].softmax(dim=-1).topk(min(_CANDIDATES, len(self.tokenizer)))
+        found: dict[str, float] = {}
+        for word, score in zip(best.tolist(), scores.tolist(), strict=True):
+            found.setdefault(str(self.tokenizer.decode([word])).strip(), score)
+        return found
+
+    # ---- about texts
+
+    def _about_texts(self, outputs: Any) -> list[dict[str, Any]]:
+        """The fields of a `Prediction` that are about the whole text, of each text."""
+        if self.predicts == "next":
+            words = self._words(outputs.logits[0, -1].float().cpu())
+            label, score = next(iter(words.items()))
+            return [{"label": label, "score": score, "scores": words}]
+        if self.predicts != "classes":
+            return [{} for _ in outputs.trace.valid]
+        steps = self._steps_of_texts(outputs)
+        return [
+            {**self._classes(row), "steps": steps[number]} for number, row in enumerate(outputs.logits.float().cpu())
+        ]
+
+    def _classes(self, logits: Tensor) -> dict[str, Any]:
+        """Classes, or a value, from logits (C,)."""
+        config = self.model.config
+        if label_count(config) == 1:
+            return {"value": float(logits[0])}
+        exclusive = config.problem_type != "multi_label_classification"
+        scores = (softmax if exclusive else sigmoid)(logits.numpy())
+        names, best = [config.id2label[number] for number in range(len(scores))], int(scores.argmax())
+        return {
+            "label": names[best],
+            "score": float(scores[best]),
+            "scores": dict(zip(names, scores.tolist(), strict=True)),
+        }
+
+    def _steps_of_texts(self, outputs: Any) -> list[list[Step] | None]:
+        """What would have been said of every text after every step; None where not all steps were run."""
+        logits = getattr(outputs, "step_logits", None)
+        if logits is None or logits.isnan().any():
+            return [None] * len(outputs.logits)
+        halting = outputs.halting_logits
+        return [self._steps(row, None if halting is None else halting[number]) for number, row in enumerate(logits)]
+
+    def _steps(self, logits: Tensor, halting_logits: Tensor | None) -> list[Step]:
+        """The steps of a unit from their logits (N, C) and (N,)."""
+        said = [self._classes(step) for step in logits.float().cpu()]
+        halting = [None] * len(said) if halting_logits is None else halting_logits.float().sigmoid().tolist()
+        return [
+            Step(probability, each.get("label"), each.get("score"), each.get("value"))
+            for probability, each in zip(halting, said, strict=True)
+        ]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Of the last axis, in the steps that transformers' pipelines take, whose results are then the same to the bit."""
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    share: np.ndarray = shifted / shifted.sum(axis=-1, keepdims=True)
+    return share
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Likewise."""
+    share: np.ndarray = 1.0 / (1.0 + np.exp(-logits))
+    return share
+
+
+def _in_order(batches: Iterable[_Batch]) -> list[Prediction]:
+    found = {number: each for batch in batches for number, each in zip(batch.numbers, batch.predictions, strict=True)}
+    return [found[number] for number in range(len(found))]
+
+
+def _mean_updates(trace: DepthTrace, lengths: Sequence[int]) -> list[float]:
+    """The depth of every text; an architecture has one for all."""
+    updates = trace.updates.cpu().double()
+    if trace.unit == "token":
+        return [float(updates[row, :length].mean()) for row, length in enumerate(lengths)]
+    return updates.expand(len(lengths)).tolist()
+
+
+def _halting_of_tokens(trace: DepthTrace, row: int) -> dict[int, list[Step]]:
+    """The halting probabilities of the iterations that each token of a row ran."""
+    if trace.halting is None:
+        return {}
+    ran, probabilities = trace.iterations_run[row].tolist(), trace.halting.probabilities[row].float().tolist()
+    return {
+        position: [Step(probability) for probability, here in zip(of_token, steps, strict=False) if here]
+        for position, (of_token, steps) in enumerate(zip(probabilities, ran, strict=True))
+    }
+
+
+def _layers(trace: DepthTrace) -> list[float] | None:
+    return None if trace.layer_weights is None else trace.layer_weights.tolist()
+
+
+def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
+    if rule is None:
+        return None
+    parsed = parse_rule(rule) if isinstance(rule, str) else rule
+    config = model.config
+    signals = model.exit_signals if isinstance(model, PredictsEveryStep) else frozenset()
+    check_rule(parsed, signals, label_count(config), model.max_updates, config.model_type)
+    return parsed

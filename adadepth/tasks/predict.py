@@ -1,0 +1,107 @@
+"""`mode=predict`: a user's own texts, what a checkpoint says about them, and the depth that it gives them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adadepth.analysis.files import write_texts
+from adadepth.analysis.texts.terminal import print_texts
+from adadepth.config import ExperimentConfig
+from adadepth.data.text.tokenizer import load_tokenizer
+from adadepth.errors import DataError
+from adadepth.families.build import load_model
+from adadepth.prediction import Pipeline, Prediction
+from adadepth.prediction.models import held_class
+from adadepth.tasks.finetune import checkpoint_tokenizer
+from adadepth.tasks.pages import write_report
+from adadepth.tasks.session import overridden_model_settings
+from adadepth.training.run_directory import model_path, open_run, run_directory
+
+_FILE = "@"
+_PAIR = "\t"
+
+
+def predict(config: ExperimentConfig) -> None:
+    """Predict, print, and write texts.json and a page into a new folder."""
+    texts = read_texts(config.text)
+    path = model_path(config)
+    model: Any = load_model(path, held_class("checkpoint", path), config.model, overridden_model_settings())
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    pipeline = Pipeline(
+        model,
+        _tokenizer(config, path),
+        batch_size=config.trainer.per_device_eval_batch_size,
+        device=None if config.trainer.use_cpu else device,
+    )
+    found = describe(pipeline, texts)
+    directory = run_directory(config)
+    with open_run(config, directory) as run:
+        write_texts(directory, found)
+        print_texts(found)
+        run.update(evaluated=path, final_metrics={"halting/all/mean": found["mean"], "cost/share": found["work"]})
+    print(f"report: {write_report(directory)}", flush=True)
+
+
+def read_texts(given: Any) -> list[str | tuple[str, str]]:
+    """The texts that `text` names; in a file one a line, or two with a tab between, and blank lines are none.
+
+    Raises:
+        DataError: If the file cannot be read, or holds no text.
+    """
+    if isinstance(given, str) and given.startswith(_FILE):
+        return _lines(Path(given.removeprefix(_FILE)).expanduser())
+    texts = given if isinstance(given, list) else [given]
+    return [text if isinstance(text, str) else (text[0], text[1]) for text in texts]
+
+
+def _lines(file: Path) -> list[str | tuple[str, str]]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise DataError(f"text={_FILE}{file}: cannot be read ({reason})") from error
+    found: list[str | tuple[str, str]] = []
+    for line in filter(str.strip, lines):
+        first, tab, second = line.partition(_PAIR)
+        found.append((first, second) if tab else line)
+    if not found:
+        raise DataError(f"text={_FILE}{file}: holds no text")
+    return found
+
+
+def _tokenizer(config: ExperimentConfig, path: str) -> Any:
+    """That of the checkpoint, unless another is asked for."""
+    chosen = checkpoint_tokenizer(config, path).path
+    assert chosen is not None
+    return load_tokenizer(chosen, ())
+
+
+def describe(pipeline: Pipeline, texts: list[str | tuple[str, str]]) -> dict[str, Any]:
+    """What texts.json holds.
+
+    `unit` and `max_depth` as in halting.json; what is predicted (`classes`, `tags`, `masks` or `next`); the mean
+    updates of a unit; `work`, the share of the work of full depth; and of every text its parts, and what a `Prediction`
+    has.
+    """
+    predictions, work = pipeline.examine(texts)
+    depths = [depth for prediction in predictions for depth in _depths(prediction)]
+    return {
+        "unit": pipeline.model.depth_unit,
+        "max_depth": pipeline.model.max_updates,
+        "predicts": pipeline.predicts,
+        "mean": sum(depths) / len(depths),
+        "work": work,
+        "texts": [
+            {"text": [text] if isinstance(text, str) else list(text), **asdict(prediction)}
+            for text, prediction in zip(texts, predictions, strict=True)
+        ],
+    }
+
+
+def _depths(prediction: Prediction) -> list[float]:
+    """Of its tokens, or of itself."""
+    return [token.updates for token in prediction.tokens] if prediction.tokens else [prediction.updates]

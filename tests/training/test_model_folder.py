@@ -1,0 +1,128 @@
+"""The folder of a trained model: its files and card, its way to the hub, and back without a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import transformers
+from huggingface_hub import ModelCard
+
+from adadepth import Pipeline, PonderAlbertForSequenceClassification, tasks
+from adadepth.errors import ConfigError
+from adadepth.training.hub import open_repository, push
+from tests.configs.support import configured
+from tests.hub_support import Hub, local_hub
+
+TINY = ("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", "model.exit_rule=quantile:0.5")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with local_hub(monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hub]:
+    """The folder of a run that uploaded its model, and the hub that has it."""
+    output = tmp_path_factory.mktemp("output")
+    with pytest.MonkeyPatch.context() as patch, local_hub(patch) as found:
+        config = configured(
+            *TINY, f"output_dir={output}", "trainer.push_to_hub=true", "trainer.hub_model_id=us/pondering",
+            "trainer.hub_private_repo=true",
+        )  # fmt: skip
+        tasks.run(config)
+    (record,) = output.glob("*/*/run.json")
+    return record.parent, found
+
+
+def test_the_hub_has_the_model_folder_and_nothing_else(pushed: tuple[Path, Hub]) -> None:
+    run, hub = pushed
+    files = {path.name: path.read_bytes() for path in (run / "model").iterdir()}
+    assert hub.files == {"us/pondering": files}
+    assert hub.created[0]["visibility"] == "private"
+    assert set(files) == {
+        "README.md", "config.json", "model.safetensors", "modeling_adadepth.py", "tokenizer.json",
+        "tokenizer_config.json",
+    }  # fmt: skip
+    assert json.loads((run / "run.json").read_text())["pushed_to"] == f"{hub.address}/us/pondering"
+
+
+def test_only_checkpoints_hold_the_pickled_arguments(pushed: tuple[Path, Hub]) -> None:
+    run, _ = pushed
+    assert {path.parent.parent.name for path in run.rglob("training_args.bin")} == {"checkpoints"}
+
+
+def test_the_card_says_what_the_run_measured(pushed: tuple[Path, Hub]) -> None:
+    run, _ = pushed
+    metrics = json.loads((run / "run.json").read_text())["final_metrics"]
+    card = ModelCard.load(run / "model" / "README.md")
+    told = {result.metric_type: result for result in card.data.eval_results}
+    assert told["accuracy"].metric_value == pytest.approx(metrics["eval/accuracy"])
+    assert (told["accuracy"].dataset_name, told["accuracy"].dataset_split) == ("bigram_shift", "validation")
+    assert card.data.pipeline_tag == told["accuracy"].task_type == "text-classification"
+    assert card.data.library_name == "adadepth"
+    assert {"adadepth", "ponder_albert"} <= set(card.data.tags)
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", card.text, flags=re.MULTILINE))
+    assert float(rows["mean updates of a unit"]) == pytest.approx(metrics["halting/all/mean"], rel=1e-3)
+    assert float(rows["adaptive_over_full"]) == pytest.approx(metrics["cost/adaptive_over_full"], rel=1e-3)
+    assert rows["model.num_hidden_layers"] == "6"
+    for part in ("seed 0", "## Limits", "@software{adadepth", "PonderNet: Learning to Ponder", "from adadepth import"):
+        assert part in card.text
+    assert str(run.parent.parent) not in card.text
+
+
+def test_the_pipeline_of_transformers_reads_the_folder_as_training_did(pushed: tuple[Path, Hub]) -> None:
+    """The fault that this tokenizer cures: a second [CLS] in training and none in the pipeline."""
+    folder = str(pushed[0] / "model")
+    theirs = transformers.pipeline("text-classification", model=folder)
+    for text in ("The modules are imported once.", "A is list a sequence."):
+        scores = {each["label"]: each["score"] for each in theirs(text, top_k=None)}
+        assert Pipeline.from_pretrained(folder)(text)[0].scores == scores
+        assert theirs.tokenizer(text)["input_ids"][:2] == [theirs.tokenizer.cls_token_id] * 2
+
+
+def test_a_model_pushes_itself(pushed: tuple[Path, Hub], hub: Hub) -> None:
+    model = PonderAlbertForSequenceClassification.from_pretrained(pushed[0] / "model")
+    model.push_to_hub("us/by_hand")
+    assert {"config.json", "model.safetensors", "modeling_adadepth.py"} <= set(hub.files["us/by_hand"])
+
+
+def test_a_name_is_that_of_the_experiment(hub: Hub) -> None:
+    assert open_repository(configured("ponder_tiny", "trainer.push_to_hub=true")) == "someone/ponder_tiny"
+    assert open_repository(configured("ponder_tiny")) is None
+
+
+def test_a_hub_that_refuses_ends_a_run_before_it_begins(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    config = configured(*TINY, f"output_dir={tmp_path}/out", "trainer.push_to_hub=true")
+    with pytest.raises(ConfigError, match=r"trainer\.hub_model_id=ponder_tiny: the hub does not take it") as caught:
+        tasks.run(config)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_upload_that_fails_is_told_and_no_more(hub: Hub, tmp_path: Path, caplog) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    hub.refuses = True
+    with caplog.at_level(logging.WARNING, logger="adadepth"):
+        assert push(tmp_path, "us/x", "a message") is None
+    assert f"try again with: hf upload us/x {tmp_path}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["trainer.hub_model_id=us/x"], "trainer.hub_model_id=us/x: read only with trainer.push_to_hub=true"),
+        (["trainer.push_to_hub=true", "runtime.offline=true"], "not with runtime.offline=true"),
+        (["trainer.push_to_hub=true", "seeds=2"], "trainer.push_to_hub=true: only with mode=train"),
+    ],
+)
+def test_settings_of_the_hub_that_would_do_nothing(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        configured("ponder_tiny", *overrides)
