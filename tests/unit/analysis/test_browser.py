@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from adadepth.analysis.files import SENTENCES
 from adadepth.analysis.render.report import draw_figures, write_report
 from tests.unit.analysis.synthetic import make_run
 
@@ -21,6 +23,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="the
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = make_run(tmp_path_factory.mktemp("run"), max_depth=6, evaluations=3)
+    pieces = {"rule": "first", "index": 9, "tokens": ["▁3", *["141"] * 60, "x" * 90], "updates": [2] * 62}
+    with (directory / SENTENCES).open("a", encoding="utf-8") as file:  # nothing but pieces of one word
+        file.write(json.dumps(pieces) + "\n")
     write_report(directory)
     draw_figures(directory)
     return directory
