@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adadepth.analysis.depth.sentences import depth_styles
 from adadepth.analysis.files import RunFiles
 from adadepth.analysis.render.colors import share_color, text_on
+from adadepth.analysis.render.page import depth_styles
 from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.texts.tokens import Shown, said, shown_tokens
 
