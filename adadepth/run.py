@@ -14,10 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if not __package__:  # run by path: sys.path[0] is this folder, whose modules must not shadow installed ones
     sys.path[0] = str(ROOT)
 
-import argparse
 import errno
 import os
-import re
 import signal
 import traceback
 import types
@@ -30,26 +28,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from adadepth.command_line import CONFIGS, arguments, check_own_folder, folders, help_text
 from adadepth.composition import register_schema
 from adadepth.config import ExperimentConfig
 from adadepth.debugging import given_keys
-from adadepth.errors import ConfigError, UserError
-from adadepth.families.registry import config_folders
-from adadepth.help import about, overview
-from adadepth.hints import explain, known_configs
+from adadepth.errors import UserError
+from adadepth.hints import explain
 from adadepth.inheritance import inheritance
 from adadepth.resuming import resumption
-from adadepth.training.run_directory import read_record
 from adadepth.validation import checked
-
-_INSTALLED = Path(__file__).resolve().parent / "configs"  # where a wheel puts those of the repository
-CONFIGS = _INSTALLED if _INSTALLED.is_dir() else ROOT / "configs"
-
-# Of Hydra's flags, those that take a value after an equals sign.
-_HYDRA_FLAGS = frozenset({
-    "--cfg", "--package", "--shell-completion", "--config-path", "--config-name", "--config-dir", "--info",
-    "--experimental-rerun",
-})  # fmt: skip
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
@@ -68,7 +55,7 @@ def run_job(composed: DictConfig) -> float | None:
     except (UserError, OmegaConfBaseException) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise  # Hydra names the failing job and goes on with the next
-        _exit(explain(error, _folders), 2)
+        _exit(explain(error, folders), 2)
 
 
 def main() -> None:
@@ -77,14 +64,14 @@ def main() -> None:
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         register_schema()
-        _check_own_folder()
-        if (text := _help(sys.argv[1:])) is not None:
+        check_own_folder()
+        if (text := help_text(sys.argv[1:])) is not None:
             print(text, end="")
             return
-        sys.argv[1:] = _arguments(sys.argv[1:])
+        sys.argv[1:] = arguments(sys.argv[1:])
         run_job()
     except (UserError, HydraException, OmegaConfBaseException) as error:
-        _exit(explain(error, _folders), 2)
+        _exit(explain(error, folders), 2)
     except KeyboardInterrupt:
         _exit("interrupted", 130)
     except Exception as error:
@@ -92,90 +79,10 @@ def main() -> None:
             _exit(f"no space left on the device: {error}", 2)
         if _started(error):
             raise
-        _exit(explain(error, _folders), 2)
+        _exit(explain(error, folders), 2)
     finally:
         signal.signal(signal.SIGTERM, previous)
         _leave_process_group()
-
-
-def _arguments(given: list[str]) -> list[str]:
-    """Put the overrides last, where Hydra's parser wants them together, and see to it that there is a configuration.
-
-    ``--key=value``, as the agent of a W&B sweep writes it, is an override, too. A run's folder says its configuration.
-    Raises ``ConfigError`` without ``--config-name``, which Hydra would run as an empty configuration.
-    """
-    given = [item.removeprefix("--") if _is_dashed_override(item) else item for item in given]
-    overrides = [item for item in given if not item.startswith("-") and ("=" in item or item.startswith("~"))]
-    options = [item for item in given if item not in overrides]
-    overrides = [_verbatim(item) for item in overrides]
-    flags = {option.split("=")[0] for option in options}
-    if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
-        return ["--config-name", root, *options, *overrides]
-    if not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
-        raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(_folders()))}")
-    return options + overrides
-
-
-def _is_dashed_override(item: str) -> bool:
-    flag, equals, _ = item.partition("=")
-    return flag.startswith("--") and bool(equals) and flag not in _HYDRA_FLAGS
-
-
-def _root_of_run(overrides: list[str]) -> str | None:
-    """The configuration of the run whose folder is to be continued or reported; None where none is named.
-
-    Its settings are the run's own, so any root will do for a run whose name is that of none.
-    """
-    for key, _, value in (override.partition("=") for override in overrides):
-        if key in ("resume", "run") and value != "latest":
-            name = read_record(Path(value)).get("config_name")
-            return name if name in known_configs(_folders()) else "act_tiny"
-    return None
-
-
-def _help(given: list[str]) -> str | None:
-    """What is asked for without a configuration: nothing at all, or ``--help [GROUP|EXPERIMENT|KEY]``; else None."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--help", "-h", nargs="?", const="")
-    options.add_argument("--config-dir", "-cd")
-    found, others = options.parse_known_args(given)
-    if found.help and "=" not in found.help:
-        return about(found.help, _folders())
-    return None if others or found.help or (found.help is None and given) else overview(_folders())
-
-
-def _folders() -> list[Path]:
-    """The folders in which Hydra looks for YAML files, the first ones first: ours, the user's, those of families."""
-    own = _own_folder()
-    return [CONFIGS, *([] if own is None else [own]), *config_folders()]
-
-
-def _own_folder() -> Path | None:
-    """The user's folder of YAML files."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--config-dir", "-cd")
-    own = options.parse_known_args(sys.argv[1:])[0].config_dir
-    return None if own is None else Path(own)
-
-
-def _check_own_folder() -> None:
-    """Refuse a file of the user's that has the name of one of ours, which Hydra would silently read instead."""
-    if (own := _own_folder()) is None:
-        return
-    if not own.is_dir():
-        raise ConfigError(f"--config-dir {own}: no such folder")
-    for path in (*own.glob("*.yaml"), *own.glob("*/*.yaml")):
-        if (CONFIGS / (name := path.relative_to(own))).is_file():
-            raise ConfigError(f"--config-dir {own}: adadepth has a {name}, too; give it another name")
-
-
-def _verbatim(override: str) -> str:
-    """Quote the text of `text=...`, so that its commas, quotes and colons are text to Hydra, too; lists stay lists."""
-    key, _, value = override.partition("=")
-    if key != "text" or value.startswith("[") or value in ("", "null"):
-        return override
-    quoted = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)
-    return "text='" + quoted.replace("${", "\\${") + "'"
 
 
 def _apply_runtime(config: ExperimentConfig) -> None:

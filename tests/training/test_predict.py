@@ -26,8 +26,8 @@ from adadepth import (
 )
 from adadepth.analysis.render.colors import depth_color
 from adadepth.analysis.texts.terminal import print_texts
+from adadepth.command_line import verbatim
 from adadepth.errors import ConfigError, DataError
-from adadepth.run import _verbatim
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 from tests.models_support import small_config, small_ponder, spread_depths
@@ -228,13 +228,13 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_text_is_text_to_hydra(text: str) -> None:
-    config = configured("ponder_tiny", "mode=predict", "checkpoint=x", _verbatim(f"text={text}"))
+    config = configured("ponder_tiny", "mode=predict", "checkpoint=x", verbatim(f"text={text}"))
     assert config.text == text
 
 
 def test_lists_and_other_keys_are_hydra_s() -> None:
     for override in ("text=[a,b]", "text=null", "trainer.max_steps=3", "~x"):
-        assert _verbatim(override) == override
+        assert verbatim(override) == override
 
 
 @pytest.mark.parametrize(
