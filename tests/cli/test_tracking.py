@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sqlite3
 import subprocess
 import sys
@@ -349,3 +350,16 @@ def test_the_documented_panels_are_those_that_wandb_keeps_columns_for() -> None:
 def test_every_panel_shows_what_is_logged() -> None:
     logged = {metric_name(name) for name in names_before()} | {"cost/speedup_over_dense"}  # the clock's, left out there
     assert {metric for panel in PANELS for metric in panel.metrics} <= logged
+
+
+@pytest.mark.slow
+def test_a_workspace_of_wandb_has_these_panels() -> None:
+    pytest.importorskip("wandb_workspaces")
+    example = runpy.run_path(str(ROOT / "examples" / "wandb_workspace.py"))
+    spec = json.loads(example["workspace"]("team", "project")._to_model().model_dump_json(by_alias=True))["spec"]
+    *sections, tables = spec["section"]["panelBankConfig"]["sections"]
+    charts = [(section["name"], panel["config"]) for section in sections for panel in section["panels"]]
+    found = [(name, chart["chartTitle"], tuple(chart["metrics"])) for name, chart in charts]
+    assert found == [tuple(panel) for panel in PANELS]
+    assert {chart["xAxis"] for _, chart in charts} == {"step"}
+    assert len(tables["panels"]) == 2
