@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import transformers.utils.hub
 from huggingface_hub import constants
 
 TOKEN = "hf_of_a_test"
@@ -94,6 +95,7 @@ def local_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     template = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # made once, with the address of then
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     try:
         yield server

@@ -97,10 +97,10 @@ TABLE = ("dataset=table", "dataset.text_columns=[sentence]", "dataset.source=loc
 
 def run(tmp_path, base, root, *overrides):
     """Train; returns the folder of the latest run and the metric."""
-    before = set((tmp_path / "out").glob("*/*"))
+    before = set((tmp_path / "out").rglob("run.json"))
     metric = tasks.run(settings(tmp_path, base, root, *overrides))
-    (directory,) = set((tmp_path / "out").glob("*/*")) - before
-    return directory, metric
+    (record,) = set((tmp_path / "out").rglob("run.json")) - before
+    return record.parent, metric
 
 
 def lines(directory):

@@ -36,10 +36,10 @@ FAMILIES = {"ponder_tiny": TOKENS, "ponder_parity": VECTORS}
 
 def run(folder, root, *overrides):
     """Run and return the run's folder."""
-    before = set(folder.glob("*/*"))
+    before = set(folder.rglob("run.json"))
     tasks.run(configured(root, *FAMILIES[root], *SHORT, f"output_dir={folder}", *overrides))
-    (directory,) = set(folder.glob("*/*")) - before
-    return directory
+    (record,) = set(folder.rglob("run.json")) - before
+    return record.parent
 
 
 def weights(folder):
