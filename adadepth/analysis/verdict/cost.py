@@ -19,7 +19,8 @@ def cost(files: RunFiles) -> Finding:
     metrics = files.run.get("final_metrics") or {}
     figures: dict[str, float] = {key: found[key] for key in _SHARES if key in found}
     figures |= {f"speedup_in_{kind}": metrics[name] for kind, name in _SPEEDUPS.items() if name in metrics}
-    sentences = [*_updates(halting, unit), *_work(found, unit), _time(metrics)]
+    from_cache = bool(halting.get("layers", {}).get("from_cache"))
+    sentences = [*_updates(halting, unit), *_work(found, unit, from_cache), _time(metrics)]
     return Finding(None, sentences, figures)
 
 
@@ -35,12 +36,13 @@ def _updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
         yield f"{mean:.2f} of {most} updates a {unit}, {whole_percent(mean / most)}."
 
 
-def _work(found: Mapping[str, float], unit: str) -> Iterator[str]:
+def _work(found: Mapping[str, float], unit: str, from_cache: bool) -> Iterator[str]:
     if "executed_over_full" in found:
         needed = "the depths need" if words(unit).halts else "it needs"
+        cached = ", with the states of the base read from a cache" if from_cache else ""
         yield (
             f"The work executed is {whole_percent(found['executed_over_full'])} of {words(unit).of_full}, padding "
-            f"included; without padding {needed} {whole_percent(found['adaptive_over_full'])}."
+            f"included{cached}; without padding {needed} {whole_percent(found['adaptive_over_full'])}."
         )
 
 

@@ -15,7 +15,7 @@ from adadepth.analysis.render.report import write_report
 from tests.unit.analysis.synthetic import make_run
 
 FILES = ("run.json", "config.yaml", "metrics.jsonl", "halting.json", "sentences.jsonl")
-VOID = {"meta", "br", "link", "img", "input", "hr"}
+VOID = {"wbr", "meta", "br", "link", "img", "input", "hr"}
 
 
 class Page(HTMLParser):

@@ -24,6 +24,8 @@
   for (const kind of ["mouseover", "focusin", "click"])
     document.addEventListener(kind, (event) => { const target = of(event); if (target) show(target); else if (kind === "click") hide(); });
   for (const kind of ["mouseout", "focusout"]) document.addEventListener(kind, hide);
-  document.addEventListener("scroll", hide, { passive: true });
+  // Going to a token with the keyboard may scroll the page: its bars go with it.
+  const follow = () => { const target = document.activeElement; if (target.dataset.p && !box.hidden) show(target); else hide(); };
+  document.addEventListener("scroll", follow, { passive: true });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 })();
