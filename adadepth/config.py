@@ -573,7 +573,9 @@ class ExperimentConfig:
 
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
-    mode: Mode = setting(Mode.train, "train, evaluate or probe a checkpoint, or write a run's report again")
+    mode: Mode = setting(
+        Mode.train, "train, evaluate or probe a checkpoint, write a run's report again, or compare runs"
+    )
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
     dataset: DatasetConfig = setting(MISSING, "group dataset/")
@@ -594,6 +596,7 @@ class ExperimentConfig:
         None, "mode=evaluate or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
     )
     run: str | None = setting(None, "mode=report: a run directory, or `latest`")
+    runs: list[str] = setting([], "mode=report: compare these runs, and those in these folders, on one page")
     rival_of: str | None = setting(
         None, "train the network of one depth and as much work as that run: a directory, or `latest`"
     )
