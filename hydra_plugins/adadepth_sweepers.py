@@ -20,7 +20,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.utils import JobReturn, JobStatus, env_override
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
@@ -70,12 +70,14 @@ class GridSweeper(Sweeper):
     def launch(self, jobs: Sequence[list[str]], first: int) -> Sequence[JobReturn]:
         """Run jobs; their runs keep the name of the sweep, and why a job failed is kept here.
 
+        The name is in the environment, which jobs of this process have and launchers hand on to others.
+
         Args:
             jobs: The overrides of each.
             first: The number of the first one.
         """
-        named = [[*job, f"+hydra.job.env_set.{SWEEP}={self.name}"] for job in jobs]
-        returns = self.launcher.launch(named, initial_job_idx=first)
+        with env_override({SWEEP: self.name}):
+            returns = self.launcher.launch(jobs, initial_job_idx=first)
         for job, result in zip(jobs, returns, strict=True):
             if result.status is not JobStatus.COMPLETED:
                 self.failures[" ".join(job)] = _failure(result)
