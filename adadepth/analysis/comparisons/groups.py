@@ -16,7 +16,8 @@ from adadepth.results import result_settings
 
 Settings = Mapping[str, Any]
 _MAX_KEYS, _MAX_LABEL = 3, 40  # of a label
-_DATA = ("dataset.name", "dataset.path", "tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
+_DATA = ("dataset.name", "dataset.path")
+_TOKENIZER = ("tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,9 @@ class Comparison:
     @property
     def other_data(self) -> list[str]:
         """Settings by which the data of the runs differ: their losses and scores do not compare."""
-        return [key for key in differing([group.settings for group in self.groups]) if key in _DATA]
+        is_tokenized = any("tokenizer" in (run.run.get("data") or {}) for run in self.runs)
+        kept = (*_DATA, *_TOKENIZER) if is_tokenized else _DATA
+        return [key for key in differing([group.settings for group in self.groups]) if key in kept]
 
     @property
     def unit(self) -> str | None:
@@ -179,7 +182,10 @@ def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
         told.append(" ".join([*parts, *(f"{_short(key, keys)}={written(own[key])}" for key in keys)]))
         if len(keys) > _MAX_KEYS or len(told[-1]) > _MAX_LABEL:
             told[-1] = name
-    return [text if told.count(text) == 1 else f"{text} {_letter(index)}" for index, text in enumerate(told)]
+    return [
+        text if told.count(text) == 1 else f"{text} {_letter(told[:index].count(text))}"
+        for index, text in enumerate(told)
+    ]
 
 
 def _short(key: str, keys: Sequence[str]) -> str:

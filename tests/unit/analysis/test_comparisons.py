@@ -160,6 +160,14 @@ def test_of_other_data_no_run_is_the_best(tmp_path: Path) -> None:
     assert not any(dot.marked for _, dots in panel.mark.groups for dot in dots)
 
 
+@pytest.mark.parametrize("data", [{}, {"tokenizer": {"vocab_size": 300}}])
+def test_another_tokenizer_is_other_data_where_there_is_text(tmp_path: Path, data: dict[str, object]) -> None:
+    for size in (300, 400):
+        config = record(tmp_path / str(size), run={"data": data}) / "config.yaml"
+        config.write_text(config.read_text() + f"tokenizer: {{vocab_size: {size}}}\n")
+    assert compare(runs_in(tmp_path)).other_data == (["tokenizer.vocab_size"] if data else [])
+
+
 def test_depths_of_other_units_are_left_out_and_it_is_said(tmp_path: Path) -> None:
     record(tmp_path / "a")
     record(tmp_path / "b", unit="sequence", model={"name": "ponder_albert"}, run={"config_name": "ponder_hops"})
@@ -282,6 +290,13 @@ def test_recorded_runs_of_every_family_are_on_one_page(tmp_path: Path) -> None:
     assert len({group.label for group in comparison.groups}) == len(comparison.groups)
     page = write_comparison(tmp_path, comparison).read_text()
     assert all(group.label in page for group in comparison.groups)
+
+
+def test_what_is_too_long_for_a_label_is_a_letter(tmp_path: Path) -> None:
+    for number in range(2):
+        many = {f"setting_{key}": number for key in range(4)}
+        record(tmp_path / f"{number}", model=many)
+    assert [group.label for group in compare(runs_in(tmp_path)).groups] == ["act_hops A", "act_hops B"]
 
 
 # ---- many
