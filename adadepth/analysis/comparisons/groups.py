@@ -76,8 +76,8 @@ class Comparison:
 
     @property
     def unit(self) -> str | None:
-        """What has a depth of its own; None where that is not the same in all runs, or nothing halts."""
-        units = {run_unit(run) if halts(run) and run.halting else "" for run in self.runs}
+        """What has a depth of its own; None where runs that measured it differ, or nothing halts."""
+        units = {run_unit(run) if halts(run) else "" for run in self.runs if run.halting}
         return (units.pop() or None) if len(units) == 1 else None
 
 

@@ -259,37 +259,36 @@ def _dots(entry: Group, cost: str, chosen: Quality, marked: bool) -> list[Dot]:
 
 def classes(comparison: Comparison, folder: Path) -> Section | None:
     """Mean depth of the classes that all runs have."""
-    entries = [entry for entry in comparison.entries if any(run.halting.get("classes") for run in entry.runs)]
-    if comparison.unit is None or not entries:
+    depths, others = class_depths(comparison.entries)
+    if comparison.unit is None or not depths:
         return None
-    depths, others = class_depths(entries)
-    if not depths:
-        return None
-    table, figure = class_table(entries, depths), _class_figure(comparison, depths, entries)
+    table, figure = class_table(depths), _class_figure(comparison, depths)
     html = fill("compared_classes", figure=figure, table=table, others=others, listed=listed, unit=comparison.unit)
     return Section(f"Depth by {comparison.unit} class", "classes", html, [figure], [table])
 
 
-def _class_figure(comparison: Comparison, depths: Mapping[str, Sequence[Spread]], entries: Sequence[Group]) -> Figure:
+def _class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str, Spread]]) -> Figure:
     """A row a class, a point a group; points of a row lie a little below each other."""
-    of_label = {entry.label: index for index, entry in enumerate(entries)}
     halting = [run.halting for run in comparison.runs if run.halting.get("classes")]
     first, last = min(map(first_depth, halting)), max(int(found["max_depth"]) for found in halting)
-    groups = []
-    for place, entry in enumerate(comparison.entries):
-        at = of_label.get(entry.label)
-        offset = 0.6 * ((place + 0.5) / len(comparison.entries) - 0.5)
-        dots = [] if at is None else [
-            Dot(found[at]["mean"], row + offset, f"{entry.label}, {name}: {spread_text(found[at])}",
-                spread_x=found[at].get("std", 0.0))
-            for row, (name, found) in enumerate(depths.items())
-        ]  # fmt: skip
-        groups.append((entry.label, dots))
+    count = len(comparison.entries)
+    groups = [
+        (entry.label, _class_dots(entry.label, depths, offset=0.6 * ((place + 0.5) / count - 0.5)))
+        for place, entry in enumerate(comparison.entries)
+    ]
     names = Axis("", (len(depths) - 0.4, -0.6), range(len(depths)), list(depths))
-    tall = max(1.0, 0.016 * len(depths) * max(5, len(entries)))
-    return Figure("depth_by_class", [
-        Panel("Mean depth by class", Scatter(groups), depth_axis("mean depth (updates)", last, first), names, tall=tall)
-    ])  # fmt: skip
+    tall = max(1.0, 0.016 * len(depths) * max(5, count))
+    axis = depth_axis("mean depth (updates)", last, first)
+    return Figure("depth_by_class", [Panel("Mean depth by class", Scatter(groups), axis, names, tall=tall)])
+
+
+def _class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: float) -> list[Dot]:
+    """The points of a group, row by row."""
+    rows = [(row, name, found[label]) for row, (name, found) in enumerate(depths.items()) if label in found]
+    return [
+        Dot(depth["mean"], row + offset, f"{label}, {name}: {spread_text(depth)}", spread_x=depth.get("std", 0.0))
+        for row, name, depth in rows
+    ]
 
 
 # ---- runs

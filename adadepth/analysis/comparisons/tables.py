@@ -111,15 +111,16 @@ def _answers(entry: Group, name: str) -> str | None:
 # ---- depth by class
 
 
-def class_depths(entries: Sequence[Group]) -> tuple[dict[str, list[Spread]], list[str]]:
-    """By class the mean depth in every group, of classes that all have; and the names of the others.
+def class_depths(entries: Sequence[Group]) -> tuple[dict[str, dict[str, Spread]], list[str]]:
+    """By class and group the mean depth, of classes that all groups with any have; and the names of the others.
 
     Of several seeds it is the mean of their means, with the sample deviation between them.
     """
-    of_entries = [_depths(entry) for entry in entries]
-    every = list(dict.fromkeys(name for found in of_entries for name in found))
-    shared = [name for name in every if all(name in found for found in of_entries)]
-    return {name: [found[name] for found in of_entries] for name in shared}, [n for n in every if n not in shared]
+    of_entries = {entry.label: found for entry in entries if (found := _depths(entry))}
+    every = dict.fromkeys(name for found in of_entries.values() for name in found)
+    shared = [name for name in every if all(name in found for found in of_entries.values())]
+    others = [name for name in every if name not in shared]
+    return {name: {label: found[name] for label, found in of_entries.items()} for name in shared}, others
 
 
 def _depths(entry: Group) -> dict[str, Spread]:
@@ -131,11 +132,9 @@ def _depths(entry: Group) -> dict[str, Spread]:
     return {name: describe(found) for name, found in values.items()}
 
 
-def class_table(entries: Sequence[Group], depths: Mapping[str, Sequence[Spread]]) -> Table:
-    """Mean depth by class and group."""
-    labels = [entry.label for entry in entries]
-    cells = {name: dict(zip(labels, found, strict=True)) for name, found in depths.items()}
-    return _table("depth_by_class", "class", cells, _spread_columns)
+def class_table(depths: Cells) -> Table:
+    """Mean depth by class and group, from `class_depths`."""
+    return _table("depth_by_class", "class", depths, _spread_columns)
 
 
 # ---- runs

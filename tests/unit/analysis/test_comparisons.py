@@ -227,6 +227,16 @@ def test_a_failed_run_is_named_with_its_error_and_counts_in_no_mean(tmp_path: Pa
     assert write_comparison(tmp_path / "page", comparison).is_file()
 
 
+def test_a_run_without_depths_takes_them_from_no_other(tmp_path: Path) -> None:
+    record(tmp_path / "a", classes={"correct": 2.0})
+    failed = record(tmp_path / "b", budget={"target": 7.0}, run={"status": "failed", "final_metrics": None})
+    (failed / "halting.json").unlink()
+    comparison = compare(runs_in(tmp_path))
+    (table,) = section(comparison, "classes").tables
+    assert [(row["class"], row["target=2.5/mean"]) for row in table.rows] == [("all", 2.0), ("correct", 2.0)]
+    assert "Mean depth" in [panel.title for panel in section(comparison, "training").figures[0].panels]
+
+
 def test_of_a_repeated_seed_the_last_one_counts(tmp_path: Path) -> None:
     record(tmp_path / "a", score=0.4)
     record(tmp_path / "b", score=0.6)
