@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -50,10 +51,19 @@ def compare_sweep(sweep: str, folders: Iterable[str], failures: Mapping[str, str
     """
     places = [Path(folder) for folder in dict.fromkeys(folders)]
     runs = of_sweep(places, sweep)
-    told = {run.run.get("error") for run in runs}
-    comparison = compare(runs, [f"{job}: failed; {why}." for job, why in failures.items() if why not in told])
+    comparison = compare(runs, list(_untold(failures, runs)))
     if comparison.runs:
         _write(comparison, places[0])
+
+
+def _untold(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> Iterator[str]:
+    """Sentences about the jobs that failed before they had a run, which would say it itself."""
+    told = Counter(run.run.get("error") for run in runs)
+    for job, why in failures.items():
+        if told[why]:
+            told[why] -= 1
+        else:
+            yield f"{job}: failed; {why}."
 
 
 def _write(comparison: Comparison, output: Path) -> None:

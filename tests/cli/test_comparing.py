@@ -76,6 +76,12 @@ def test_a_failed_job_is_named_once(
     assert page_of(result).count(f"DataError: {why}") == 1
 
 
+def test_two_jobs_that_fail_alike_are_both_named(command: Callable[..., Result], trainings: set[float]) -> None:
+    trainings |= {2e-3, 3e-3}
+    page = page_of(command("--config-name", "act_tiny", "-m", "model.act_penalty=1e-3,2e-3,3e-3"))
+    assert re.findall(r"act_penalty=([\d.]+): failed; DataError: no data", page) == ["0.002", "0.003"]
+
+
 def test_where_all_jobs_fail_there_is_no_page(command: Callable[..., Result], trainings: set[float]) -> None:
     trainings |= {1e-3, 2e-3}
     result = command(*GRID)

@@ -94,10 +94,12 @@ def compare(runs: Iterable[RunFiles], further: Sequence[str] = ()) -> Comparison
             left_out.append(f"{run.directory}: left out, {' and '.join(damage)}.")
             continue
         key = json.dumps(settings_of(run), sort_keys=True, default=str), seed(run)
-        if (earlier := kept.get(key)) is not None:
-            left_out.append(f"{earlier.directory}: left out, {run.directory} repeats it with the same seed.")
-        kept[key] = run
-        left_out += _remarks(run)
+        earlier = kept.get(key)
+        kept[key] = earlier if earlier and final(earlier) and not final(run) else run
+        if earlier:
+            other = run if kept[key] is earlier else earlier
+            left_out.append(f"{other.directory}: left out, {kept[key].directory} has the same settings and seed.")
+    left_out += [remark for run in kept.values() for remark in _remarks(run)]
     grouped: dict[str, list[RunFiles]] = {}
     for (settings, _), run in kept.items():
         grouped.setdefault(settings, []).append(run)

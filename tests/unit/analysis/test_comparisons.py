@@ -237,11 +237,14 @@ def test_a_run_without_depths_takes_them_from_no_other(tmp_path: Path) -> None:
     assert "Mean depth" in [panel.title for panel in section(comparison, "training").figures[0].panels]
 
 
-def test_of_a_repeated_seed_the_last_one_counts(tmp_path: Path) -> None:
+def test_of_a_repeated_seed_the_last_finished_one_counts(tmp_path: Path) -> None:
     record(tmp_path / "a", score=0.4)
     record(tmp_path / "b", score=0.6)
+    record(tmp_path / "c", run={"status": "interrupted", "final_metrics": None})
     comparison = compare(runs_in(tmp_path))
-    assert comparison.left_out == [f"{tmp_path / 'a'}: left out, {tmp_path / 'b'} repeats it with the same seed."]
+    assert comparison.left_out == [
+        f"{tmp_path / other}: left out, {tmp_path / 'b'} has the same settings and seed." for other in "ac"
+    ]
     assert [run.directory.name for run in comparison.runs] == ["b"]
 
 
