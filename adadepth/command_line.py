@@ -87,6 +87,8 @@ def _root_of_run(overrides: list[str]) -> str | None:
     Its settings are the run's own, so any root will do for a run whose name is that of none.
     """
     for key, _, value in (override.partition("=") for override in overrides):
+        if key == "runs" and "latest" not in value:
+            return "act_tiny"
         if key in ("resume", "run") and value != "latest":
             name = read_record(Path(value)).get("config_name")
             return name if name in known_configs(folders()) else "act_tiny"

@@ -576,7 +576,9 @@ class ExperimentConfig:
 
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
-    mode: Mode = setting(Mode.train, "train; evaluate, probe or ask a checkpoint; or write a run's report again")
+    mode: Mode = setting(
+        Mode.train, "train; evaluate, probe or ask a checkpoint; write a run's report again, or compare runs"
+    )
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
     dataset: DatasetConfig = setting(MISSING, "group dataset/")
@@ -598,6 +600,7 @@ class ExperimentConfig:
     )
     text: Any = setting(None, "mode=predict: a text, a list of texts or of pairs of them, or @FILE with one a line")
     run: str | None = setting(None, "mode=report: a run directory, or `latest`")
+    runs: list[str] = setting([], "mode=report: compare these runs, and those in these folders, on one page")
     rival_of: str | None = setting(
         None, "train the network of one depth and as much work as that run: a directory, or `latest`"
     )

@@ -161,8 +161,12 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"checkpoint: mode={config.mode} needs it ({what})"
     if config.mode is Mode.predict:
         yield from _text(config.text)
-    if config.mode is Mode.report and config.run is None:
-        yield "run: mode=report needs it (a run directory, or `latest`)"
+    if config.mode is Mode.report and config.run is None and not config.runs:
+        yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
+    if config.run is not None and config.runs:
+        yield f"runs={config.runs}: read only without run={config.run}"
+    if config.runs and config.mode is not Mode.report:
+        yield f"runs={config.runs}: read only with mode=report, but mode={config.mode}"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
         yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
     if config.predictions and (config.task is not Task.finetune or not config.trainer.halting_statistics):

@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.utils import JobReturn, JobStatus, env_override
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
@@ -29,6 +30,7 @@ from adadepth.analysis.measure.grid import settings_text
 from adadepth.config import ExperimentConfig
 from adadepth.errors import ConfigError
 from adadepth.tasks import grid
+from adadepth.training.run_directory import SWEEP
 from adadepth.validation import checked
 
 if TYPE_CHECKING:
@@ -38,10 +40,15 @@ log = logging.getLogger(__name__)
 
 
 class GridSweeper(Sweeper):
-    """Run every combination of the values; the jobs run in one process unless the launcher decides otherwise."""
+    """Run every combination of the values; the jobs run in one process unless the launcher decides otherwise.
+
+    At the end the runs of the jobs are put side by side on a page.
+    """
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         self.params = dict(params or {})
+        self.name = f"sweep-{secrets.token_hex(6)}"  # by which the runs of this sweep know each other
+        self.failures: dict[str, str] = {}  # by job
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra hands over, and make the launcher."""
@@ -60,6 +67,29 @@ class GridSweeper(Sweeper):
         """Compose and validate every job; raises before anything has run."""
         return [checked(self.context.config_loader.load_sweep_config(self.base, list(job))) for job in jobs]
 
+    def launch(self, jobs: Sequence[list[str]], first: int) -> Sequence[JobReturn]:
+        """Run jobs; their runs keep the name of the sweep, and why a job failed is kept here.
+
+        The name is in the environment, which jobs of this process have and launchers hand on to others.
+
+        Args:
+            jobs: The overrides of each.
+            first: The number of the first one.
+        """
+        with env_override({SWEEP: self.name}):
+            returns = self.launcher.launch(jobs, initial_job_idx=first)
+        for job, result in zip(jobs, returns, strict=True):
+            if result.status is not JobStatus.COMPLETED:
+                self.failures[" ".join(job)] = _failure(result)
+        return returns
+
+    def compare(self, configs: Sequence[ExperimentConfig]) -> None:
+        """Write the page of the runs of all jobs, and print where it is."""
+        from adadepth.tasks.comparing import compare_sweep  # jinja, which `--help` has no use for
+
+        if _is_main():
+            compare_sweep(self.name, [config.output_dir for config in configs], self.failures)
+
     def grid(self, arguments: list[str]) -> tuple[list[list[str]], dict[str, list[str]]]:
         """The overrides of every job, and of every swept key its assignments."""
         overrides = self.parse(arguments)
@@ -74,8 +104,9 @@ class GridSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> list[JobReturn]:
         """Run the grid; the first failure is raised after all jobs have run."""
         jobs, assignments = self.grid(arguments)
-        self.check(jobs)
-        returns = list(self.launcher.launch(jobs, initial_job_idx=0))
+        configs = self.check(jobs)
+        returns = list(self.launch(jobs, 0))
+        self.compare(configs)
         swept = set(itertools.chain.from_iterable(assignments.values()))
         for job, result in zip(jobs, returns, strict=True):
             log.info("%s -> %s", " ".join(filter(swept.__contains__, job)), result.return_value)
@@ -142,8 +173,7 @@ class ChoosingSweeper(GridSweeper):
         failures = {}
         for (number, _), result in zip(jobs, returns, strict=True):
             if result.status is not JobStatus.COMPLETED:
-                error = result._return_value  # the property would raise it
-                failures[number] = f"{type(error).__name__}: {error}"
+                failures[number] = _failure(result)
                 log.warning("%s failed: %s", settings_text(self.cells[number].settings), failures[number])
         return failures
 
@@ -174,19 +204,18 @@ class ChoosingSweeper(GridSweeper):
 
     def _write(self, found: dict[str, Any], evaluation: Path) -> None:
         """Write and tell the summary; delete the checkpoints that are not needed any more."""
-        from adadepth.analysis.render.grid_page import grid_text, write_grid
+        from adadepth.analysis.render.grid_page import grid_text
 
-        chosen = found["chosen"]
+        runs, chosen = grid.finished_runs(self.folder), found["chosen"]
+        used = [runs[name] for cell in self.cells for name in cell.hashes.values() if name in runs]
         checkpoint, names = chosen["checkpoint"], grid.take_submissions(evaluation, self.folder)
         chosen |= {key: str(chosen[key].relative_to(self.folder)) for key in ("run", "checkpoint")}
         chosen |= {"evaluation": str(evaluation.relative_to(self.folder)), "submissions": names}
-        report = write_grid(self.folder, found)
+        report = grid.write_report(self.folder, found, used)
         print(f"\n{grid_text(found)}\ncheckpoint: {checkpoint}", flush=True)
         for name in names:
             print(f"submission: {self.folder / grid.SUBMISSION / name}", flush=True)
         print(f"report: {report}", flush=True)
-        runs = grid.finished_runs(self.folder)
-        used = [runs[name] for cell in self.cells for name in cell.hashes.values() if name in runs]
         grid.delete_checkpoints(used, checkpoint)
 
 
@@ -209,13 +238,14 @@ class OptunaSweeper(GridSweeper):
             raise ConfigError("hydra.sweeper.params: the search space is empty")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError("an Optuna sweep cannot run under torchrun: its processes would ask for different trials")
-        self.check([fixed + _job(corner) for corner in _corners(space)])
+        configs = self.check([fixed + _job(corner) for corner in _corners(space)])
         study = self._open_study()
         while (missing := self.n_trials - _finished(study)) > 0:
             trials = [study.ask(space) for _ in range(min(self.n_jobs, missing))]
             jobs = [fixed + _job(trial.params) for trial in trials]
-            for trial, result in zip(trials, self.launcher.launch(jobs, trials[0].number), strict=True):
+            for trial, result in zip(trials, self.launch(jobs, trials[0].number), strict=True):
                 _tell(study, trial, result)
+        self.compare(configs)
         log.info("best of %d trials: %s -> %s", self.n_trials, study.best_params, study.best_value)
         return study
 
@@ -227,8 +257,19 @@ class OptunaSweeper(GridSweeper):
         self.folder.mkdir(parents=True, exist_ok=True)
         storage = storages.JournalStorage(JournalFileBackend(str(self.folder / "optuna.log")))
         study = create_study(storage=storage, study_name="sweep", direction=self.direction, load_if_exists=True)
+        self.name = study.user_attrs.get(_NAME, self.name)  # so that the page has the trials of earlier commands
+        study.set_user_attr(_NAME, self.name)
         study.sampler = samplers.TPESampler(seed=self.seed + len(study.trials))
         return study
+
+
+_NAME = "sweep"  # the attribute of a study
+
+
+def _failure(result: JobReturn) -> str:
+    """Why a job failed."""
+    error = result._return_value  # the property would raise it
+    return f"{type(error).__name__}: {error}"
 
 
 def _is_main() -> bool:

@@ -165,6 +165,20 @@ def evaluated(folder: Path, checkpoint: Path) -> Path | None:
     return done[-1] if done else None
 
 
+def write_report(folder: Path, found: Mapping[str, Any], runs: Iterable[Path]) -> Path:
+    """Write the page of a grid: what was found in it, and its runs side by side; returns its path."""
+    from adadepth.analysis.comparisons.groups import compare  # as above
+    from adadepth.analysis.comparisons.sections import sections_of
+    from adadepth.analysis.files import read_run
+    from adadepth.analysis.render.grid_page import write_grid
+    from adadepth.analysis.render.report import draw
+
+    beside = sections_of(compare(map(read_run, runs)), folder)
+    page = write_grid(folder, found, beside)
+    draw(beside, folder)
+    return page
+
+
 def take_submissions(evaluation: Path, folder: Path) -> list[str]:
     """Copy the predictions of test sets from an evaluation to the folder of the sweep; returns the files' names."""
     shutil.rmtree(folder / SUBMISSION, ignore_errors=True)

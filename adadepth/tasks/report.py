@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
 from adadepth.errors import ConfigError, nearest
+from adadepth.tasks.comparing import compare_runs
 from adadepth.tasks.pages import draw_figures, write_report
 from adadepth.training.run_directory import resolve_run
 
 
 def rewrite(config: ExperimentConfig) -> None:
-    """`mode=report`: draw figures and report of an earlier run again, from its files."""
+    """`mode=report`: draw figures and report of an earlier run again, from its files, or compare several."""
+    if config.runs:
+        compare_runs(config)
+        return
     assert config.run is not None, "validated"
     directory = resolve_run(config.run, config)
     say(f"report: {write_report(directory)}")

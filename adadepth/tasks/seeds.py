@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 
 from adadepth.analysis.files import write_seeds
@@ -10,7 +11,7 @@ from adadepth.analysis.measure.seed_tables import seeds_text
 from adadepth.analysis.measure.seeds import summarise_seeds
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
-from adadepth.tasks.pages import write_report
+from adadepth.tasks.pages import draw_figures, write_report
 from adadepth.tasks.processes import decide
 from adadepth.tasks.session import Trained
 from adadepth.training.arguments import training_arguments
@@ -27,14 +28,18 @@ def train_with_seeds(config: ExperimentConfig, train: Callable[[ExperimentConfig
     directory = decide(args, lambda: run_directory(config))
     is_main = args.process_index == 0
     runs: list[tuple[int, dict[str, float]]] = []
+    places: dict[str, str] = {}
     with open_run(config, directory, is_main) as run:
         for seed in range(config.seed, config.seed + config.seeds):
-            runs.append((seed, dict(train(dataclasses.replace(config, seed=seed, seeds=1)).metrics)))
-            summary = summarise_seeds(runs)
+            trained = train(dataclasses.replace(config, seed=seed, seeds=1))
+            runs.append((seed, dict(trained.metrics)))
+            places[str(seed)] = os.path.relpath(trained.directory, directory)
+            summary = {**summarise_seeds(runs), "runs": places}
             if is_main:
                 write_seeds(directory, summary)
         metrics = {name: found["mean"] for name, found in summary["metrics"].items() if found["n"] == len(runs)}
         run.update(final_metrics=metrics)
     if is_main:
         say(f"{seeds_text(summary)}\nreport: {write_report(directory)}")
+        draw_figures(directory)
     return metrics

@@ -36,6 +36,7 @@ RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
 MODEL = "model"  # the folder of a run that holds its best weights
 CHECKPOINTS, EVALUATIONS = "checkpoints", "evaluations"  # those of a run
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
+SWEEP = "ADADEPTH_SWEEP"  # environment variable that names the sweep which a run is a part of
 # By what a run goes on that was at its end.
 CONTINUE = (
     "trainer.max_steps", "trainer.num_train_epochs", "trainer.time_budget_minutes", "trainer.early_stopping_patience",
@@ -265,6 +266,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "started": earlier.get("started", now),
         "resumed": now if earlier else None,
         "resumed_from": config.resume,
+        "sweep": os.environ.get(SWEEP, earlier.get("sweep")),
         "wall_time_s": earlier.get("wall_time_s", 0.0),
         "versions": {"python": platform.python_version(), **_versions()},
         "git_commit": _git_commit(),

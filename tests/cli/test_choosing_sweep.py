@@ -102,7 +102,9 @@ def test_one_command_trains_chooses_predicts_and_summarises(
     assert (FOLDER / chosen["checkpoint"]).name == "checkpoint-21"
     assert checkpoints(FOLDER) == ["checkpoint-21"], "all others are deleted"
     assert (FOLDER / "submission" / "CoLA.tsv").read_text() == "index\tprediction\n0\t1\n"
-    assert (FOLDER / "report.html").is_file()
+    page = (FOLDER / "report.html").read_text()
+    assert "learning_rate=0.0001" in page, "the runs stand side by side below the grid"
+    assert "n = 4 runs of 2 settings" in page
     assert "chosen: trainer.learning_rate=0.001, epoch 3: eval/score 0.6000 +- 0.1414 over 2 seeds" in result.out
     assert not list(Path("outputs/act_cola").glob("*/run.json")), "`latest` is never a part of a sweep"
 

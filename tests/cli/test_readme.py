@@ -93,6 +93,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
+    if compared := re.findall(r"runs=\[outputs/(\w+)\]", " ".join(arguments)):
+        shutil.copytree(trained(*compared), tmp_path, dirs_exist_ok=True)
     if any("latest" in argument for argument in arguments):
         shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
     if "resume=latest" in arguments:
@@ -101,7 +103,7 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     # A root alone draws its figures, and an evaluation those that only it has.
     with nullcontext() if len(arguments) == 2 or "mode=evaluate" in arguments else undrawn():
         invoke(monkeypatch, *arguments, "debug=default")
-    *_, line = re.findall(r"^report: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    *_, line = re.findall(r"^(?:report|comparison): (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
 
 

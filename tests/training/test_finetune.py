@@ -186,6 +186,9 @@ def test_seeds_are_runs_of_their_own_with_a_summary(tmp_path, capsys):
     assert metric == pytest.approx(sum(scores) / 3)
     assert len({json.loads((path / "run.json").read_text())["seed"] for path in directories if path != summary}) == 3
     assert "+-" in capsys.readouterr().out
+    assert {(summary / place).resolve() for place in found["runs"].values()} == {*directories} - {summary}
+    page = (summary / "report.html").read_text()
+    assert page.index("Over 3 seeds") < page.index('id="training"'), "the runs stand side by side below their means"
 
 
 def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):

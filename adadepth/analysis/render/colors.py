@@ -34,6 +34,11 @@ def share_color(share: float) -> str:
     return ramp(math.sqrt(share))
 
 
+def dash_of(index: int, dashes: int) -> int:
+    """The number of the dash of a line: no two of the first `dashes` times as many lines as colours look the same."""
+    return (index + index // len(LINES)) % dashes
+
+
 def shape_style(index: int) -> tuple[str, str]:
     """Colour and shape of a group: no two of the first thirty agree in both."""
     return LINES[index % len(LINES)], SHAPES[index % len(SHAPES)]

@@ -61,9 +61,15 @@ class Axis:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves by name, told apart by dashes besides their colour; few points are marked."""
+    """Curves by name, told apart by dashes besides their colour; few points are marked.
+
+    Attributes:
+        curves: Name and points of each. One without points keeps the colours of those after it, and is not named.
+        members: Of every curve, where it is a mean, the curves that it is the mean of: thin, in its colour.
+    """
 
     curves: Curves
+    members: Sequence[Sequence[Points]] = ()
 
 
 @dataclass(frozen=True)
@@ -106,12 +112,17 @@ class Heat:
 
 
 class Dot(NamedTuple):
-    """A point of a scatter plot: where, what a reader who points at it is told, and whether it is marked as special."""
+    """A point of a scatter plot: where, what a reader who points at it is told, and whether it is marked as special.
+
+    A spread is half the length of the bar through it in that direction.
+    """
 
     x: float
     y: float
     title: str = ""
     marked: bool = False
+    spread_x: float = 0.0
+    spread_y: float = 0.0
 
 
 @dataclass(frozen=True)

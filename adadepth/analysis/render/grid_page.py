@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,22 @@ from adadepth.atomic import write_atomic
 CHOICE = "choice.json"
 
 
-def write_grid(folder: Path, found: Mapping[str, Any]) -> Path:
+def write_grid(folder: Path, found: Mapping[str, Any], further: Sequence[Section] = ()) -> Path:
     """Write what was found in a grid into its folder; returns the path of the report.
 
     Args:
         folder: Of the sweep.
         found: From `summarise_grid`, with `name`, `metric` and `from_epoch`, and of what was chosen `run`,
             `checkpoint` and `evaluation`, folders relative to this one, and `submissions`, files in `submission/`.
+        further: Sections that follow.
     """
     write_atomic(folder / CHOICE, json.dumps(found, indent=1, allow_nan=False) + "\n")
     table = grid_table(found)
     html = fill("grid", table=table, found=found, chosen=found["chosen"], settings=settings_text)
     section = Section("Grid", "grid", html, tables=[table])
     subtitle = f"A grid, and what was chosen by {found['metric']}"
-    return write_page(folder, [section], title=found["name"], subtitle=subtitle, sources=[CHOICE])
+    sections = [section, *further]
+    return write_page(folder, sections, title=found["name"], subtitle=subtitle, sources=[CHOICE], whose="this grid")
 
 
 def grid_text(found: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ def write_page(
     title: str,
     subtitle: str,
     sources: Sequence[str],
+    whose: str = "this run",
     error: str | None = None,
     max_depth: int = 0,
 ) -> Path:
@@ -33,6 +34,7 @@ def write_page(
         title: Heading.
         subtitle: What it is about.
         sources: The files that it is made of.
+        whose: What these are files of.
         error: What a run ended with.
         max_depth: Up to which depth tokens are shaded.
 
@@ -40,8 +42,8 @@ def write_page(
         The path of the page.
     """
     page = fill(
-        "page", title=title, subtitle=subtitle, sections=sections, sources=sources, error=error, downloads=downloads,
-        depth_styles=depth_styles(max_depth),
+        "page", title=title, subtitle=subtitle, sections=sections, sources=sources, whose=whose, error=error,
+        downloads=downloads, depth_styles=depth_styles(max_depth),
     )  # fmt: skip
     write_atomic(directory / REPORT, page)
     _write_tables(directory / TABLES, sections)

@@ -18,6 +18,7 @@ from adadepth.analysis.render.colors import (
     SHAPES,
     SPREAD,
     WRONG,
+    dash_of,
     ramp,
     shape_style,
 )
@@ -176,10 +177,13 @@ def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
 
 
 def _paint_lines(axes: Axes, mark: Lines) -> None:
+    for index, members in enumerate(mark.members):
+        for points in members:
+            axes.plot(*zip(*points, strict=True), color=LINES[index % len(LINES)], linewidth=0.8, alpha=0.35)
     for index, (name, points) in enumerate(mark.curves):
         if points:
             marker = "o" if len(points) <= 30 else ""
-            style = _STYLES[index % len(_STYLES)]
+            style = _STYLES[dash_of(index, len(_STYLES))]
             look: Any = {"linestyle": style, "color": LINES[index % len(LINES)], "marker": marker}
             axes.plot(*zip(*points, strict=True), label=name, clip_on=False, **look)
 
@@ -225,6 +229,9 @@ def _paint_scatter(axes: Axes, mark: Scatter) -> None:
         color, shape = shape_style(index)
         x, y = [dot.x for dot in dots], [dot.y for dot in dots]
         axes.plot(x, y, MARKERS[shape], color=color, markersize=5.5, label=name)
+        spread_x, spread_y = [dot.spread_x for dot in dots], [dot.spread_y for dot in dots]
+        if any(spread_x + spread_y):
+            axes.errorbar(x, y, spread_y, spread_x, fmt="none", ecolor=color, elinewidth=1.2)
 
 
 def _paint_ranges(axes: Axes, mark: Ranges) -> None:

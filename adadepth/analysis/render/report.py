@@ -18,6 +18,9 @@ from adadepth.analysis.architecture.sections import (
     search,
     search_history,
 )
+from adadepth.analysis.comparisons.folders import seeds_of
+from adadepth.analysis.comparisons.groups import compare
+from adadepth.analysis.comparisons.sections import sections_beside_seeds
 from adadepth.analysis.depth.classes import classes
 from adadepth.analysis.depth.cosines import cosines
 from adadepth.analysis.depth.difficulty import difficulty
@@ -57,7 +60,6 @@ _REST: tuple[SectionOf, ...] = (
     search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,
     cosines, sentences, losses, definitions, facts_section,
 )  # fmt: skip
-_OF_SEEDS: tuple[SectionOf, ...] = (seeds, facts_section)
 _OF_PROBES: tuple[SectionOf, ...] = (probes, facts_section)
 _OF_TEXTS: tuple[SectionOf, ...] = (texts, facts_section)
 
@@ -65,14 +67,21 @@ _OF_TEXTS: tuple[SectionOf, ...] = (texts, facts_section)
 def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Section]:
     """What there is to say about a run, in order; what only its family says comes after its depths."""
     if is_summary_of_seeds(files):
-        builders = _OF_SEEDS
-    elif files.probes:
+        return _of_seeds(files)
+    if files.probes:
         builders = _OF_PROBES
     elif files.texts:
         builders = _OF_TEXTS
     else:
         builders = (*_DEPTHS, *further, *_REST)
     return [_stated(section, files) for build in builders if (section := build(files)) is not None]
+
+
+def _of_seeds(summary: RunFiles) -> list[Section]:
+    """What the runs of several seeds reached, and, where the summary says where they are, the runs side by side."""
+    told, runs = [section for section in (seeds(summary), facts_section(summary)) if section], seeds_of(summary)
+    beside = sections_beside_seeds(compare(runs), summary.directory) if runs else []
+    return [_stated(section, summary) for section in (*told[:1], *beside, *told[1:])]
 
 
 def _stated(section: Section, files: RunFiles) -> Section:
@@ -127,12 +136,17 @@ def draw_figures(run_directory: Path, further: Iterable[SectionOf] = ()) -> list
         The files drawn.
     """
     files = read_run(run_directory)
-    figures = [figure for section in sections_of(files, further) for figure in section.figures]
-    folder = run_directory / FIGURES
-    named = [replace(figure, name=file_name(figure.name)) for figure in figures]
-    drawn = [path for figure in named for path in plots.save(figure, folder)]
+    drawn = draw(sections_of(files, further), run_directory)
     history = thin(search_history(files), _MAX_FRAMES)
     if len(history) < 2:
         return drawn
-    plots.save_film([frame_panel(step, described) for step, described in history], folder / FILM)
-    return [*drawn, folder / FILM]
+    film = run_directory / FIGURES / FILM
+    plots.save_film([frame_panel(step, described) for step, described in history], film)
+    return [*drawn, film]
+
+
+def draw(sections: Iterable[Section], directory: Path) -> list[Path]:
+    """Draw the figures of some sections into `figures/` of a folder, as PNG and PDF; returns the files."""
+    figures = [figure for section in sections for figure in section.figures]
+    named = [replace(figure, name=file_name(figure.name)) for figure in figures]
+    return [path for figure in named for path in plots.save(figure, directory / FIGURES)]

@@ -21,6 +21,7 @@ from adadepth.analysis.render.colors import (
     NONE,
     SPREAD,
     WRONG,
+    dash_of,
     shape_style,
     share_color,
 )
@@ -35,6 +36,7 @@ from adadepth.analysis.render.figure import (
     Lines,
     Mark,
     Panel,
+    Points,
     Ranges,
     Scatter,
     Span,
@@ -174,19 +176,26 @@ def _paint(mark: Mark, area: Area) -> Iterator[str]:
 
 
 def _paint_lines(mark: Lines, area: Area) -> Iterator[str]:
+    for index, members in enumerate(mark.members):
+        for points in members:
+            look = f'stroke="{LINES[index % len(LINES)]}" stroke-width="1" stroke-opacity=".35"'
+            yield f'<polyline points="{_path(thin(points, _MAX_POINTS), area)}" fill="none" {look}/>'
     for points, color, dash in ((thin(points, _MAX_POINTS), *style) for _, points, *style in _drawn(mark)):
-        path = " ".join(f"{area.across(x):.1f},{area.up(y):.1f}" for x, y in points)
-        yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
+        yield f'<polyline points="{_path(points, area)}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
         if len(points) <= _MAX_DOTS:
             circles = (f'<circle cx="{area.across(x):.1f}" cy="{area.up(y):.1f}" r="3"/>' for x, y in points)
             yield f'<g fill="{color}">{"".join(circles)}</g>'
+
+
+def _path(points: Points, area: Area) -> str:
+    return " ".join(f"{area.across(x):.1f},{area.up(y):.1f}" for x, y in points)
 
 
 def _drawn(mark: Lines) -> list[tuple[str, Any, str, str]]:
     """Name, points, colour and dash attribute of the curves that have points."""
     found = []
     for index, (name, points) in enumerate(mark.curves):
-        dash = _DASHES[index % len(_DASHES)]
+        dash = _DASHES[dash_of(index, len(_DASHES))]
         if points:
             found.append((name, points, LINES[index % len(LINES)], f' stroke-dasharray="{dash}"' if dash else ""))
     return found
@@ -227,15 +236,23 @@ def _paint_heat(mark: Heat, area: Area) -> Iterator[str]:
 
 def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:
     if mark.line:
-        path = " ".join(f"{area.across(x):.1f},{area.up(y):.1f}" for x, y in mark.line)
-        yield f'<polyline points="{path}" fill="none" stroke="{MUTED}" stroke-width="1.5"/>'
+        yield f'<polyline points="{_path(mark.line, area)}" fill="none" stroke="{MUTED}" stroke-width="1.5"/>'
     circles = "".join(_symbol("circle", area, Dot(x, y), 3) for x, y in mark.background)
     yield f'<g fill="none" stroke="{MUTED}">{circles}</g>'
     for index, (_, dots) in enumerate(mark.groups):
         color, shape = shape_style(index)
         rings = "".join(_symbol("circle", area, Dot(dot.x, dot.y), 7) for dot in dots if dot.marked)
         symbols = "".join(_symbol(shape, area, dot, 4) for dot in dots)
+        if spreads := "".join(_spread(dot, area) for dot in dots):
+            yield f'<path d="{spreads}" stroke="{color}" stroke-width="1.5"/>'
         yield f'<g fill="none" stroke="{MUTED}">{rings}</g><g fill="{color}">{symbols}</g>'
+
+
+def _spread(dot: Dot, area: Area) -> str:
+    """The path of the bars through a point."""
+    across = f"M{area.across(dot.x - dot.spread_x):.1f} {area.up(dot.y):.1f}H{area.across(dot.x + dot.spread_x):.1f}"
+    up = f"M{area.across(dot.x):.1f} {area.up(dot.y - dot.spread_y):.1f}V{area.up(dot.y + dot.spread_y):.1f}"
+    return (across if dot.spread_x else "") + (up if dot.spread_y else "")
 
 
 def _symbol(shape: str, area: Area, dot: Dot, size: float) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from adadepth.analysis.architecture.sections import letters
 from adadepth.analysis.architecture.tables import third_table
 from adadepth.analysis.files import RunFiles
@@ -11,9 +14,11 @@ from adadepth.analysis.render.section import Section, fill
 
 def seeds(files: RunFiles) -> Section | None:
     """Metrics over seeds, and how far learned layers and searched architectures agree."""
-    found = files.seeds
-    if not found:
-        return None
+    return seeds_section(files.seeds) if files.seeds else None
+
+
+def seeds_section(found: Mapping[str, Any]) -> Section:
+    """The same of a summary from `summarise_seeds`."""
     table, layer_table = seed_table(found), layer_seed_table(found)
     agreement = found.get("architecture_agreement")
     strips = [(seed, letters(string)) for seed, string in agreement["strings"].items()] if agreement else []

@@ -1,0 +1,1 @@
+"""Several runs on one page: what differs between them, and what came of it."""

@@ -1,0 +1,131 @@
+"""`mode=report runs=[...]`, and the page that a sweep ends with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import adadepth.tasks
+from adadepth.config import ExperimentConfig
+from adadepth.errors import DataError
+from adadepth.training.run_directory import open_run, run_directory
+from tests.cli.conftest import Result
+from tests.figures_support import undrawn
+from tests.unit.analysis.recorded import record
+
+GRID = ["--config-name", "act_tiny", "-m", "model.act_penalty=1e-3,2e-3"]
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> set[float]:
+    """Trainings of no time, of which those with some penalties fail before they have a folder, or in it."""
+    failing: set[float] = set()
+
+    def run(config: ExperimentConfig) -> float:
+        penalty: float = config.model.act_penalty  # type: ignore[attr-defined]
+        if penalty in failing:
+            raise DataError("no data")
+        directory = run_directory(config)
+        with open_run(config, directory) as opened:
+            if -penalty in failing:
+                raise DataError("the loss is not finite")
+            (directory / "metrics.jsonl").write_text('{"step": 1, "eval/loss": 2.0}\n')
+            opened.update(final_metrics={"eval/loss": 2.0, "eval/mlm_loss": 1 + penalty})
+        return 2.0
+
+    monkeypatch.setattr(adadepth.tasks, "run", run, raising=False)
+    return failing
+
+
+def page_of(result: Result) -> str:
+    """The one page that a command printed the place of."""
+    (place,) = re.findall(r"^comparison: (outputs/comparisons/[\d_-]+_[0-9a-f]{8}/report.html)$", result.out, re.M)
+    return Path(place).read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _undrawn():
+    with undrawn():
+        yield
+
+
+def test_a_grid_of_two_jobs_ends_with_one_page(command: Callable[..., Result], trainings: set[float]) -> None:
+    assert command("--config-name", "act_tiny").status == 0, "a run before the sweep, which is no part of it"
+    result = command(*GRID)
+    assert result.status == 0, result.err
+    page = page_of(result)
+    assert "act_penalty=0.001" in page
+    assert "act_penalty=0.002" in page
+    assert "n = 2 runs" in page
+    records = [json.loads(path.read_text()) for path in sorted(Path("outputs/act_tiny").glob("*/run.json"))]
+    assert [record["sweep"] is None for record in records] == [True, False, False]
+    assert records[1]["sweep"] == records[2]["sweep"]
+
+
+@pytest.mark.parametrize(("failing", "why"), [(2e-3, "no data"), (-2e-3, "the loss is not finite")])
+def test_a_failed_job_is_named_once(
+    command: Callable[..., Result], trainings: set[float], failing: float, why: str
+) -> None:
+    trainings.add(failing)
+    result = command(*GRID)
+    assert result.status == 2
+    assert page_of(result).count(f"DataError: {why}") == 1
+
+
+def test_two_jobs_that_fail_alike_are_both_named(command: Callable[..., Result], trainings: set[float]) -> None:
+    trainings |= {2e-3, 3e-3}
+    page = page_of(command("--config-name", "act_tiny", "-m", "model.act_penalty=1e-3,2e-3,3e-3"))
+    assert re.findall(r"act_penalty=([\d.]+): failed; DataError: no data", page) == ["0.002", "0.003"]
+
+
+def test_where_all_jobs_fail_there_is_no_page(command: Callable[..., Result], trainings: set[float]) -> None:
+    trainings |= {1e-3, 2e-3}
+    result = command(*GRID)
+    assert result.status == 2
+    assert "comparison:" not in result.out
+    assert not Path("outputs").exists()
+
+
+def test_a_search_that_goes_on_shows_the_trials_of_before(
+    command: Callable[..., Result], trainings: set[float]
+) -> None:
+    pytest.importorskip("optuna")
+    for trials in (1, 3):
+        result = command("--config-name", "act_tiny", "sweep=optuna_penalty", f"hydra.sweeper.n_trials={trials}")
+        assert result.status == 0, result.err
+        assert f"n = {trials} run" in page_of(result)
+
+
+def test_runs_are_put_side_by_side(command: Callable[..., Result]) -> None:
+    for seed in (0, 1):
+        record(Path(f"all/run_{seed}"), seed)
+    other = record(Path("other"), budget={"target": 7.0})
+    result = command("mode=report", f"runs=[all,{other}]")
+    assert result.status == 0, result.err
+    assert "n = 3 runs of 2 settings" in page_of(result)
+    assert sorted(path.name for path in Path("all/run_0").iterdir()) == [
+        "config.yaml", "halting.json", "metrics.jsonl", "run.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["mode=report", "runs=[al]"], "runs: there is no folder al (did you mean 'all'?)"),
+    (["mode=report", "runs=[all/run_1]"], "runs: there is no folder all/run_1 (did you mean 'all/run_0'?)"),
+    (["mode=report", "runs=[empty]"], "runs: there is no run in empty"),
+    (["mode=report", "runs=[broken]"], "runs=['broken']: nothing to compare: broken: left out, run.json is damaged."),
+    (["mode=report", "runs=[all]", "run=all/run_0"], "runs=['all']: read only without run=all/run_0"),
+    (["runs=[all]"], "runs=['all']: read only with mode=report, but mode=train"),
+    (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json in outputs/act_tiny"),
+    (["mode=report", "runs=[latest]"], "--config-name is missing"),
+])  # fmt: skip
+def test_a_mistake_is_one_line(command: Callable[..., Result], arguments: list[str], message: str) -> None:
+    record(Path("all/run_0"))
+    Path("empty").mkdir()
+    (record(Path("broken")) / "run.json").write_text("{")
+    result = command(*arguments)
+    assert result.status == 2
+    assert re.fullmatch(rf"error: [^\n]*{re.escape(message)}[^\n]*\n", result.err), result.err
