@@ -218,8 +218,14 @@ def evaluated(files: RunFiles) -> str:
     if n is None:
         return ""
     counted = f"n = {n:,} {'example' if unit == 'task' else unit}{'' if n == 1 else 's'}"
+    return f"{counted}{where_and_when(files)}"
+
+
+def where_and_when(files: RunFiles) -> str:
+    """Of which set the last evaluation was, and after how many steps."""
+    halting = files.halting
     where = f" of {halting['set']}" if "set" in halting else ""
-    return f"{counted}{where}" + (f", step {halting['step']:,}" if "step" in halting else "")
+    return where + (f", step {halting['step']:,}" if "step" in halting else "")
 
 
 def run_unit(files: RunFiles) -> str:

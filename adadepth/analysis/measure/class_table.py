@@ -7,6 +7,7 @@ from typing import Any
 
 from adadepth.analysis.measure.class_definitions import CLASS_DEFINITIONS, definition
 from adadepth.analysis.measure.depths import first_depth
+from adadepth.analysis.measure.word_table import words_lines
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.table import SPARKLINES, Column, Table, Where, as_text, text
 
@@ -59,6 +60,7 @@ def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
     lines = [*_header(summary, step), "", as_text(class_table(summary))]
     lines += [f"{SPARKLINES}; {loss}, over units that have one", *not_available(summary)]
+    lines += words_lines(summary.get("words", {}))
     told = summary.get("adaptation", {})
     if "warning" in told:
         lines.append(": ".join(["warning", told["warning"], *([told["advice"]] if "advice" in told else [])]))
