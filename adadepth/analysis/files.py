@@ -244,9 +244,9 @@ def is_summary_of_seeds(files: RunFiles) -> bool:
 
 
 def max_depth(files: RunFiles) -> int:
-    """L of a run: from the statistics, else the deepest token of the sentences."""
+    """L of a run: from the statistics, or what it predicted, else the deepest token of the sentences."""
     deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
-    return int(files.halting.get("max_depth", deepest))
+    return int(files.halting.get("max_depth") or files.texts.get("max_depth") or deepest)
 
 
 def sources(files: RunFiles) -> list[str]:

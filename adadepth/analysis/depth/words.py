@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.analysis.files import RunFiles, where_and_when
-from adadepth.analysis.measure import intervals, word_depths
 from adadepth.analysis.measure.word_table import ENDS, tag_table, word_table
 from adadepth.analysis.render.figure import Axis, Figure, Panel, Ranges, padded
 from adadepth.analysis.render.section import Section, fill
@@ -22,10 +21,7 @@ def ranked_words(files: RunFiles) -> Section | None:
     tables = {end: word_table(end, words) for end in ENDS if words[end]}
     tags = tag_table(words) if words["tags"] else None
     figure = words_figure(words)
-    html = fill(
-        "ranked_words", words=words, tables=tables, tags=tags, figure=figure, fewest=word_depths.FEWEST,
-        fewest_sequences=intervals.FEWEST, goes_on=word_depths.GOES_ON,
-    )  # fmt: skip
+    html = fill("ranked_words", words=words, tables=tables, tags=tags, figure=figure)
     figures = [figure] if figure.panels else []
     of = f"n = {words['n']:,} words{where_and_when(files)}"
     return Section("Deepest and shallowest words", "ranked-words", html, figures,

@@ -24,7 +24,7 @@ def class_table(summary: Mapping[str, Any]) -> Table:
         *(Column(key, where="file") for key in ("entropy", "remainder", "ponder_cost")),
         Column("loss", "loss", rounded(2)), Column("loss_n", where="file"),
         Column("accuracy", "accuracy", percent, where=accuracy), Column("accuracy_n", where="file"),
-        Column("range", f"p10–mean–p90 on {first}…{last}", kind="range", axis=(first, last), where="page"),
+        Column("range", "p10–mean–p90", kind="range", axis=(first, last), where="page"),
         Column("shape", f"depths {first}…{last}", kind="shape", axis=(first, last), where="view"),
         *(Column(f"depth_{depth}", where="file") for depth in range(last + 1)),
     ]  # fmt: skip

@@ -4,20 +4,15 @@ A mean over words of sentences of different lengths is a ratio of two sums over 
 variance by linearisation is G / (G - 1) sum (y_g - r m_g)^2 / (sum m_g)^2 (Cochran 1977, section 6.13; the
 cluster-robust variance of a regression on a constant), and the interval that of Student's t with G - 1 degrees of
 freedom. All of it follows from sums over sentences, which can be added up as they come.
-
-Shape legend: B batch, K keys, W words of a batch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 LEVEL = 0.95
 FEWEST = 10  # clusters: of fewer the variance between them says little
@@ -76,35 +71,3 @@ def estimate(sums: Sums) -> Estimate:
     error = math.sqrt(count / (count - 1) * residuals) / sums.n
     reach = float(stdtrit(count - 1, 0.5 + LEVEL / 2) * error)
     return Estimate(mean, mean - reach, mean + reach, count)
-
-
-class SumsByKey:
-    """The sums of many means at once, added up batch by batch; their size is that of the keys, whatever the set.
-
-    Args:
-        keys: K; values have keys 0 to K - 1.
-        device: Where the sums are kept. It needs float64.
-    """
-
-    def __init__(self, keys: int, device: torch.device | str) -> None:
-        self.table = torch.zeros(len(Sums._fields), keys, dtype=torch.float64, device=device)
-
-    def add(self, keys: Tensor, values: Tensor, clusters: Tensor) -> None:
-        """Add a batch; no cluster may come in two of them. All (W,), keys and clusters int64."""
-        count = self.table.shape[1]
-        pairs, place = (clusters * count + keys).unique(return_inverse=True)
-        values = values.double()
-        n = torch.bincount(place, minlength=len(pairs)).double()
-        total = torch.zeros_like(n).index_add_(0, place, values)
-        moments = torch.stack([n, total, torch.ones_like(n), total**2, total * n, n**2])
-        self.table.index_add_(1, pairs % count, moments)
-
-    def columns(self) -> NDArray[np.float64]:
-        """`Sums` of every key, (6, K)."""
-        return self.table.cpu().numpy()
-
-
-def sums_at(columns: NDArray[np.float64], key: int) -> Sums:
-    """The sums of one key."""
-    values: Sequence[float] = columns[:, key].tolist()
-    return Sums(*values)

@@ -2,7 +2,7 @@
 
 Nothing is kept a word of the text: sums by the id of a word's first piece, so the memory is that of the vocabulary.
 
-Shape legend: B batch, T tokens, V vocabulary.
+Shape legend: B batch, T tokens, V vocabulary, K keys, W words of a batch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adadepth.analysis.measure.intervals import FEWEST as FEWEST_SEQUENCES
-from adadepth.analysis.measure.intervals import SumsByKey, estimate, sums_at
+from adadepth.analysis.measure.intervals import Sums, estimate
 
 FEWEST = 20  # occurrences of a word that is ranked
 RANKED = 15  # words at either end
@@ -40,6 +41,32 @@ class Words:
     counted: Tensor
     selected: Tensor | None = None
     tags: Tensor | None = None
+
+
+class SumsByKey:
+    """The sums of many means at once, added up batch by batch; their size is that of the keys, whatever the set.
+
+    Args:
+        keys: K; values have keys 0 to K - 1.
+        device: Where the sums are kept. It needs float64.
+    """
+
+    def __init__(self, keys: int, device: torch.device | str) -> None:
+        self.table = torch.zeros(len(Sums._fields), keys, dtype=torch.float64, device=device)
+
+    def add(self, keys: Tensor, values: Tensor, clusters: Tensor) -> None:
+        """Add a batch; no cluster may come in two of them. All (W,), keys and clusters int64."""
+        count = self.table.shape[1]
+        pairs, place = (clusters * count + keys).unique(return_inverse=True)
+        values = values.double()
+        n = torch.bincount(place, minlength=len(pairs)).double()
+        total = torch.zeros_like(n).index_add_(0, place, values)
+        moments = torch.stack([n, total, torch.ones_like(n), total**2, total * n, n**2])
+        self.table.index_add_(1, pairs % count, moments)
+
+    def columns(self) -> NDArray[np.float64]:
+        """`Sums` of every key, (6, K)."""
+        return self.table.cpu().numpy()
 
 
 class WordDepths:
@@ -91,8 +118,8 @@ class WordDepths:
             tags: Names of the classes that words are tagged with.
 
         Returns:
-            `n` measured words, `selected` ones that were not, `ranked`: words of the vocabulary that occur `FEWEST`
-            times or more, in `FEWEST_SEQUENCES` sequences or more; `deepest` and `shallowest` of these, and `tags`,
+            `n` measured words, `selected` ones that were not, `ranked`: words of the vocabulary that occur `fewest`
+            times or more, in `fewest_sequences` sequences or more; `deepest` and `shallowest` of these, and `tags`,
             deepest first: rows of `word` or `tag`, `n`, `sequences`, `mean`, `low` and `high` (95 % interval of the
             mean, sequences as clusters, None where they are too few), words also with `selected`.
         """
@@ -108,6 +135,8 @@ class WordDepths:
 
         of_tags = self._tags.columns()
         return {
+            "fewest": FEWEST,
+            "fewest_sequences": FEWEST_SEQUENCES,
             "n": int(n.sum()),
             "selected": int(selected.sum()),
             "ranked": len(order),
@@ -124,8 +153,8 @@ def _sums(values: Tensor, owner: Tensor, count: int) -> Tensor:
     return values.new_zeros(count).index_add_(0, owner, values)
 
 
-def _described(columns: np.ndarray, key: int) -> dict[str, Any]:
-    found = estimate(sums_at(columns, key))
+def _described(columns: NDArray[np.float64], key: int) -> dict[str, Any]:
+    found = estimate(Sums(*columns[:, key].tolist()))
     return {
         "n": int(columns[0, key]), "sequences": found.clusters, "mean": found.mean, "low": found.low,
         "high": found.high,

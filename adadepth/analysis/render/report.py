@@ -78,7 +78,7 @@ def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Sect
 
 def _stated(section: Section, files: RunFiles) -> Section:
     """A section that says what it is of, as do the files of its figures."""
-    of = section.of or evaluated(files)
+    of = evaluated(files) if section.of == "" else section.of or ""
     return replace(section, of=of, figures=[replace(figure, of=of) for figure in section.figures])
 
 
