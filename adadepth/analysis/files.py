@@ -218,8 +218,14 @@ def evaluated(files: RunFiles) -> str:
     if n is None:
         return ""
     counted = f"n = {n:,} {'example' if unit == 'task' else unit}{'' if n == 1 else 's'}"
+    return f"{counted}{where_and_when(files)}"
+
+
+def where_and_when(files: RunFiles) -> str:
+    """Of which set the last evaluation was, and after how many steps."""
+    halting = files.halting
     where = f" of {halting['set']}" if "set" in halting else ""
-    return f"{counted}{where}" + (f", step {halting['step']:,}" if "step" in halting else "")
+    return where + (f", step {halting['step']:,}" if "step" in halting else "")
 
 
 def run_unit(files: RunFiles) -> str:
@@ -238,9 +244,9 @@ def is_summary_of_seeds(files: RunFiles) -> bool:
 
 
 def max_depth(files: RunFiles) -> int:
-    """L of a run: from the statistics, else the deepest token of the sentences."""
+    """L of a run: from the statistics, or what it predicted, else the deepest token of the sentences."""
     deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
-    return int(files.halting.get("max_depth", deepest))
+    return int(files.halting.get("max_depth") or files.texts.get("max_depth") or deepest)
 
 
 def sources(files: RunFiles) -> list[str]:

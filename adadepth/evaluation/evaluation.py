@@ -20,6 +20,7 @@ from adadepth.evaluation.processes import add_over_processes
 from adadepth.evaluation.records import seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport, Scorer
 from adadepth.evaluation.statistics import statistics_of
+from adadepth.evaluation.vocabulary import vocabulary_depths
 from adadepth.families.contract import DepthModel, ShowsStates
 
 
@@ -52,6 +53,7 @@ class Evaluation:
         self.wants_rows = wants_rows
         self._losses = LossSums()
         self._statistics = statistics_of(model, self._reporter.classes, self._reporter.difficulties, device)
+        self._words = vocabulary_depths(scorer, model.depth_unit, device) if wants_statistics else None
         self._options = seeded_exits(model)
         shows_states = isinstance(model, ShowsStates) and model.shows_states
         self._reads_states = wants_statistics and wants_states and shows_states
@@ -73,12 +75,15 @@ class Evaluation:
                 units = replace(units, states=outputs.hidden_states)
             self._statistics.add(outputs.trace, units, self.model.price(outputs.trace))
             self._reporter.show(batch, outputs, units)
+            if self._words is not None:
+                self._words.add(batch, outputs.trace.updates)
 
     def merge(self) -> None:
         """Add what the other processes have; every process calls it."""
         self.scorer.merge()
         self._losses.merge()
         add_over_processes(self._statistics.tensors())
+        add_over_processes([] if self._words is None else self._words.tensors())
 
     def metrics(self) -> dict[str, float]:
         """Scalar metrics by name; one of them is `loss`."""
@@ -88,5 +93,6 @@ class Evaluation:
         """Statistics of depth and the scorer's part, if they were wanted."""
         if not self.wants_statistics:
             return None
-        report = self._reporter.report(self._statistics.summary())
+        words = {} if self._words is None else {"words": self._words.summary()}
+        report = self._reporter.report(self._statistics.summary() | words)
         return replace(report, rows=self.scorer.rows()) if self.wants_rows else report

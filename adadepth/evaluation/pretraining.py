@@ -27,7 +27,7 @@ class PretrainingScorer(Scorer):
     classes = TOKEN_CLASSES
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = self.words_of = tokenizer
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # right and all: words, then orders
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,14 @@ class Scorer:
     Attributes:
         classes: Names of the classes of units; `all` is one of them.
         difficulties: Units have difficulties 0 to this, exclusive; 0: none is known.
+        words_of: Tokenizer of the text, where its words are ranked by their depth.
+        tags: Names of the classes of words, where `labels` has that of each at its first token.
     """
 
     classes: tuple[str, ...] = ("all",)
     difficulties: int = 0
+    words_of: PreTrainedTokenizerBase | None = None
+    tags: tuple[str, ...] = ()
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """Further arguments of the model's forward pass of a batch."""
@@ -83,6 +88,10 @@ class Scorer:
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
         """What statistics are told of a batch's units."""
         return Units({"all": torch.ones_like(outputs.trace.valid)})
+
+    def word_starts(self, batch: Mapping[str, Tensor]) -> Tensor | None:
+        """Whether a word of the data begins at a token, boolean, (B, T); None: its tokenizer knows."""
+        return None
 
     def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Offer a batch to the examples that a report shows."""

@@ -33,6 +33,7 @@ class LabelledScorer(Scorer):
 
     def __init__(self, data: LabelledData) -> None:
         self.data = data
+        self.words_of = data.tokenizer if data.has_special_tokens else None  # symbols of generated tasks are no words
         decode_label = data.labels.__getitem__ if data.problem == "tagging" else None
         self.sentences = SentenceSampler(self._token, decode_label=decode_label)
 

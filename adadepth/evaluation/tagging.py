@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from adadepth.analysis.measure.quality import tagging_quality
@@ -45,6 +46,7 @@ class TaggingScorer(SequenceScorer):
     ) -> None:
         super().__init__(model, data, groups)
         self.examples = examples
+        self.tags = data.labels
         self.wants_rows = wants_rows
         self._tags: dict[int, list[int]] = {}
         self._columns: dict[int, dict[str, Any]] = {}
@@ -77,6 +79,13 @@ class TaggingScorer(SequenceScorer):
     def rows(self) -> list[dict[str, Any]]:
         """A row a sentence, with lists over its words."""
         return [word_row(number, *self._words(number), self._columns[number]) for number in sorted(self._tags)]
+
+    def word_starts(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The first pieces of the words that were tagged."""
+        starts = torch.zeros(batch["input_ids"].shape, dtype=torch.bool)
+        for row, number in zip(starts, batch["index"].tolist(), strict=True):
+            row[torch.from_numpy(self.examples.first_pieces(number))] = True
+        return starts.to(batch["input_ids"].device)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
         """The loss of every labelled token."""

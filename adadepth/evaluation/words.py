@@ -110,6 +110,7 @@ class MaskedTreebankScorer(PretrainingScorer):
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, examples: TreebankExamples, device: torch.device) -> None:
         super().__init__(tokenizer, device)
+        self.words_of = None  # words.json has more to say of them
         self.words = WordRecorder(examples)
 
     def merge(self) -> None:

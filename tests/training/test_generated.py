@@ -105,6 +105,10 @@ def test_words_are_tagged_from_scratch(tagged: Path, tmp_path: Path) -> None:
         json.loads((directory / "run.json").read_text())["final_metrics"]["eval/token_accuracy"]
     )
     assert "difficulty" not in halting
+    assert {row["tag"]: row["n"] for row in halting["words"]["tags"]} == {
+        name: halting["classes"][f"label: {name}"]["n"] for name in ("LONG", "SHORT")
+    }
+    assert halting["words"]["n"] <= labelled  # unknown words have no name
     sentences = [json.loads(line) for line in (directory / "sentences.jsonl").read_text().splitlines()]
     assert {tag for sentence in sentences for tag in sentence["original"]} == {"LONG", "SHORT", None}
     assert tagger_of(directory).config.id2label == {0: "LONG", 1: "SHORT"}

@@ -18,8 +18,10 @@ def examples(files: RunFiles) -> Section | None:
     }
     if not figures:
         return None
-    html = fill("grids", figures=figures, max_depth=files.halting.get("max_depth", "L"))
-    return Section("Examples", "examples", html, list(figures.values()))
+    grids = [grid for found in files.grids["sets"].values() for grid in found]
+    html = fill("grids", figures=figures, max_depth=files.halting.get("max_depth", "L"), picture=grids[0].get("kind"))
+    of = f"n = {len(grids)} examples of {', '.join(figures)}"
+    return Section("Examples", "examples", html, list(figures.values()), of=of)
 
 
 def _panel(grid: Grid, max_depth: int) -> Panel:

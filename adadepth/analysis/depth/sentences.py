@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.analysis.files import RunFiles, halts, max_depth, run_unit
+from adadepth.analysis.files import RunFiles, halts, max_depth, run_unit, where_and_when
 from adadepth.analysis.render.formats import number
 from adadepth.analysis.render.page import depth_styles
 from adadepth.analysis.render.section import Section, absent, fill
+from adadepth.analysis.render.tokens import Note, Token, steps
 
 _MAX_TOKENS, _MAX_SENTENCES = 128, 12
 
@@ -23,21 +24,20 @@ def sentences(files: RunFiles) -> Section | None:
         if sentence.get("tokens") and len(sentence.get("updates") or []) == len(sentence["tokens"])
     ]
     if found:
-        is_zero_used = any(token["depth"] == 0 for sentence in found for token in sentence["tokens"])
+        is_zero_used = any(token.depth == 0 for sentence in found for token in sentence["tokens"])
         styles = depth_styles(max_depth(files))[0 if is_zero_used else 1 :]
-        return Section(
-            "Sentences", "sentences",
-            fill("sentences", sentences=found, unit=run_unit(files), styles=styles, has_probabilities=_has_any(found)),
-        )  # fmt: skip
+        html = fill("sentences", sentences=found, unit=run_unit(files), styles=styles, has_notes=_has_notes(found))
+        of = f"n = {len(found)} examples{where_and_when(files)}"
+        return Section("Sentences", "sentences", html, of=of)
     if run_unit(files) == "sequence":
         return None
     otherwise = "sentences.jsonl holds none"
     return Section("Sentences", "sentences", absent("Example sentences", files, "sentences.jsonl", otherwise))
 
 
-def _has_any(sentences: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are probabilities to show."""
-    return any(one["distribution"] or any(token["probabilities"] for token in one["tokens"]) for one in sentences)
+def _has_notes(sentences: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there is anything to say where one points."""
+    return any(one["distribution"] or any(token.notes for token in one["tokens"]) for one in sentences)
 
 
 def _sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,13 +49,13 @@ def _sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
         "tokens": [_token(sentence, position) for position in range(min(len(sentence["tokens"]), _MAX_TOKENS))],
         "masked": is_masked,
         "tagged": any(sentence.get("original") or []) and not is_masked,
-        "distribution": sentence.get("distribution") or [],
+        "distribution": steps(sentence.get("distribution") or []),
         "left_out": max(len(sentence["tokens"]) - _MAX_TOKENS, 0),
     }
 
 
-def _token(sentence: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """One token: its text without the word-start mark, and whether a word starts there."""
+def _token(sentence: Mapping[str, Any], position: int) -> Token:
+    """One token, its text without the word-start mark."""
 
     def entry(key: str) -> Any:
         values = sentence.get(key) or []
@@ -64,20 +64,24 @@ def _token(sentence: Mapping[str, Any], position: int) -> dict[str, Any]:
     text = str(sentence["tokens"][position])
     marked = any(str(token).startswith("▁") for token in sentence["tokens"])
     starts = not text.startswith("##") and (not marked or text.startswith(("▁", "[", "<")))
-    told = [(entry("mask_kind") or "", ""), ("loss", entry("loss")), ("remainder", entry("remainders"))]
-    facts = [f"{name} {number(value, 2)}".strip() if value != "" else name for name, value in told if value is not None]
+    after, is_marked = _label(entry("original"), entry("predicted"), is_masked=bool(entry("mask_kind")))
+    known = {"fed": entry("mask_kind"), "loss": entry("loss"), "remainder": entry("remainders"), "ran": None}
     if entry("iterations"):
-        facts.append(f"ran {', '.join(map(str, entry('iterations')))}")
-    return {
-        "text": _plain(text),
-        "depth": round(sentence["updates"][position]),
-        "starts": starts,
-        "kind": entry("mask_kind") or "",
-        "original": None if entry("original") is None else _plain(str(entry("original"))),
-        "predicted": None if entry("predicted") is None else _plain(str(entry("predicted"))),
-        "facts": ", ".join(filter(None, facts)) if entry("loss") is not None or entry("iterations") else "",
-        "probabilities": entry("probabilities") or [],
-    }
+        known["ran"] = ", ".join(map(str, entry("iterations")))
+    facts = [Note(name, number(value, 2)) for name, value in known.items() if value not in (None, "")]
+    if known["loss"] is None and known["ran"] is None:
+        facts = []  # nothing is known but by what it halted
+    depth = round(sentence["updates"][position])
+    return Token(_plain(text), depth, starts, after, is_marked, [*steps(entry("probabilities") or []), *facts])
+
+
+def _label(original: str | None, predicted: str | None, *, is_masked: bool) -> tuple[str | None, bool]:
+    """What stands behind a token, and whether it is outlined: one that was masked, or whose label is wrong."""
+    if original is None:
+        return None, is_masked
+    if not is_masked and original == predicted:
+        return _plain(original), False
+    return f"{_plain(original)} → {'' if predicted is None else _plain(predicted)}", True
 
 
 def _plain(token: str) -> str:

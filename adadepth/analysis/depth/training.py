@@ -38,7 +38,7 @@ def training(files: RunFiles) -> Section | None:
         "training", figure=figure, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
         fewest=FEWEST, collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
     )  # fmt: skip
-    of = f"{evaluated(files).partition(', step')[0]}, at each of {len(shares)} evaluations"
+    of = f"{evaluated(files).partition(', step')[0]}, at {len(shares)} evaluation{'s' * (len(shares) != 1)}"
     return Section(title, "training", html, [figure], [table], of=of)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.analysis.files import RunFiles
-from adadepth.analysis.linguistics import intervals
 from adadepth.analysis.linguistics.classes import KINDS
 from adadepth.analysis.linguistics.tables import SHOWN, cosine_table, kind_table
+from adadepth.analysis.measure import intervals
 from adadepth.analysis.render.figure import Axis, Figure, Panel, Ranges, Span, padded
 from adadepth.analysis.render.section import Section, fill
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from adadepth.analysis.linguistics.classes import FILE_ONLY, KINDS
-from adadepth.analysis.linguistics.intervals import FEWEST
+from adadepth.analysis.measure.intervals import FEWEST
 from adadepth.analysis.measure.names import metric_name
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.table import Column, Table, as_text, text

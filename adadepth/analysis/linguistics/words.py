@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adadepth.analysis.linguistics.classes import KINDS, RANKED, class_order
-from adadepth.analysis.linguistics.intervals import clustered_mean
+from adadepth.analysis.measure.intervals import clustered_mean
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from adadepth.analysis.measure.class_definitions import CLASS_DEFINITIONS, definition
 from adadepth.analysis.measure.depths import first_depth
+from adadepth.analysis.measure.word_table import words_lines
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.table import SPARKLINES, Column, Table, Where, as_text, text
 
@@ -23,7 +24,7 @@ def class_table(summary: Mapping[str, Any]) -> Table:
         *(Column(key, where="file") for key in ("entropy", "remainder", "ponder_cost")),
         Column("loss", "loss", rounded(2)), Column("loss_n", where="file"),
         Column("accuracy", "accuracy", percent, where=accuracy), Column("accuracy_n", where="file"),
-        Column("range", f"p10–mean–p90 on {first}…{last}", kind="range", axis=(first, last), where="page"),
+        Column("range", "p10–mean–p90", kind="range", axis=(first, last), where="page"),
         Column("shape", f"depths {first}…{last}", kind="shape", axis=(first, last), where="view"),
         *(Column(f"depth_{depth}", where="file") for depth in range(last + 1)),
     ]  # fmt: skip
@@ -59,6 +60,7 @@ def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
     lines = [*_header(summary, step), "", as_text(class_table(summary))]
     lines += [f"{SPARKLINES}; {loss}, over units that have one", *not_available(summary)]
+    lines += words_lines(summary.get("words", {}))
     told = summary.get("adaptation", {})
     if "warning" in told:
         lines.append(": ".join(["warning", told["warning"], *([told["advice"]] if "advice" in told else [])]))

@@ -37,7 +37,8 @@ def downloads(section: Section) -> Iterator[tuple[str, list[Link]]]:
     for table in section.tables:
         name = file_name(table.name)
         rows = Link("CSV", _text("text/csv", as_csv(table)), f"{name}.csv")
-        yield table.name, [rows, Link("LaTeX", _text("application/x-tex", as_latex(table)), f"{name}.tex")]
+        latex = Link("LaTeX", _text("application/x-tex", as_latex(table, section.of or "")), f"{name}.tex")
+        yield table.name, [rows, latex]
 
 
 def _text(kind: str, content: str) -> str:

@@ -16,6 +16,8 @@ Points = Sequence[tuple[float, float]]
 Curves = Sequence[tuple[str, Points]]
 Span = tuple[float, float]
 
+SEPARATOR = " · "  # between the title of an axis and a remark
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -46,7 +48,7 @@ class Axis:
     def label(self) -> str:
         """The title, with a remark where the axis is cut."""
         begin = self._written(float(f"{min(self.span):.3g}"))
-        return f"{self.title} · cut below {begin}" if self.is_cut else self.title
+        return f"{self.title}{SEPARATOR}cut below {begin}" if self.is_cut else self.title
 
     def _written(self, value: float) -> str:
         return f"{100 * value:g}%" if self.percent else short(value)

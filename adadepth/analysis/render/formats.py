@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 
@@ -23,11 +23,6 @@ def rounded(digits: int) -> Callable[[Any], str]:
 def percent(share: float) -> str:
     """A share in percent, with one decimal."""
     return f"{100 * share:.1f}%"
-
-
-def by_step(probabilities: Sequence[float]) -> str:
-    """A probability after every iteration, in a line."""
-    return ", ".join(f"{step}: {value:.3f}" for step, value in enumerate(probabilities, start=1))
 
 
 def signed(value: float) -> str:

@@ -52,11 +52,11 @@ def write_page(
 
 
 def _write_tables(folder: Path, sections: Iterable[Section]) -> None:
-    for table in (table for section in sections for table in section.tables):
+    for table, of in ((table, section.of or "") for section in sections for table in section.tables):
         stem = folder / file_name(table.name)
         stem.parent.mkdir(exist_ok=True)
         write_atomic(stem.with_name(f"{stem.name}.csv"), as_csv(table))
-        write_atomic(stem.with_name(f"{stem.name}.tex"), as_latex(table))
+        write_atomic(stem.with_name(f"{stem.name}.tex"), as_latex(table, of))
 
 
 def _write_vectors(folder: Path, sections: Iterable[Section]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,6 +36,7 @@ from adadepth.analysis.render.figure import (
     Scatter,
     Stacks,
 )
+from adadepth.analysis.render.fonts import FAMILY, FILES, without_shaping
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,10 +112,23 @@ def _canvas() -> Iterator[Canvas]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    with matplotlib.rc_context(_SETTINGS):
+    _add_fonts()
+    with matplotlib.rc_context({**_SETTINGS, "font.family": FAMILY}):
         canvas = Canvas(dpi=150)
         FigureCanvasAgg(canvas)
         yield canvas
+
+
+@cache
+def _add_fonts() -> None:
+    """Make the font of all drawings known to matplotlib, in whose cache it is kept."""
+    import matplotlib
+    from matplotlib import font_manager
+
+    for name in FILES:
+        source = Path(matplotlib.get_data_path(), "fonts", "ttf", name)
+        kept = Path(matplotlib.get_cachedir(), f"adadepth-{matplotlib.__version__}-{name}")
+        font_manager.fontManager.addfont(without_shaping(source, kept))
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from adadepth.analysis.depth.halting import correlation, halting
 from adadepth.analysis.depth.overview import overview
 from adadepth.analysis.depth.sentences import sentences
 from adadepth.analysis.depth.training import training
+from adadepth.analysis.depth.words import ranked_words
 from adadepth.analysis.depth.work import work
 from adadepth.analysis.exits.sections import exit_rules, exits
 from adadepth.analysis.files import RunFiles, evaluated, is_summary_of_seeds, max_depth, read_run, run_unit, sources
@@ -54,7 +55,7 @@ _MAX_FRAMES = 60  # of the film
 
 _DEPTHS: tuple[SectionOf, ...] = (
     verdict_section, overview, layer_overview, architecture_overview, examples, difficulty, words_section, classes,
-    layers_section, architecture,
+    ranked_words, layers_section, architecture,
 )  # fmt: skip
 _REST: tuple[SectionOf, ...] = (
     search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,
@@ -86,7 +87,7 @@ def _of_seeds(summary: RunFiles) -> list[Section]:
 
 def _stated(section: Section, files: RunFiles) -> Section:
     """A section that says what it is of, as do the files of its figures."""
-    of = section.of or evaluated(files)
+    of = evaluated(files) if section.of == "" else section.of or ""
     return replace(section, of=of, figures=[replace(figure, of=of) for figure in section.figures])
 
 

@@ -13,8 +13,9 @@ from markupsafe import Markup
 from adadepth.analysis.files import RunFiles
 from adadepth.analysis.render import svg
 from adadepth.analysis.render.figure import Figure
-from adadepth.analysis.render.formats import by_step, number, percent
+from adadepth.analysis.render.formats import number, percent
 from adadepth.analysis.render.table import Table, as_html
+from adadepth.analysis.render.tokens import as_lists, in_words
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Section:
         figures: Those that are also files of their own.
         tables: Likewise.
         of: What all of it is of, where that is not the evaluation's units: the number of examples, networks or runs.
+            None: nothing is measured.
     """
 
     title: str
@@ -35,7 +37,7 @@ class Section:
     html: Markup
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
-    of: str = ""
+    of: str | None = ""
 
 
 SectionOf = Callable[[RunFiles], Section | None]
@@ -57,7 +59,8 @@ def _environment() -> Environment:
         "percent": percent,
         "charts": svg.charts,
         "table": as_html,
-        "steps": by_step,
+        "in_words": in_words,
+        "as_lists": as_lists,
     }
     return environment
 

@@ -26,6 +26,7 @@ from adadepth.analysis.render.colors import (
     share_color,
 )
 from adadepth.analysis.render.figure import (
+    SEPARATOR,
     Axis,
     Bars,
     Boards,
@@ -45,7 +46,8 @@ from adadepth.analysis.render.figure import (
 )
 
 WIDTH, HEIGHT = 440, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 10, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 12, 40
+_SIZE, _WIDE = 12.0, 0.55  # of letters, and how wide they are for their size
 _MAX_DOTS, _MAX_POINTS = 30, 150
 _DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2", "12 4")
 _GAP, _BOARD_TOP = 24, 20  # between boards and above them
@@ -99,7 +101,8 @@ def _drawing(panel: Panel) -> str:
     assert panel.x is not None, "only boards have no axes"
     assert panel.y is not None, "only boards have no axes"
     height = _height(panel)
-    left = max(_LEFT, 14 + 6.7 * max(map(len, panel.y.names or ()), default=0))  # room for the labels
+    labels = max((len(text) for _, text in panel.y.labels()), default=0)
+    left = max(_LEFT, 14 + _SIZE * len(_lines(panel.y, height)) + 6.7 * labels)  # room for title and labels
     area = Area(panel.x.span, panel.y.span, left, WIDTH - _RIGHT, _TOP, height - _BOTTOM)
     return "".join([*_grid(panel, area), *_paint(panel.mark, area), *_axes(panel.x, panel.y, area, height)])
 
@@ -132,14 +135,22 @@ def _axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
     for value, text in x.labels():
         yield _label(area.across(value), area.bottom + 16, text)
     yield f'<path d="M{area.left:g} {area.bottom:g}H{area.right}" stroke="{MUTED}"/>'
-    yield _label((area.left + area.right) / 2, height - 6, x.label)
+    half = min(_SIZE * _WIDE * len(x.label) / 2, WIDTH / 2)
+    yield _label(min((area.left + area.right) / 2, WIDTH - half), height - 6, x.label)
     middle = (area.bottom + area.top) / 2
-    size = min(12.0, (area.bottom - area.top + 16) / (0.55 * max(len(y.label), 1)))  # as long as the axis at most
-    turned = f'transform="translate(11 {middle:.0f}) rotate(-90)" font-size="{size:.1f}"'
-    yield f'<text {turned} text-anchor="middle">{escape(y.label)}</text>'
+    for number, line in enumerate(_lines(y, height)):
+        turned = f'transform="translate({11 + 13 * number} {middle:.0f}) rotate(-90)"'
+        yield f'<text {turned} text-anchor="middle">{escape(line)}</text>'
     for axis, place in ((x, (area.left, area.bottom)), (y, (area.left - 4, area.bottom - 4))):
         if axis.is_cut:
             yield _break(*place)
+
+
+def _lines(y: Axis, height: int) -> list[str]:
+    """The title of a vertical axis: on one line if it is no longer than the drawing, else the remark on another."""
+    lines = [y.label] if y.label else []
+    is_long = _SIZE * _WIDE * len(y.label) > height - _BOTTOM
+    return y.label.split(SEPARATOR) if is_long and y.is_cut else lines
 
 
 def _break(x: float, y: float) -> str:
@@ -350,7 +361,7 @@ def _entries(mark: Mark) -> list[_Entry]:
             return []
 
 
-_RAMP = (1, 5, 10, 25, 50, 75, 100)
+_RAMP = (1, 5, 10, 25, 50, 100)
 
 
 def _line_entry(name: str, color: str, dash: str) -> _Entry:
@@ -358,7 +369,8 @@ def _line_entry(name: str, color: str, dash: str) -> _Entry:
 
 
 def _square_entry(name: str, color: str) -> _Entry:
-    return _shape_entry(name, color, "M0 0h12v12h-12z")
+    edge = f'stroke="{MUTED}" stroke-opacity=".5"'  # a colour near the page's is seen, too
+    return _Entry(name, f'<path d="M.5 .5h11v11h-11z" fill="{color}" {edge}/>', 12, 12)
 
 
 def _shape_entry(name: str, color: str, path: str) -> _Entry:

@@ -192,13 +192,17 @@ _LATEX = str.maketrans({
 })  # fmt: skip
 
 
-def as_latex(table: Table) -> str:
-    """A tabular for the package booktabs; drawings are left out."""
+def as_latex(table: Table, of: str = "") -> str:
+    """A table for the package booktabs, whose caption says what it is of; drawings are left out."""
     columns = [column for column in table.of("view") if column.kind in ("number", "text", "code")]
     form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))
     head = _latex_line([column.heading for column in columns])
     rows = [_latex_line([_text_value(column, row) for column in columns]) for row in table.rows]
-    lines = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+    caption = ". ".join(filter(None, [table.name.replace("_", " ").capitalize(), of])).translate(_LATEX)
+    lines = [
+        r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{form}}}", r"\toprule", head,
+        r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

@@ -14,4 +14,4 @@ def definitions(files: RunFiles) -> Section:
         "definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits,
         not_computed=files.halting.get("missing"),
     )  # fmt: skip
-    return Section("Definitions", "definitions", html)
+    return Section("Definitions", "definitions", html, of=None)

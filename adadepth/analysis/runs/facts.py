@@ -23,7 +23,8 @@ def facts_section(files: RunFiles) -> Section:
                   [{"metric": name, "value": value} for name, value in metrics])  # fmt: skip
     html = fill(
         "facts", missing=Markup("").join(missing), facts=facts(files), table=table if metrics else None,
-        has_run="run.json" not in files.missing and not is_summary_of_seeds(files), config=config_text(files),
+        expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.texts,
+        config=config_text(files),
     )  # fmt: skip
     of = f"n = {files.seeds['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
     return Section("Run", "run", html, tables=[table] if metrics else [], of=of)
@@ -96,7 +97,7 @@ def _listed(section: Mapping[str, Any]) -> str:
 def _text(value: Any) -> str:
     """A value of run.json on one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(item)}" for key, item in value.items() if item is not None)
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items() if item not in (None, []))
     return "" if value is None else str(value)
 
 

@@ -9,6 +9,7 @@ from adadepth.analysis.files import RunFiles
 from adadepth.analysis.render.colors import share_color, text_on
 from adadepth.analysis.render.page import depth_styles
 from adadepth.analysis.render.section import Section, fill
+from adadepth.analysis.render.tokens import Note, Token, steps
 from adadepth.analysis.texts.tokens import Shown, said, shown_tokens
 
 
@@ -17,22 +18,29 @@ def texts(files: RunFiles) -> Section | None:
     if not files.texts:
         return None
     found = files.texts
-    styles = depth_styles(found["max_depth"])
     rows = [_row(row, found["predicts"]) for row in found["texts"]]
-    is_zero_used = any(token["depth"] == 0 for row in rows for token in row["tokens"])
-    html = fill("texts", found=found, rows=rows, styles=styles[0 if is_zero_used else 1 :], depth_styles=styles)
-    return Section("Texts", "texts", html)
+    tokens = [token for row in rows for token in row["tokens"]]
+    styles = depth_styles(found["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
+    has_notes = any(token.notes for token in tokens)
+    html = fill("texts", found=found, rows=rows, styles=styles, has_notes=has_notes)
+    counted = sum(len(row.get("tokens") or []) for row in found["texts"])
+    of = f"n = {len(rows)} text{'s' * (len(rows) != 1)}" + (f", {counted:,} tokens" if counted else "")
+    return Section("Texts", "texts", html, of=of)
 
 
 def _row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
+    depth = round(row["updates"])
+    whole = [Token(" | ".join(row["text"]), depth, starts=True)]  # of a text that halts as a whole
     return {
-        "text": " | ".join(row["text"]),
         "said": said(row),
         "updates": row["updates"],
-        "depth": round(row["updates"]),
+        "depth": depth,
         "scores": row.get("scores") or {},
-        "tokens": [_token(token, predicts) for token in shown_tokens(row)],
-        "steps": _steps(row),
+        "tokens": [_token(token, predicts) for token in shown_tokens(row)] or whole,
+        "steps": [
+            {"number": place, "halting": step.get("halting"), "said": said(step)}
+            for place, step in enumerate(row.get("steps") or [], start=1)
+        ],
         "layers": [
             {"layer": layer, "weight": weight, "color": share_color(weight), "ink": text_on(share_color(weight))}
             for layer, weight in enumerate(row.get("layers") or [])
@@ -40,24 +48,16 @@ def _row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
     }
 
 
-def _token(token: Shown, predicts: str) -> dict[str, Any]:
-    about = token.about
-    is_told = about.get("label") is not None and predicts != "next"
-    return {
-        "text": token.text,
-        "starts": token.starts,
-        "depth": token.depth,
-        "label": about["label"] if is_told else None,
-        "said": said(about) if predicts != "next" else "",
-        "own_score": about.get("own_score"),
-        "candidates": about.get("candidates") or {},
-        "steps": _steps(about),
-    }
+def _token(token: Shown, predicts: str) -> Token:
+    label = None if predicts == "next" else token.about.get("label")
+    return Token(token.text, token.depth, token.starts, label, notes=_notes(token.about, predicts))
 
 
-def _steps(about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Iterations with what they decided, numbered from 1."""
-    return [
-        {"number": number, "halting": step.get("halting"), "said": said(step)}
-        for number, step in enumerate(about.get("steps") or [], start=1)
-    ]
+def _notes(about: Mapping[str, Any], predicts: str) -> list[Note]:
+    """What is predicted of a token, its own probability, its iterations, and what else could stand in its place."""
+    found = [Note(said(about))] if predicts != "next" and said(about) else []
+    if about.get("own_score") is not None:
+        found.append(Note("its probability", share=about["own_score"]))
+    done = about.get("steps") or []
+    found += steps([step.get("halting") for step in done], [said(step) for step in done])
+    return found + [Note(word, share=score) for word, score in (about.get("candidates") or {}).items()]

@@ -21,11 +21,11 @@ def adapts(halting: Mapping[str, Any]) -> Finding:
         halting: What halting.json holds.
     """
     everyone, unit = halting["classes"]["all"], halting["unit"]
-    spread = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates of at most {halting['max_depth']}"
+    spread = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates a {unit}, of at most {halting['max_depth']}"
     depths = {"mean_updates": everyone["mean"], "std_updates": everyone["std"], "n": everyone["n"]}
     told = halting.get("adaptation", {})
     if told.get("is_set"):
-        return Finding("set", [f"Nobody could halt by themselves: {spread} a {unit}, n {everyone['n']:,}."], depths)
+        return Finding("set", [f"Nobody could halt by themselves: {spread}, n {everyone['n']:,}."], depths)
     # Of an older run what its classes say.
     found = told if "commonest" in told else describe_adaptation(halting["classes"], unit)
     between = {way: told["share"] for way, told in found["between"].items()}
@@ -48,15 +48,17 @@ def _spread(found: Mapping[str, Any], n: int, unit: str, spread: str) -> str:
             f"Depth did not adapt: {share} of {n:,} {unit}s stop at update {commonest} ({spread}, {varied}; "
             f"fewer than {FEWEST:g} count as one)."
         )
-    return f"{spread} a {unit}, {varied}; the commonest, {commonest}, is that of {share} of {n:,} {unit}s."
+    return f"{spread}, {varied}; {share} of {n:,} {unit}s stop at the commonest, {commonest}."
 
 
 def _between(between: Mapping[str, float], answer: Answer) -> Iterator[str]:
     """What of the variance the classes explain; of a depth that does not vary there is nothing to say."""
     if not between or answer == "no":
         return
-    parts = ", ".join(f"{whole_percent(share)} between {_WAYS[way]}" for way, share in between.items())
-    yield f"Of the variance of depth lies {parts}; the rest is within them."
+    (way, share), *others = between.items()
+    parts = [f"{whole_percent(share)} of the variance of depth lies between {_WAYS[way]}"]
+    parts += [f"{whole_percent(share)} between {_WAYS[way]}" for way, share in others]
+    yield f"{', '.join(parts)}; the rest is within them."
     if answer == "partly":
         yield "What a token is decides its depth; tokens of one kind are treated alike."
 
@@ -65,16 +67,16 @@ def _follows(halting: Mapping[str, Any]) -> Iterator[str]:
     """Whether depth grows with a known difficulty, and with the loss."""
     for other, of, found in _measured(halting):
         interval = f"95 % interval {found['low']:+.2f} to {found['high']:+.2f}, n {found['n']:,}{of}"
-        yield f"Depth {strength(found)} {other}: Spearman {found['value']:+.2f} ({interval})."
+        yield f"Depth {strength(found, other)}: Spearman {found['value']:+.2f} ({interval})."
 
 
-def strength(found: Mapping[str, float]) -> str:
+def strength(found: Mapping[str, float], other: str) -> str:
     """A rank correlation in words: none where it is small or its interval holds 0."""
     size = abs(found["value"])
     if size < WEAK or found["low"] <= 0 <= found["high"]:
-        return "does not follow"
+        return f"does not follow {other}"
     how = "strongly" if size >= STRONG else "moderately" if size >= MODERATE else "weakly"
-    return f"{how} follows" if found["value"] > 0 else f"{how} runs against"
+    return f"follows {other} {how}" if found["value"] > 0 else f"runs {how} against {other}"
 
 
 def _measured(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
-from adadepth.analysis.files import RunFiles
+from adadepth.analysis.files import RunFiles, halts
 from adadepth.analysis.verdict.comparison import Comparison, at_depth, best_of, noise_of, score_noise
-from adadepth.analysis.verdict.finding import Answer, Finding
+from adadepth.analysis.verdict.finding import Answer, Finding, whole_percent
 
 _QUALITIES = ("/score", "/mlm_loss", "/task_loss")  # the first that two runs have is compared
 
-_NOTHING = "No other way to spend the depth was tried on the same task: no fixed depth (rival_of), no exit_rules."
+_NOTHING = "No other way to spend the depth was tried on the same task"
+_TRIED = ": no fixed depth (rival_of), no exit_rules"  # what units that halt one by one can be compared with
+_NOT_RETRAINED = "not retrained"
 
 
 def worth(files: RunFiles) -> Finding:
     """Every comparison that the files of a run allow."""
-    found = [*_baselines(files), *_rivals(files), *_steps(files), *_rules(files)]
+    found = [*_baselines(files), *_rivals(files), *_steps(files), *_rules(files), *_networks(files)]
+    nothing = f"{_NOTHING}{_TRIED if halts(files) else ''}."
     if not found:
-        return Finding("unknown", [_NOTHING])
+        return Finding("unknown", [nothing])
     sentences = [comparison.sentence for comparison in sorted(found, key=lambda one: not one.is_about_depth)]
     if not any(one.is_about_depth for one in found):
-        sentences.append(_NOTHING)
+        sentences.append(nothing)
     return Finding(_answer(found), sentences, {f"gain_over_{one.key}": one.gain for one in found})
 
 
@@ -99,6 +103,27 @@ def _rules(files: RunFiles) -> Iterator[Comparison]:
         against = f"the exits of {row['rule']} dealt at random, the median rule by gain"
         noise = _deviation(row)
         yield Comparison(f"random_exits/{name}", against, f"{name}/score", own, other, noise, remark)
+
+
+def _networks(files: RunFiles) -> Iterator[Comparison]:
+    """Other architectures, trained as the one that a search found was trained."""
+    rows = [row for row in files.architectures.get("rows", []) if "loss" in (row.get("quality") or {})]
+    found = [row for row in rows if row["kind"] == "searched" and row["trained"] != _NOT_RETRAINED]
+    for own, other in product(found, rows):
+        if other["kind"] == "searched" or other["trained"] != own["trained"]:
+            continue
+        losses = own["quality"]["loss"], other["quality"]["loss"]
+        noise, tolerance = noise_of("loss", *losses, None)
+        remark = "; ".join([*_work(own.get("macs") or {}, other.get("macs") or {}), "one seed each", tolerance])
+        against = f"the architecture {other['name']}, trained the same way ({own['trained']})"
+        yield Comparison(f"architecture/{other['name']}", against, f"{own['quality_set']}/loss", *losses, noise, remark)
+
+
+def _work(own: Mapping[str, float], other: Mapping[str, float]) -> Iterator[str]:
+    """A network's multiply-accumulates as a share of another's, by the shape of their input."""
+    for shape in own:
+        if other.get(shape):
+            yield f"{whole_percent(own[shape] / other[shape])} of its multiply-accumulates at {shape}"
 
 
 def _gain(row: Mapping[str, Any]) -> float:

@@ -76,9 +76,10 @@ def test_navigation_leads_to_every_section_and_nothing_overflows(opened: Any) ->
 
 @pytest.mark.parametrize("opened", [size(390, has_touch=True), size(1440)], indirect=True, ids=["narrow", "wide"])
 def test_a_token_shows_its_probabilities(opened: Any, request: pytest.FixtureRequest) -> None:
-    token = opened.locator("span[data-p]").nth(4)
+    token = opened.locator("span[data-notes]").nth(4)
     token.scroll_into_view_if_needed()
-    expected = [f"{float(value):.3f}" for value in token.get_attribute("data-p").split()]
+    notes = json.loads(token.get_attribute("data-notes"))
+    expected = [told if isinstance(told, str) else f"{told:.3f}" for _, told in notes]
     bars = opened.locator(".bars")
     assert not bars.is_visible()
     token.tap() if "narrow" in request.node.name else token.hover()
@@ -93,7 +94,7 @@ def test_a_token_shows_its_probabilities(opened: Any, request: pytest.FixtureReq
 
 @pytest.mark.parametrize("opened", [size(1440)], indirect=True)
 def test_a_token_shows_them_to_the_keyboard(opened: Any) -> None:
-    opened.locator("span[data-p]").nth(2).focus()
+    opened.locator("span[data-notes]").nth(2).focus()
     assert opened.locator(".bars").is_visible()
     opened.keyboard.press("Tab")
     name = opened.evaluate("document.activeElement.firstChild.textContent")
@@ -102,12 +103,12 @@ def test_a_token_shows_them_to_the_keyboard(opened: Any) -> None:
 
 @pytest.mark.parametrize("opened", [size(1440, java_script_enabled=False)], indirect=True)
 def test_without_a_script_the_title_says_them(opened: Any) -> None:
-    assert "1: 0." in opened.locator("span[data-p]").nth(4).get_attribute("title")
+    assert "1: 0." in opened.locator("span[data-notes]").nth(4).get_attribute("title")
 
 
 @pytest.mark.parametrize("opened", [size(1440)], indirect=True)
 def test_everything_can_be_downloaded(opened: Any, tmp_path: Path) -> None:
-    begins = {".svg": b"<svg ", ".csv": b"", ".tex": rb"\begin{tabular}"}
+    begins = {".svg": b"<svg ", ".csv": b"", ".tex": rb"\begin{table}"}
     taken = set()
     for number in range(opened.locator("details.files").count()):
         tab = opened.context.new_page()  # a browser lets a tab have ten downloads in a row

@@ -76,7 +76,7 @@ def test_iterations_are_told_as_they_ran(tmp_path: Path) -> None:
     summary = make_run(tmp_path, is_zero_used=True)
     assert [row.get("survival") for row in summary["steps"]] == [None, 0, pytest.approx(0.6), 0, pytest.approx(0.6)]
     page = Page(write_report(tmp_path))
-    assert "ran 2, 4" in page.source
+    assert "ran: 2, 4" in page.source
     assert "commonest depth" in page.text
     training = (tmp_path / "tables" / "depth_over_training.csv").read_text(encoding="utf-8").splitlines()
     assert training[1].split(",")[-2] == "2"

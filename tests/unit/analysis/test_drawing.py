@@ -124,10 +124,13 @@ def test_a_table_as_csv() -> None:
 
 
 def test_a_table_as_latex() -> None:
-    lines = as_latex(TABLE).splitlines()
-    assert lines[0] == r"\begin{tabular}{lrr}"
+    lines = as_latex(TABLE, "n = 3 tokens of held_out").splitlines()
+    assert lines[:4] == [
+        r"\begin{table}", r"\centering", rf"\caption{{{TABLE.name.capitalize()}. n = 3 tokens of held\_out.}}",
+        r"\begin{tabular}{lrr}",
+    ]  # fmt: skip
     assert r"a\_b \& c & 12.3\% & 1.00 \\" in lines
-    assert lines[-1] == r"\end{tabular}"
+    assert lines[-2:] == [r"\end{tabular}", r"\end{table}"]
     escaped = r"\textless{}b\textgreater{}\&'" + '"' + r"\textless{}/b\textgreater{}"
     assert rf"{escaped} & -- & -- \\" in lines
 

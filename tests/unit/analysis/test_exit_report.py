@@ -175,7 +175,7 @@ def test_a_scatter_plot_has_every_point_where_it_belongs() -> None:
     groups = [(f"g{number}", [Dot(number, 0.5, f"point {number}", marked=number == 1)]) for number in range(6)]
     mark = Scatter(groups, line=[(1, 0.5), (2, 0.5)], background=[(3, 0.25)])
     drawing = str(chart(Panel("text", mark, Axis("x", (0, 10)), Axis("y", (0, 1)))))
-    across = [58 + number / 10 * (440 - 58 - 10) for number in range(6)]  # of the margins of a chart
+    across = [58 + number / 10 * (440 - 58 - 16) for number in range(6)]  # of the margins of a chart
     for number in range(6):
         assert f"{across[number]:.1f}" in drawing
         assert f"<title>point {number}</title>" in drawing

@@ -11,10 +11,10 @@ import torch
 from scipy import stats
 
 from adadepth.analysis.linguistics.classes import word_classes
-from adadepth.analysis.linguistics.intervals import FEWEST, clustered_mean
 from adadepth.analysis.linguistics.sections import kind_figure
 from adadepth.analysis.linguistics.tables import every_row, flatten_words, kind_table, words_text
 from adadepth.analysis.linguistics.words import Pieces, describe_words, joined_pieces
+from adadepth.analysis.measure.intervals import FEWEST, clustered_mean
 from adadepth.analysis.render.table import as_records
 from adadepth.evaluation.words import WordRecorder
 from adadepth.halting.trace import DepthTrace

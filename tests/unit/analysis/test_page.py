@@ -80,7 +80,10 @@ def test_what_is_taken_away_is_what_is_shown(sections: list[Section]) -> None:
         for table, links in zip(section.tables, of_tables, strict=True):
             rows = list(csv.reader(unquote(links["CSV"].href.partition(",")[2]).splitlines()))
             assert len(rows) == len(table.rows) + 1
-            assert r"\toprule" in unquote(links["LaTeX"].href)
+            latex = unquote(links["LaTeX"].href)
+            assert r"\toprule" in latex
+            assert section.of
+            assert section.of.replace("_", r"\_") in latex.partition("tabular")[0], "the caption says of how many"
 
 
 def test_the_files_lie_on_the_disk_too(tmp_path: Path) -> None:
@@ -102,3 +105,16 @@ def test_an_axis_that_begins_elsewhere_says_so(axis: Axis, is_cut: bool) -> None
     panel = Panel("loss", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis("step", (0, 1)), axis)
     assert ("cut below 6" in svg.chart(panel)) is is_cut
     assert axis.label.startswith(axis.title)
+
+
+@pytest.mark.parametrize("title", ["loss", "mean depth (updates) with its 95 % interval"])
+def test_titles_of_axes_stay_in_the_drawing(title: str) -> None:
+    panel = Panel("depth", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis(title, (6, 7)), Axis(title[:32], (6, 7)))
+    drawn = ElementTree.fromstring(str(svg.chart(panel)))
+    for text in drawn.iter("text"):
+        half = 12 * 0.55 * len(text.text or "") / 2
+        if "transform" in text.attrib:
+            assert 2 * half <= svg.HEIGHT
+        elif text.attrib["text-anchor"] == "middle":
+            assert half <= float(text.attrib["x"]) <= svg.WIDTH - half
+    assert "cut below 6" in str(svg.chart(panel))

@@ -131,10 +131,11 @@ def test_every_token_carries_its_depth(run: Path, page: Page) -> None:
 def test_halting_probabilities_can_be_read_without_a_script(run: Path, page: Page) -> None:
     (first, *_) = (json.loads(line) for line in (run / SENTENCES).read_text(encoding="utf-8").splitlines())
     assert [len(found) for found in first["probabilities"]] == first["updates"]
-    shown = [span for span in page.of("span") if "data-p" in span]
+    shown = [span for span in page.of("span") if "data-notes" in span]
     for span, found in zip(shown, first["probabilities"], strict=False):
-        assert [float(value) for value in span["data-p"].split()] == found
-        assert span["title"].endswith(", ".join(f"{step}: {value:.3f}" for step, value in enumerate(found, start=1)))
+        notes = json.loads(span["data-notes"])
+        assert [told[0] for _, *told in notes if not isinstance(told[0], str)] == found
+        assert span["title"].startswith("; ".join(f"{step}: {value:.3f}" for step, value in enumerate(found, start=1)))
         assert span["tabindex"] == "0"
 
 

@@ -35,7 +35,7 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
     found, everyone = verdict(files), files.halting["classes"]["all"]
     assert found["adapts"].answer == "yes"
     (first, *_) = found["adapts"].sentences
-    assert first.startswith(f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates of at most 6 a token")
+    assert first.startswith(f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates a token, of at most 6")
     assert f"{max(everyone['histogram']) / everyone['n']:.0%}".removesuffix("%") + " % of" in first
     assert found["adapts"].figures["effective_depths"] == pytest.approx(math.exp(everyone["entropy"]))
     assert f"{100 * files.halting['cost']['executed_over_full']:.0f} %" in found["cost"].sentences[1]
@@ -113,11 +113,12 @@ def test_a_fixed_depth_between_two_steps() -> None:
 
 @pytest.mark.parametrize(
     ("value", "low", "said"),
-    [(0.7, 0.6, "strongly follows"), (0.4, 0.3, "moderately follows"), (0.2, 0.1, "weakly follows"),
-     (0.05, 0.04, "does not follow"), (0.2, -0.1, "does not follow"), (-0.6, -0.7, "strongly runs against")],
+    [(0.7, 0.6, "follows loss strongly"), (0.4, 0.3, "follows loss moderately"), (0.2, 0.1, "follows loss weakly"),
+     (0.05, 0.04, "does not follow loss"), (0.2, -0.1, "does not follow loss"),
+     (-0.6, -0.7, "runs strongly against loss")],
 )  # fmt: skip
 def test_correlations_in_words(value: float, low: float, said: str) -> None:
-    assert strength({"value": value, "low": low, "high": 2 * value - low}) == said
+    assert strength({"value": value, "low": low, "high": 2 * value - low}, "loss") == said
 
 
 def test_layers(run: Path) -> None:
@@ -142,6 +143,24 @@ def test_architectures(run: Path, row: tuple[float, ...], temperature: float | N
     found = verdict(with_files(read_run(run), halting=halting))["adapts"]
     assert found.answer == answer
     assert "first 2 attention" in found.sentences[1]
+
+
+def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Path) -> None:
+    halting = {"unit": "architecture", "architecture": describe_architecture([(0.6, 0.3, 0.1)] * 6, 1.0), "cost": {}}
+
+    def row(name: str, kind: str, trained: str, loss: float, macs: float) -> dict[str, Any]:
+        return {"name": name, "kind": kind, "trained": trained, "quality": {"loss": loss}, "quality_set": "test",
+                "macs": {"T=8": macs}}  # fmt: skip
+
+    rows = [row("derived", "searched", "not retrained", 9.0, 50), row("derived", "searched", "from scratch", 4.0, 50)]
+    rows += [row("paper", "baseline", "from scratch", 5.0, 100), row("other", "baseline", "continued", 1.0, 100)]
+    found = verdict(with_files(read_run(run), halting=halting, architectures={"rows": rows}))["worth"]
+    assert found.answer == "yes"
+    (sentence,) = found.sentences
+    assert "paper, trained the same way (from scratch): test/loss 4.000 to 5.000, better by 1.000 (50 % of" in sentence
+    none = verdict(with_files(read_run(run), halting=halting, architectures={"rows": rows[:1]}))["worth"]
+    assert none.answer == "unknown"
+    assert "exit_rules" not in none.sentences[0]
 
 
 def test_without_statistics_nothing_is_said(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from adadepth.data.pretraining.masking import (
     ORIGINAL,
     RANDOM,
     Vocabulary,
-    _word_starts,
     mask_tokens,
     ngram_distribution,
+    word_starts,
 )
 from adadepth.data.randomness import Purpose, random_generator
 
@@ -156,7 +156,7 @@ def test_properties(
     ],
 )
 def test_word_starts_of_every_kind_of_vocabulary(pieces: list[str], starts: list[bool]) -> None:
-    assert _word_starts(pieces).tolist() == starts
+    assert word_starts(pieces).tolist() == starts
 
 
 def test_vocabulary_of_a_tokenizer(data: PretrainingData) -> None:

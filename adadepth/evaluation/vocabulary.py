@@ -1,0 +1,69 @@
+"""The words of any text that is evaluated: where they begin in a batch, and the depths of those that come often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from adadepth.analysis.measure.word_depths import WordDepths, Words
+from adadepth.data.pretraining.masking import word_starts
+from adadepth.evaluation.scorer import Scorer
+
+
+class VocabularyDepths:
+    """The depths of a set's words, of a scorer that has a tokenizer of words.
+
+    Args:
+        scorer: The task's.
+        tokenizer: Of the text.
+        device: Of the batches.
+    """
+
+    def __init__(self, scorer: Scorer, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> None:
+        self._scorer = scorer
+        self._tokenizer = tokenizer
+        pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+        self._starts = torch.from_numpy(word_starts(pieces)).to(device)
+        self._special = torch.zeros(len(pieces), dtype=torch.bool, device=device)
+        self._special[tokenizer.all_special_ids] = True
+        self._depths = WordDepths(len(pieces), device, len(scorer.tags))
+
+    def add(self, batch: Mapping[str, Tensor], updates: Tensor) -> None:
+        """Add a batch with the depth of every token, (B, T)."""
+        self._depths.add(self._words(batch, updates), updates)
+
+    def _words(self, batch: Mapping[str, Tensor], updates: Tensor) -> Words:
+        pieces, real = (batch[name].view(updates.shape) for name in ("input_ids", "attention_mask"))
+        selected = None
+        if "mask_kind" in batch:
+            selected = batch["mask_kind"] > 0
+            pieces = torch.where(selected, batch["labels"], pieces)
+        counted = real.bool() & ~self._special[pieces]
+        starts = self._scorer.word_starts(batch)
+        starts = ~counted | (self._starts[pieces] if starts is None else starts)
+        starts[:, 1:] |= ~counted[:, :-1]  # a segment's first token
+        starts[:, 0] = True
+        return Words(pieces, starts, counted, selected, batch["labels"] if self._scorer.tags else None)
+
+    def tensors(self) -> list[Tensor]:
+        """The sums, which add up over processes."""
+        return self._depths.tensors()
+
+    def summary(self) -> dict[str, Any]:
+        """See `WordDepths.summary`."""
+        return self._depths.summary(self._text, self._scorer.tags)
+
+    def _text(self, piece: int) -> str:
+        """A piece as text, or as the vocabulary has it where it is none of its own: a marker, a part of a letter."""
+        text = str(self._tokenizer.decode([piece])).strip()
+        return text if text and "\ufffd" not in text else str(self._tokenizer.convert_ids_to_tokens(piece))
+
+
+def vocabulary_depths(scorer: Scorer, unit: str, device: torch.device) -> VocabularyDepths | None:
+    """What ranks the words of a set; None where tokens have no depth of their own, or are no text."""
+    tokenizer = scorer.words_of
+    return VocabularyDepths(scorer, tokenizer, device) if tokenizer is not None and unit == "token" else None
