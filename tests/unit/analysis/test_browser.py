@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.files import SENTENCES
+from adadepth.analysis.files import SENTENCES, write_grids
 from adadepth.analysis.render.report import draw_figures, write_report
 from tests.unit.analysis.synthetic import make_run
 
@@ -145,3 +145,18 @@ def test_dark_as_the_system_says_and_as_the_reader_chooses(opened: Any) -> None:
     assert opened.evaluate(LUMINANCE) == "rgb(255, 255, 255)"
     opened.locator("label[for=theme-dark]").click()
     assert opened.evaluate(LUMINANCE) == dark
+
+
+def test_numbers_on_light_cells_stay_black_in_the_dark(browser: Any, tmp_path: Path) -> None:
+    """Cells keep the colours of their depths, so the ink chosen for a cell must not follow the page's."""
+    chain = {
+        "index": 0, "kind": "chains", "cells": [["red", ">0", ">1"]], "difficulty": [[0, 1, 2]],
+        "updates": [[1, 2, 6]], "label": [["red"] * 3], "predicted": [["red"] * 3],
+    }  # fmt: skip
+    directory = make_run(tmp_path, max_depth=6, evaluations=3)
+    write_grids(directory, {"inside": [chain]}, max_depth=6, step=3)
+    page = browser.new_page(color_scheme="dark")
+    page.goto(write_report(directory).as_uri())
+    black = "[...document.querySelectorAll('svg text[fill=\"#000000\"]')].map(text => getComputedStyle(text).fill)"
+    assert set(page.evaluate(black)) == {"rgb(0, 0, 0)"}
+    page.close()
