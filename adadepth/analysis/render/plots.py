@@ -36,7 +36,7 @@ from adadepth.analysis.render.figure import (
     Scatter,
     Stacks,
 )
-from adadepth.analysis.render.fonts import FAMILY, FILES, without_shaping
+from adadepth.analysis.render.fonts import FAMILY, WEIGHTS, without_shaping
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,10 +125,14 @@ def _add_fonts() -> None:
     import matplotlib
     from matplotlib import font_manager
 
-    for name in FILES:
+    for name, weight in WEIGHTS.items():
         source = Path(matplotlib.get_data_path(), "fonts", "ttf", name)
         kept = Path(matplotlib.get_cachedir(), f"adadepth-{matplotlib.__version__}-{name}")
-        font_manager.fontManager.addfont(without_shaping(source, kept))
+        if not kept.exists():
+            with _replacing(kept) as temporary:
+                temporary.write_bytes(without_shaping(source.read_bytes()))
+        font = font_manager.FontEntry(str(kept), name=FAMILY, weight=weight, size="scalable")
+        font_manager.fontManager.ttflist.append(font)
 
 
 @contextmanager

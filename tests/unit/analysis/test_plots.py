@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from adadepth.analysis.render.fonts import WEIGHTS, without_shaping
 from adadepth.analysis.render.report import draw_figures
 from tests.unit.analysis.synthetic import make_run
 
@@ -40,3 +42,16 @@ def test_what_has_no_numbers_is_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
     assert draw_figures(tmp_path) == [tmp_path / "figures" / f"losses.{suffix}" for suffix in ("png", "pdf")]
     assert draw_figures(tmp_path / "figures") == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_font_of_drawings_is_matplotlibs_without_its_tables_of_shaping() -> None:
+    import matplotlib
+    from fontTools.ttLib import TTFont
+
+    for name in WEIGHTS:
+        original = Path(matplotlib.get_data_path(), "fonts", "ttf", name)
+        before, after = TTFont(original), TTFont(BytesIO(without_shaping(original.read_bytes())))
+        assert set(before.keys()) - set(after.keys()) == {"GDEF", "GPOS", "GSUB"}
+        for table in ("glyf", "cmap", "name", "kern"):
+            assert after.reader[table] == before.reader[table]
