@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+import transformers
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.analysis.architecture.search import flatten_search
@@ -99,6 +100,7 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
         self.signal: int | None = None
         self.reason: str | None = None
+        self._is_put_off = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -133,13 +135,46 @@ class StopCallback(TrainerCallback):
             stop, interrupted = bool(votes[0]), int(votes[1])
         if interrupted:
             self.signal, self.reason = interrupted, f"interrupted by {signal.Signals(interrupted).name}"
-            if args.save_total_limit == 1:
-                args.save_total_limit = 2  # with 1, transformers ends by deleting all but the best checkpoint
         elif stop:
             self.reason = "time budget spent"
             control.should_evaluate = True
+            control.should_log = True
         if self.reason:
-            control.should_log = control.should_save = control.should_training_stop = True
+            control.should_save = control.should_training_stop = True
+        self._put_off(state, control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save what was put off; where the run stops in the middle of an epoch, nothing belongs to its end."""
+        if self.reason and not _is_whole(state):
+            control.should_log = control.should_evaluate = False
+        control.should_save, self._is_put_off = control.should_save or self._is_put_off, False
+
+    def _put_off(self, state: TrainerState, control: TrainerControl) -> None:
+        """Save after all that belongs to an epoch's end, which a run resumed from that checkpoint never comes to."""
+        if control.should_save and (control.should_training_stop or _is_whole(state)):
+            control.should_save, self._is_put_off = False, True
+
+
+def _is_whole(state: TrainerState) -> bool:
+    """Whether an epoch has just come to its end."""
+    return float(state.epoch or 0).is_integer()
+
+
+class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
+    """That of transformers, which goes on counting where a resumed run was; state is kept under a class's name."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore the evaluations in a row that were no better, after which the run may have been at its end."""
+        super().on_train_begin(args, state, control, **kwargs)
+        states: dict[str, Any] = cast(dict[str, Any], state.stateful_callbacks)
+        kept = states.setdefault(type(self).__name__, self.state())
+        self.early_stopping_patience_counter = kept["attributes"]["early_stopping_patience_counter"]
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
 
 
 class TrackingCallback(TrainerCallback):
