@@ -42,6 +42,7 @@ from adadepth.tasks.session import (
     track_figures,
 )
 from adadepth.training.arguments import training_arguments
+from adadepth.training.checkpoints import damage
 from adadepth.training.run_directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.training.tracking import closing_tracker, log_size, open_tracker
 
@@ -209,6 +210,8 @@ def _derive(search: Search, run: Run) -> None:
     """Cut the network out of the supernet, evaluate it as it is, and choose the baselines of equal work."""
     if "architectures" in run.record:
         return
+    if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
+        raise CheckpointError(f"{search.directory / SUPERNET}: {problem}")
     _announce(search, "derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
     derived = load(_space(search.config).derive)(supernet, within_budget(supernet, budget))

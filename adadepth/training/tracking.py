@@ -88,11 +88,14 @@ def logged_before(checkpoint: Path) -> int | None:
 
 
 def scalars(directory: Path) -> dict[str, float]:
-    """The last value of everything that a run has logged so far."""
-    values = {name: value for line in read_metrics(directory / METRICS) for name, value in line.items()}
-    return {
-        name: value for name, value in values.items() if name not in ("step", "time") and isinstance(value, int | float)
-    }
+    """The last value of every number that a run has logged so far; histograms and tables have lines of their own."""
+    lines = (line for line in read_metrics(directory / METRICS) if not any(map(_is_nested, line.values())))
+    values = {name: value for line in lines for name, value in line.items() if isinstance(value, int | float)}
+    return {name: value for name, value in values.items() if name not in ("step", "time")}
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list | dict)
 
 
 class _FanOut:

@@ -385,8 +385,8 @@ class DepthTrainer(Trainer):
     def _refuse(self, problem: str | None) -> None:
         if problem is not None:
             raise DivergedError(
-                f"{problem}; {last_good(self._checkpoints)}. A lower trainer.learning_rate, "
-                "a longer warm-up or trainer.precision=fp32 may help, in a new run: resumed, this one would diverge again"
+                f"{problem}; {last_good(self._checkpoints)}. A lower trainer.learning_rate, a longer warm-up or "
+                "trainer.precision=fp32 may help, in a new run: resumed, this one would diverge again"
             )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
