@@ -37,10 +37,9 @@ from adadepth.tasks.session import (
     device_name,
     fit,
     open_session,
-    resumable_checkpoint,
-    resumed_checkpoint,
     track_figures,
 )
+from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint
 from adadepth.training.arguments import training_arguments
 from adadepth.training.checkpoints import damage
 from adadepth.training.run_directory import MODEL, Run, open_run, read_record, run_directory

@@ -44,11 +44,11 @@ from adadepth.tasks.session import (
     Trained,
     check_depth,
     check_positions,
-    checked_model_path,
     evaluate_parts,
     overridden_model_settings,
     train_parts,
 )
+from adadepth.tasks.stored import checked_model_path
 from adadepth.training.arguments import training_arguments
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.

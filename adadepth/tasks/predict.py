@@ -18,7 +18,8 @@ from adadepth.prediction import Pipeline, Prediction
 from adadepth.prediction.models import held_class
 from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.pages import write_report
-from adadepth.tasks.session import check_weights, checked_model_path, overridden_model_settings
+from adadepth.tasks.session import overridden_model_settings
+from adadepth.tasks.stored import check_weights, checked_model_path
 from adadepth.training.run_directory import open_run, run_directory
 
 _FILE = "@"

@@ -25,11 +25,10 @@ from adadepth.tasks.session import (
     Parts,
     Session,
     check_positions,
-    check_weights,
-    checked_model_path,
     open_session,
     overridden_model_settings,
 )
+from adadepth.tasks.stored import check_weights, checked_model_path
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import run_directory
 

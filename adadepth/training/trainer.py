@@ -102,12 +102,11 @@ class DepthTrainer(Trainer):
             eval_dataset=next(iter(evaluation_sets.values())),
             data_collator=first_item if self._has_whole_batches else data.collate,
             processing_class=tokenizer_of(model, data.tokenizer),
-            callbacks=callbacks,
+            callbacks=[_Beginning(self._go_on), *(callbacks or [])],
         )
         for extension in extensions:
             if isinstance(extension, TrainerCallback):
                 self.add_callback(extension)
-        self.add_callback(_Beginning(self._go_on))
         # Releases before `loss_is_scaled_for_ga` decide by this flag and by counts that are not None.
         self.model_accepts_loss_kwargs = True
 
