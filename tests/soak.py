@@ -14,9 +14,11 @@ of seconds would be spent on that. A table is printed at the end; the exit statu
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
+import pkgutil
 import random
 import shutil
 import signal
@@ -31,18 +33,18 @@ from typing import Any, NoReturn
 
 import torch
 
-from adadepth import tasks  # noqa: F401, what every run would import
+from adadepth import tasks
 from adadepth.run import main as main_of_run
 from adadepth.training.checkpoints import complete_checkpoints
 from tests.figures_support import undrawn
 
 _COMMON = ("debug=default", "trainer.disable_tqdm=true", "trainer.logging_steps=3")
-_EVERY_TWO = ("trainer.eval_steps=4", "trainer.save_steps=4")  # three is the rhythm of the log
+_RHYTHM = ("trainer.eval_steps=4", "trainer.save_steps=4")  # which that of the log does not divide
 _FAMILIES = {
-    "act": ("act_tiny", "trainer.max_steps=16", "trainer.save_total_limit=2", "dataset.max_documents=12", *_EVERY_TWO),
-    "ponder": ("ponder_tiny", "trainer.max_steps=16", "trainer.save_total_limit=1", *_EVERY_TWO),
-    "adalayers": ("adalayers_tiny", "trainer.max_steps=16", "trainer.save_total_limit=1", *_EVERY_TWO),
-    "par": ("par_tiny", "trainer.max_steps=8", "search.baselines=[alternating]", *_EVERY_TWO),
+    "act": ("act_tiny", "trainer.max_steps=16", "trainer.save_total_limit=2", "dataset.max_documents=12", *_RHYTHM),
+    "ponder": ("ponder_tiny", "trainer.max_steps=16", "trainer.save_total_limit=1", *_RHYTHM),
+    "adalayers": ("adalayers_tiny", "trainer.max_steps=16", "trainer.save_total_limit=1", *_RHYTHM),
+    "par": ("par_tiny", "trainer.max_steps=8", "search.baselines=[alternating]", *_RHYTHM),
 }
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # Of metrics and records, what depends on a clock; of a checkpoint's files, those that hold one or a path.
@@ -54,6 +56,8 @@ _FOLDERS = ("model", "supernet", "derived/model", "retrained/derived", "retraine
 
 def main() -> int:
     options = arguments()
+    for module in pkgutil.iter_modules(tasks.__path__, "adadepth.tasks."):  # what every run would import anew
+        importlib.import_module(module.name)
     torch.set_num_threads(1)  # threads do not survive a fork
     chosen = random.Random(options.seed)
     folder = Path(options.keep or tempfile.mkdtemp(prefix="soak-"))
@@ -151,7 +155,9 @@ def chain(family: str, folder: Path, whole: Path, seconds: float, chosen: random
     """One run, killed one to four times, then left to end and compared; what came of it is counted."""
     further: tuple[str, ...] = ()
     for _ in range(chosen.randint(1, 4)):
-        status, said = run(overrides(family, folder, *further), chosen.choice(_SIGNALS), chosen.random() * seconds)
+        status, said = run(
+            overrides(family, folder, *further), chosen.choice(_SIGNALS), chosen.uniform(0.2, 1) * seconds
+        )
         if status == 0:
             break
         tally["kills"] += 1
