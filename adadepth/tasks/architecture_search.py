@@ -32,13 +32,7 @@ from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.processes import decide, wait_for_all
-from adadepth.tasks.session import (
-    Trained,
-    device_name,
-    fit,
-    open_session,
-    track_figures,
-)
+from adadepth.tasks.session import Trained, device_name, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint
 from adadepth.training.arguments import training_arguments
 from adadepth.training.checkpoints import damage

@@ -204,7 +204,7 @@ def fit(
     if session.stop.signal is not None:
         if trainer.is_world_process_zero():
             whole = owner or run.directory
-            say(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={whole}")
+            say(f"{session.stop.why()} at step {trainer.state.global_step}; continue with resume={whole}")
         raise SystemExit(128 + session.stop.signal)
     trainer.refuse_weights()
     if session.tracking.needs_final_evaluation(trainer.state):

@@ -117,6 +117,10 @@ class StopCallback(TrainerCallback):
             raise SystemExit(128 + number)
         self.signal = number
 
+    def why(self) -> str | None:
+        """Why the run stops; also after a signal that came when there was no update left to stop at."""
+        return self.reason or (None if self.signal is None else _interruption(self.signal))
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -124,7 +128,12 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop, saving first, if somebody asked for it."""
+        """Stop, saving first, if somebody asked for it. A save at the end of an epoch waits for what belongs to it."""
+        self._stop_if_asked(args, state, control)
+        if control.should_save and (control.should_training_stop or _is_whole(state)):
+            control.should_save, self._is_put_off = False, True
+
+    def _stop_if_asked(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         spent = self.time_budget is not None and time.monotonic() - self.started >= self.time_budget
         stop, interrupted = spent, self.signal or 0
         if args.world_size > 1:
@@ -134,27 +143,28 @@ class StopCallback(TrainerCallback):
             dist.all_reduce(votes, op=dist.ReduceOp.MAX)
             stop, interrupted = bool(votes[0]), int(votes[1])
         if interrupted:
-            self.signal, self.reason = interrupted, f"interrupted by {signal.Signals(interrupted).name}"
+            self.signal, self.reason = interrupted, _interruption(interrupted)
         elif stop:
             self.reason = "time budget spent"
             control.should_evaluate = True
             control.should_log = True
         if self.reason:
             control.should_save = control.should_training_stop = True
-        self._put_off(state, control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Save what was put off; where the run stops in the middle of an epoch, nothing belongs to its end."""
-        if self.reason and not _is_whole(state):
+        """Save what was put off: a run resumed from that checkpoint does not come to this epoch's end again.
+
+        Where the run stops in the middle of an epoch, nothing is to be logged or evaluated.
+        """
+        if self.reason and state.global_step < state.max_steps and not _is_whole(state):
             control.should_log = control.should_evaluate = False
         control.should_save, self._is_put_off = control.should_save or self._is_put_off, False
 
-    def _put_off(self, state: TrainerState, control: TrainerControl) -> None:
-        """Save after all that belongs to an epoch's end, which a run resumed from that checkpoint never comes to."""
-        if control.should_save and (control.should_training_stop or _is_whole(state)):
-            control.should_save, self._is_put_off = False, True
+
+def _interruption(number: int) -> str:
+    return f"interrupted by {signal.Signals(number).name}"
 
 
 def _is_whole(state: TrainerState) -> bool:

@@ -32,7 +32,7 @@ class Explosion:
 
     def add(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch, which is its share of the update's."""
-        loss = loss.detach().double()
+        loss = loss.detach().float()
         self._update = loss if self._update is None else self._update + loss
 
     def end_update(self) -> None:
@@ -61,7 +61,7 @@ class Explosion:
     def load(self, state: list[float] | None, device: torch.device) -> None:
         """Go on from a checkpoint."""
         if state is not None:
-            self._first, self._above = torch.tensor(state, dtype=torch.float64, device=device).unbind()
+            self._first, self._above = torch.tensor(state, dtype=torch.float32, device=device).unbind()
 
 
 def first_not_finite(model: nn.Module, world_size: int = 1) -> str | None:

@@ -196,3 +196,49 @@ def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number, referenc
 def _losses(directory):
     lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["train/loss"]) for line in lines if "train/loss" in line]
+
+
+EPOCHS = (
+    "trainer.max_steps=-1", "trainer.num_train_epochs=3", "trainer.per_device_train_batch_size=4",
+    "trainer.eval_strategy=epoch", "trainer.save_strategy=epoch", "trainer.logging_steps=4",
+    "trainer.save_total_limit=null", "trainer.load_best_model_at_end=true",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("at", ["middle", "end"])
+def test_an_interruption_does_not_make_an_epoch_s_end(tmp_path, at):
+    """In the middle it saves, and evaluates nothing; at the end all that belongs there is in its checkpoint."""
+    whole = tiny_trainer(tmp_path / "whole", *EPOCHS)
+    whole.add_callback(StopCallback())
+    whole.train()
+    updates = whole.state.max_steps // 3
+    stop_at = updates + 1 if at == "middle" else 2 * updates
+
+    stopped = tiny_trainer(tmp_path / "stopped", *EPOCHS)
+    stop, step = StopCallback(), stopped.training_step
+
+    def interrupted(*args, **kwargs):
+        stop.signal = signal.SIGTERM if stopped.state.global_step == stop_at - 1 else None
+        return step(*args, **kwargs)
+
+    stopped.training_step = interrupted
+    stopped.add_callback(stop)
+    stopped.train()
+    (newest,) = complete_checkpoints(tmp_path / "stopped")[-1:]
+    assert newest.name == f"checkpoint-{stop_at}"
+    resumed = tiny_trainer(tmp_path / "stopped", *EPOCHS)
+    resumed.add_callback(StopCallback())
+    resumed.train(resume_from_checkpoint=str(newest))
+    assert logged(resumed) == logged(whole)
+    assert resumed.state.best_global_step == whole.state.best_global_step
+    for name, weight in whole.model.named_parameters():
+        assert torch.equal(weight, resumed.model.get_parameter(name)), name
+
+
+def logged(trainer):
+    """What was logged, without what a clock says."""
+    lines = [line for line in trainer.state.log_history if "train_runtime" not in line]
+    return [
+        {name: value for name, value in line.items() if "runtime" not in name and "_second" not in name}
+        for line in lines
+    ]
