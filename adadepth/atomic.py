@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+# A file that takes another's place when it is whole: `.NAME.PID.tmp`, or `.PID.NAME` where the ending says the format.
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\.\d+\..+\.(png|pdf|gif)")
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -17,3 +21,10 @@ def write_atomic(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove the temporary files that a kill has left in a folder that nobody else uses, and in its figures."""
+    for path in (*directory.glob(".*"), *(directory / "figures").rglob(".*")):
+        if path.is_file() and _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)

@@ -375,7 +375,7 @@ class BorrowedConfig:
         100, "updates; a multiple of eval_steps if the best model is loaded at the end", at_least(1), debug=2
     )
     save_total_limit: int | None = setting(
-        2, "the best checkpoint is always among those kept", at_least(1), neutral=True
+        2, "the best and the newest checkpoint are always kept", at_least(1), neutral=True
     )
     load_best_model_at_end: bool = setting(True, "report and keep the best evaluated weights, not the last")
     metric_for_best_model: str | None = setting("eval_loss", "under the name transformers knows")

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.config import ContextConfig, Mode, Source, TokenizerConfig
 from adadepth.data_sets import dataset_schemas
-from adadepth.training.run_directory import CONFIG, model_path, read_record, run_of_checkpoint
+from adadepth.training.run_directory import model_path, read_record, read_settings, run_of_checkpoint
 
 _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -27,7 +27,7 @@ def with_inherited(composed: DictConfig, given: Set[str]) -> DictConfig:
     """
     if (run := _run_of(composed)) is None:
         return composed
-    stored: Any = OmegaConf.load(run / CONFIG)
+    stored = read_settings(run)
     inheriting = copy.deepcopy(composed)
     for group in _inherited_groups(given):
         values = stored.get(group) or {}

@@ -14,7 +14,14 @@ from adadepth.config import ExperimentConfig
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import families
 from adadepth.inheritance import data_schema
-from adadepth.training.run_directory import CHECKPOINTS, CONFIG, CONTINUE, read_record, resolve_run
+from adadepth.training.run_directory import (
+    CHECKPOINTS,
+    CONFIG,
+    CONTINUE,
+    read_record,
+    read_settings,
+    resolve_run,
+)
 
 _NOT_LAID_OVER = ("hydra", "resume", "output_dir")  # they say where the run is, or how Hydra behaves
 
@@ -60,7 +67,7 @@ def resumption(config: ExperimentConfig, composed: DictConfig, given: Set[str]) 
 
 def _settings_of(run: Path) -> Any:
     """A run's file over the schema, so that it may lack what is newer."""
-    stored: Any = OmegaConf.load(run / CONFIG)
+    stored = read_settings(run)
     if (name := stored.model.name) not in families():
         raise CheckpointError(f"resume={run}: model.name={name}: this family is not installed")
     settings = OmegaConf.structured(ExperimentConfig)

@@ -1,8 +1,9 @@
 """Architecture search in four stages: search a supernet's gates, derive a network, retrain it, compare it with others.
 
 A run has one folder. The search trains there; `derived/` holds the network with the supernet's weights, `retrained/` a
-run for each network that was trained: the derived one, and the baselines of as many multiply-accumulates. A stage that
-is done is not done again, so `resume=<run>` continues wherever the run stopped, and `search.stages` runs stages alone.
+run for each network that was trained: the derived one, and the baselines of as many multiply-accumulates. A stage is
+done when a record says so, whatever folders there are. What is done is not done again, so `resume=<run>` continues
+wherever the run stopped, and `search.stages` runs stages alone.
 """
 
 from __future__ import annotations
@@ -31,20 +32,17 @@ from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.processes import decide, wait_for_all
-from adadepth.tasks.session import Trained, device_name, fit, open_session, resumed_checkpoint, track_figures
+from adadepth.tasks.session import Trained, device_name, fit, open_session, track_figures
+from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint
 from adadepth.training.arguments import training_arguments
-from adadepth.training.checkpoints import complete_checkpoints
+from adadepth.training.checkpoints import damage
 from adadepth.training.run_directory import MODEL, Run, open_run, read_record, run_directory
-from adadepth.training.tracking import closing_tracker, open_tracker
+from adadepth.training.tracking import closing_tracker, log_size, open_tracker
 
 SUPERNET, DERIVED, RETRAINED = "supernet", "derived", "retrained"
 _QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character")
 _TRAINED = {RetrainFrom.scratch: "from scratch", RetrainFrom.supernet: "from the supernet"}
-# What the record of the search holds that the later stages keep.
-_KEPT = (
-    "data", "precision", "parameters", "best_checkpoint", "operation_costs", "architectures", "latency",
-    "search_metrics", "search_steps",
-)  # fmt: skip
+_FOUND = "search_metrics"  # in the record of a run whose supernet is trained
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,10 @@ def train(config: ExperimentConfig) -> Trained:
     if Stage.search in config.search.stages and config.resume is None:
         _set_costs(config, args, supernet)
     search = Search(config, args, decide(args, lambda: run_directory(config)))
-    if Stage.search in config.search.stages and not (search.directory / SUPERNET).is_dir():
+    if Stage.search in config.search.stages and not _is_searched(search):
         _search(search, data, supernet)
     wait_for_all(args)  # until the main process has written what the search found
-    if not (search.directory / SUPERNET).is_dir():
+    if not _is_searched(search):
         raise CheckpointError(
             f"search.stages={list(map(str, config.search.stages))}: {search.directory} holds no finished search; "
             "add the stage search, or continue a run that has one with resume=..."
@@ -104,7 +102,7 @@ def train(config: ExperimentConfig) -> Trained:
     earlier = read_record(search.directory)
     wait_for_all(args)
     with open_run(config, search.directory, search.is_main) as run:
-        run.update(**{key: earlier[key] for key in _KEPT if key in earlier})
+        run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # in the other processes, too
         metrics = _later_stages(search, run)
         run.update(final_metrics=metrics)
     if search.is_main:
@@ -112,8 +110,13 @@ def train(config: ExperimentConfig) -> Trained:
     return Trained(metrics, search.directory)
 
 
+def _is_searched(search: Search) -> bool:
+    """Whether a supernet was trained, by the main process's word."""
+    return decide(search.args, lambda: _FOUND in read_record(search.directory))
+
+
 def _later_stages(search: Search, run: Run) -> dict[str, float]:
-    stages, metrics = search.config.search.stages, dict(run.record["search_metrics"])
+    stages, metrics = search.config.search.stages, dict(run.record[_FOUND])
     if Stage.derive in stages:
         _derive(search, run)
     architectures: Mapping[str, str] | None = run.record.get("architectures")
@@ -125,6 +128,8 @@ def _later_stages(search: Search, run: Run) -> dict[str, float]:
                 _retrain(search, name, architecture)
             if search.is_main:  # the retrained network is the run's model
                 shutil.copytree(_trained(search, "derived"), search.directory / MODEL, dirs_exist_ok=True)
+                written = read_record(_trained(search, "derived").parent).get("saved", {})
+                run.update(saved={**run.record.get("saved", {}), **written})
         wait_for_all(search.args)
         found = {name: _final_metrics(search, name) for name in architectures}
         metrics = {name: value for name, value in metrics.items() if not name.startswith("eval/")} | found["derived"]
@@ -155,7 +160,8 @@ def _search(search: Search, data: LanguageData, model: PreTrainedModel) -> None:
         metrics = fit(session, checkpoint, folder=SUPERNET)
         found = metrics | _supernet_metrics(metrics)
         kept = {name: value for name, value in found.items() if name.startswith(("search/", "eval/"))}
-        session.run.update(status="searched", search_metrics=kept, search_steps=session.trainer.state.global_step)
+        steps, size = session.trainer.state.global_step, log_size(directory)
+        session.run.update(status="searched", search_steps=steps, search_log=size, **{_FOUND: kept})
 
 
 def _supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -195,9 +201,10 @@ def _operation_costs(config: ExperimentConfig, args: TrainingArguments, supernet
 
 def _derive(search: Search, run: Run) -> None:
     """Cut the network out of the supernet, evaluate it as it is, and choose the baselines of equal work."""
-    folder = search.directory / DERIVED
-    if read_record(folder).get("status") == "finished":
+    if "architectures" in run.record:
         return
+    if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
+        raise CheckpointError(f"{search.directory / SUPERNET}: {problem}")
     _announce(search, "derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
     derived = load(_space(search.config).derive)(supernet, within_budget(supernet, budget))
@@ -243,7 +250,7 @@ def _retrain(search: Search, name: str, architecture: str) -> None:
     config = _fixed(search, architecture)
     args = training_arguments(config)
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = resumed_checkpoint(folder, args) if complete_checkpoints(folder / "checkpoints") else None
+    checkpoint = resumable_checkpoint(folder, args)
     model = fresh_model(config, search.data)
     if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
         model = search.family.head("language_model").from_pretrained(search.directory / DERIVED / MODEL)
@@ -351,7 +358,8 @@ def _trained(search: Search, name: str) -> Path:
 
 def _track(search: Search, run: Run, rows: list[dict[str, Any]]) -> None:
     """The table and the figures, after the last step of the search."""
-    tracker, step = open_tracker(search.config, run), run.record["search_steps"]
+    step = run.record["search_steps"]
+    tracker = open_tracker(search.config, run, size=run.record.get("search_log"))
     with closing_tracker(tracker):
         columns = ["name", "trained", "architecture", "parameters"]
         qualities: list[dict[str, float]] = [row["quality"] or {} for row in rows]

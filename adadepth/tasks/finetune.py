@@ -48,8 +48,8 @@ from adadepth.tasks.session import (
     overridden_model_settings,
     train_parts,
 )
+from adadepth.tasks.stored import checked_model_path
 from adadepth.training.arguments import training_arguments
-from adadepth.training.run_directory import model_path
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
 _OWN_CLASSES = ("question_answering", "multiple_choice")
@@ -81,7 +81,7 @@ def train(config: ExperimentConfig) -> Trained:
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
     args = training_arguments(config)
-    path = model_path(config)
+    path = checked_model_path(config)
     model_class = classifier_class(config.model, problem_of(config.dataset))
     model = load_model(path, model_class, config.model, overridden_model_settings())
     tokenizer = checkpoint_tokenizer(config, path)

@@ -20,7 +20,8 @@ from adadepth.prediction.models import held_class
 from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.session import overridden_model_settings
-from adadepth.training.run_directory import model_path, open_run, run_directory
+from adadepth.tasks.stored import check_weights, checked_model_path
+from adadepth.training.run_directory import open_run, run_directory
 
 _FILE = "@"
 _PAIR = "\t"
@@ -29,8 +30,9 @@ _PAIR = "\t"
 def predict(config: ExperimentConfig) -> None:
     """Predict, print, and write texts.json and a page into a new folder."""
     texts = read_texts(config.text)
-    path = model_path(config)
+    path = checked_model_path(config)
     model: Any = load_model(path, held_class("checkpoint", path), config.model, overridden_model_settings())
+    check_weights(model, path)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     pipeline = Pipeline(
         model,

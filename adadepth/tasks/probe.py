@@ -21,7 +21,14 @@ from adadepth.evaluation.states import READOUTS, EncodedSet, encode_set
 from adadepth.families.build import load_encoder
 from adadepth.tasks.finetune import checkpoint_tokenizer, cls_options
 from adadepth.tasks.processes import decide, main_first
-from adadepth.tasks.session import Parts, Session, check_positions, model_path, open_session, overridden_model_settings
+from adadepth.tasks.session import (
+    Parts,
+    Session,
+    check_positions,
+    open_session,
+    overridden_model_settings,
+)
+from adadepth.tasks.stored import check_weights, checked_model_path
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import run_directory
 
@@ -33,8 +40,9 @@ def probe(config: ExperimentConfig) -> None:
     """Probe the states of a checkpoint in a new folder, and write a report."""
     args = training_arguments(config)
     config = with_validation_set(config)
-    path = model_path(config)
+    path = checked_model_path(config)
     model = load_encoder(path, config.model, overridden_model_settings())
+    check_weights(model, path)
     tokenizer, options = checkpoint_tokenizer(config, path), cls_options(config.model.name, model.config)
     data = main_first(args, lambda: load_labelled_data(config.dataset, tokenizer, config.seed, **options))
     check_positions(config, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,13 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from hydra.core.hydra_config import HydraConfig
-from transformers import (
-    EarlyStoppingCallback,
-    PreTrainedModel,
-    PrinterCallback,
-    ProgressCallback,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
 from adadepth.analysis.depth.sentence_table import sentence_table
 from adadepth.analysis.files import read_run
@@ -33,17 +28,24 @@ from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
 from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.processes import decide
+from adadepth.tasks.stored import check_weights, checked_model_path, resumed_checkpoint
 from adadepth.training.arguments import choose_precision
 from adadepth.training.budget import TrainingBudget
 from adadepth.training.callbacks import (
     ConsoleCallback,
+    EarlyStoppingCallback,
     EpochCallback,
     ProgressBarCallback,
     StepCallback,
     StopCallback,
     TrackingCallback,
 )
-from adadepth.training.checkpoints import checkpoint_step, complete_checkpoints
+from adadepth.training.checkpoints import (
+    checkpoint_step,
+    describe_files,
+    remove_incomplete,
+)
+from adadepth.training.divergence import DivergedError
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
 from adadepth.training.hub import open_repository, push
@@ -52,14 +54,18 @@ from adadepth.training.run_directory import (
     CHECKPOINTS,
     MODEL,
     Run,
-    model_path,
     open_run,
-    read_record,
     run_directory,
 )
 from adadepth.training.speed import compare_executions
 from adadepth.training.trackers.base import Tracker
-from adadepth.training.tracking import closing_tracker, open_tracker
+from adadepth.training.tracking import (
+    LogPosition,
+    closing_tracker,
+    logged_before,
+    open_tracker,
+    scalars,
+)
 from adadepth.training.trainer import DepthTrainer
 
 _KEPT = {Kept.report: REPORT, Kept.model: MODEL}
@@ -110,16 +116,19 @@ def open_session(
     is_main = args.process_index == 0
     args.output_dir = str(directory / CHECKPOINTS)
     resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
+    logged = 0 if checkpoint is None else logged_before(checkpoint)
     with ExitStack() as last:  # trackers close when the report is written, which some of them keep
         try:
             with open_run(config, directory, is_main) as run:
+                if is_main:
+                    remove_incomplete(directory / CHECKPOINTS)
                 run.update(
                     data=parts.data.summary,
                     baselines=parts.baselines,
                     precision=choose_precision(config.trainer),
                     parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
                 )
-                tracker = open_tracker(config, run, resume_step)
+                tracker = open_tracker(config, run, resume_step, logged)
                 last.enter_context(closing_tracker(tracker))
                 session = _assemble(config, args, run, tracker, parts)
                 if is_main:
@@ -165,12 +174,14 @@ def evaluate_parts(
 
     `further` is done with the evaluated model before that.
     """
+    check_weights(parts.model, path)
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, parts) as session:
         session.trainer.evaluate()
         if further is not None:
             further(session)
         session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
+        _refuse_losses(session.tracking.last_metrics)
         return session.tracking.last_metrics
 
 
@@ -183,6 +194,7 @@ def fit(
 
     Raises:
         SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
+        DivergedError: If the final weights or losses are not finite.
     """
     trainer, run = session.trainer, session.run
     if checkpoint is not None:
@@ -192,16 +204,20 @@ def fit(
     if session.stop.signal is not None:
         if trainer.is_world_process_zero():
             whole = owner or run.directory
-            say(f"{session.stop.reason} at step {trainer.state.global_step}; continue with resume={whole}")
+            say(f"{session.stop.why()} at step {trainer.state.global_step}; continue with resume={whole}")
         raise SystemExit(128 + session.stop.signal)
+    trainer.refuse_weights()
     if session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
+    _refuse_losses(session.tracking.last_metrics)
     _show_grid(session)
     _time_executions(session)
     trainer.save_model(str(run.directory / folder))
     best = trainer.state.best_model_checkpoint
+    saved = describe_files(run.directory / folder) if trainer.is_world_process_zero() else {}
     run.update(
+        saved={**run.record.get("saved", {}), folder: saved},
         final_metrics=session.tracking.last_metrics,
         best_checkpoint=None if best is None else Path(best).name,
         stopped_because=session.stop.reason,
@@ -212,6 +228,13 @@ def fit(
         first_set = next(iter(trainer.evaluation_sets))
         write_card(run.directory / folder, session.config, run.record, trainer.unwrapped_model, first_set)
     return session.tracking.last_metrics
+
+
+def _refuse_losses(metrics: Mapping[str, float]) -> None:
+    """End a run as failed whose last evaluation has a loss that is no number; other metrics may have none."""
+    for name, value in metrics.items():
+        if name.startswith("eval/") and name.endswith("loss") and not math.isfinite(value):
+            raise DivergedError(f"the final evaluation is not finite: {name} is {value}")
 
 
 def _push(session: Session, repository: str) -> None:
@@ -263,6 +286,7 @@ def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
 def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, tracker: Tracker, parts: Parts) -> Session:
     stop = StopCallback(config.trainer.time_budget_minutes)
     tracking, epochs = TrackingCallback(tracker, run.directory), EpochCallback()
+    tracking.last_metrics = scalars(run.directory)
     callbacks = [epochs, stop, tracking, ConsoleCallback()]
     if isinstance(parts.model, FollowsSchedule):
         callbacks.append(StepCallback())
@@ -277,7 +301,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         parts.start_evaluation,
         config.trainer,
         callbacks,
-        (*parts.extensions, *budget_of(config, parts.model, args.device)),
+        (*parts.extensions, *budget_of(config, parts.model, args.device), LogPosition(run.directory)),
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None:
@@ -305,26 +329,12 @@ def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> st
     )
 
 
-def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:
-    """The newest whole checkpoint of a run, which must have been written by as many processes as there are now."""
-    checkpoints = complete_checkpoints(directory / "checkpoints")
-    if not checkpoints:
-        raise CheckpointError(f"resume={directory}: it has no complete checkpoint yet")
-    processes = read_record(directory).get("hardware", {}).get("processes", args.world_size)
-    if processes != args.world_size:
-        raise CheckpointError(
-            f"resume={directory}: the run had {processes} processes, now there are {args.world_size}; "
-            "the order of its data depends on that"
-        )
-    return checkpoints[-1]
-
-
 def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], TokenizerConfig]:
     """What an evaluation reads: a folder or hub id, the settings laid over the model's own, and the tokenizer.
 
     That is the model's own, unless the configuration names another.
     """
-    path = model_path(config)
+    path = checked_model_path(config)
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     return path, overridden_model_settings(), tokenizer
 

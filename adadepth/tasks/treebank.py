@@ -25,10 +25,10 @@ from adadepth.tasks.session import (
     Parts,
     Session,
     check_positions,
-    model_path,
     open_session,
     overridden_model_settings,
 )
+from adadepth.tasks.stored import check_weights, checked_model_path
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import run_directory
 
@@ -39,8 +39,9 @@ _HEADS = ("classification", "tagging", "question_answering")  # that read one se
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Measure depths by word on every set of a treebank, write and show them; returns the metrics."""
     args = training_arguments(config)
-    path = model_path(config)
+    path = checked_model_path(config)
     model = _load(config, path)
+    check_weights(model, path)
     dataset, masks = config.dataset, config.task is Task.pretrain
     assert isinstance(dataset, TreebankConfig), "validated"
     tokenizer = checkpoint_tokenizer(config, path).path

@@ -31,6 +31,7 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         "dataloader_num_workers": config.runtime.num_workers,
         "torch_compile": config.runtime.compile,
         "report_to": "none",
+        "save_total_limit": None,  # checkpoints beyond the limit are deleted by `training.checkpoints`
         "push_to_hub": False,  # transformers would upload every checkpoint; a run uploads its model, see `training.hub`
         # The collator decides what a batch carries, and statistics read more of it than the model does.
         "remove_unused_columns": False,

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+import transformers
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.analysis.architecture.search import flatten_search
@@ -99,6 +100,7 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
         self.signal: int | None = None
         self.reason: str | None = None
+        self._is_put_off = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -115,6 +117,10 @@ class StopCallback(TrainerCallback):
             raise SystemExit(128 + number)
         self.signal = number
 
+    def why(self) -> str | None:
+        """Why the run stops; also after a signal that came when there was no update left to stop at."""
+        return self.reason or (None if self.signal is None else _interruption(self.signal))
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -122,7 +128,12 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop, saving first, if somebody asked for it."""
+        """Stop, saving first, if somebody asked for it. A save at the end of an epoch waits for what belongs to it."""
+        self._stop_if_asked(args, state, control)
+        if control.should_save and (control.should_training_stop or _is_whole(state)):
+            control.should_save, self._is_put_off = False, True
+
+    def _stop_if_asked(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         spent = self.time_budget is not None and time.monotonic() - self.started >= self.time_budget
         stop, interrupted = spent, self.signal or 0
         if args.world_size > 1:
@@ -132,14 +143,48 @@ class StopCallback(TrainerCallback):
             dist.all_reduce(votes, op=dist.ReduceOp.MAX)
             stop, interrupted = bool(votes[0]), int(votes[1])
         if interrupted:
-            self.signal, self.reason = interrupted, f"interrupted by {signal.Signals(interrupted).name}"
-            if args.save_total_limit == 1:
-                args.save_total_limit = 2  # with 1, transformers ends by deleting all but the best checkpoint
+            self.signal, self.reason = interrupted, _interruption(interrupted)
         elif stop:
             self.reason = "time budget spent"
             control.should_evaluate = True
+            control.should_log = True
         if self.reason:
-            control.should_log = control.should_save = control.should_training_stop = True
+            control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save what was put off: a run resumed from that checkpoint does not come to this epoch's end again.
+
+        Where the run stops in the middle of an epoch, nothing is to be logged or evaluated.
+        """
+        if self.reason and state.global_step < state.max_steps and not _is_whole(state):
+            control.should_log = control.should_evaluate = False
+        control.should_save, self._is_put_off = control.should_save or self._is_put_off, False
+
+
+def _interruption(number: int) -> str:
+    return f"interrupted by {signal.Signals(number).name}"
+
+
+def _is_whole(state: TrainerState) -> bool:
+    """Whether an epoch has just come to its end."""
+    return float(state.epoch or 0).is_integer()
+
+
+class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
+    """That of transformers, which goes on counting where a resumed run was; state is kept under a class's name."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore the evaluations in a row that were no better, after which the run may have been at its end."""
+        super().on_train_begin(args, state, control, **kwargs)
+        states: dict[str, Any] = cast(dict[str, Any], state.stateful_callbacks)
+        kept = states.setdefault(type(self).__name__, self.state())
+        self.early_stopping_patience_counter = kept["attributes"]["early_stopping_patience_counter"]
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
 
 
 class TrackingCallback(TrainerCallback):

@@ -1,20 +1,40 @@
-"""Finding a run's checkpoints."""
+"""A run's checkpoints: each is whole or passed over, and the newest whole one is never deleted.
+
+What a checkpoint consists of says its manifest, which is written last: size and SHA-256 of every file. While one is
+being written the manifest names no files, so a folder without one is of a version that had none.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
+import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-TRAINER_STATE = "trainer_state.json"
+from transformers import TrainerState
+
+from adadepth.atomic import write_atomic
+
+MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
+_NAME = re.compile(r"checkpoint-(\d+)")
+# What one without a manifest must have, as glob patterns: one of each row, of which the first is what it is called.
+_PARTS = (
+    ("model.safetensors", "model.safetensors.index.json", "pytorch_model*", "global_step*"),
+    ("optimizer.pt", "optimizer*", "global_step*"),
+    ("scheduler.pt",),
+    ("rng_state.pth", "rng_state_*.pth"),
+)
+Files = Mapping[str, Mapping[str, Any]]  # by name: `bytes` and `sha256`
 
 
-def complete_checkpoints(directory: Path) -> list[Path]:
-    """The checkpoints in a folder that were written to their end, oldest first.
-
-    The trainer's state is the last file of a checkpoint, so one that a kill interrupted has none that can be read.
-    """
-    found = sorted(directory.glob("checkpoint-*"), key=checkpoint_step)
-    return [path for path in found if _is_readable(path / TRAINER_STATE)]
+def checkpoints(directory: Path) -> list[Path]:
+    """The folders called `checkpoint-<step>`, oldest first, whole or not; `checkpoint-60.bak` is somebody's own."""
+    found = [path for path in directory.glob("checkpoint-*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=checkpoint_step)
 
 
 def checkpoint_step(checkpoint: Path) -> int:
@@ -22,9 +42,123 @@ def checkpoint_step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def _is_readable(path: Path) -> bool:
+def complete_checkpoints(directory: Path) -> list[Path]:
+    """The whole checkpoints in a folder, oldest first."""
+    return [path for path in checkpoints(directory) if flaw(path) is None]
+
+
+def last_good(directory: Path) -> str:
+    """Say which checkpoint is left when training has diverged."""
+    found = complete_checkpoints(directory)
+    return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+
+
+# ---- writing
+
+
+def begin_checkpoint(checkpoint: Path) -> None:
+    """Make an empty folder that says of itself that it is not whole."""
+    _discard(checkpoint)
+    checkpoint.mkdir(parents=True)
+    _write_manifest(checkpoint, None)
+
+
+def seal_checkpoint(checkpoint: Path) -> None:
+    """Say what the checkpoint consists of: it is whole now."""
+    _write_manifest(checkpoint, describe_files(checkpoint))
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size and digest of every file in a folder, by its path there; the manifest itself is left out."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in paths
+    }
+
+
+def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:
+    """Delete the oldest checkpoints beyond `limit`, but never those to keep: the newest and the best.
+
+    Args:
+        directory: Of the checkpoints.
+        limit: None: all are kept.
+        keep: They count towards the limit, and stay where they are more than that.
+    """
+    if limit is None:
+        return
+    found = checkpoints(directory)
+    others = [path for path in found if path not in keep]
+    for path in others[: max(len(found) - max(limit, len(keep)), 0)]:
+        _discard(path)
+
+
+def remove_incomplete(directory: Path) -> None:
+    """Remove what a kill left of checkpoints that were being written or deleted."""
+    for path in checkpoints(directory):
+        if (path / MANIFEST).is_file() and _is_unfinished(path):
+            shutil.rmtree(path)
+
+
+def _discard(checkpoint: Path) -> None:
+    """Delete a checkpoint; what a kill leaves of it is not whole."""
+    if checkpoint.is_dir():
+        _write_manifest(checkpoint, None)
+        shutil.rmtree(checkpoint)
+
+
+def _write_manifest(checkpoint: Path, files: Files | None) -> None:
+    write_atomic(checkpoint / MANIFEST, json.dumps({"files": files}, indent=1) + "\n")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- checking
+
+
+def flaw(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, for a sentence that names it; None: it is whole."""
+    if not (checkpoint / MANIFEST).is_file():
+        return _flaw_of_older(checkpoint)
     try:
-        json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
+        files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return "it was not written to its end" if files is None else damage(checkpoint, files)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return f"its {MANIFEST} is damaged"
+
+
+def damage(folder: Path, files: Files) -> str | None:
+    """Which file of a folder is missing or not as it was written; None: all are."""
+    for name, written in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"its {name} is missing"
+        if (size := path.stat().st_size) != written["bytes"]:
+            return f"its {name} is damaged ({size:,} bytes of {written['bytes']:,})"
+        if _digest(path) != written["sha256"]:
+            return f"its {name} is not as it was written"
+    return None
+
+
+def _flaw_of_older(checkpoint: Path) -> str | None:
+    """The same of a checkpoint without a manifest, whose last file is the trainer's state."""
+    for patterns in _PARTS:
+        if not any(any(checkpoint.glob(pattern)) for pattern in patterns):
+            return f"its {patterns[0]} is missing"
+    try:
+        state = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))
+        unknown = set(state) - {field.name for field in dataclasses.fields(TrainerState)}
+    except FileNotFoundError:
+        return "it was not written to its end"
+    except (OSError, ValueError, TypeError):
+        return f"its {TRAINER_STATE} is damaged"
+    return f"its {TRAINER_STATE} has unknown keys: {', '.join(sorted(unknown))}" if unknown else None
+
+
+def _is_unfinished(checkpoint: Path) -> bool:
+    try:
+        return json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"] is None
+    except (OSError, ValueError, LookupError, TypeError):
+        return False  # damaged: it is told, and kept for whoever wants to look

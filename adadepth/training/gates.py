@@ -65,6 +65,7 @@ class StopUnchanged(Extension, TrainerCallback):
     def __init__(self, share: float) -> None:
         self._share = share
         self._architecture: str | None = None
+        self._has_ended = False
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Compare with the evaluation before."""
@@ -78,7 +79,7 @@ class StopUnchanged(Extension, TrainerCallback):
         unchanged = sum(old == new for old, new in zip(before, self._architecture, strict=True))
         if unchanged < self._share * len(before):
             return
-        control.should_training_stop = True
+        control.should_training_stop = self._has_ended = True
         if state.is_world_process_zero:
             say(
                 f"search ends at step {state.global_step}: {unchanged} of {len(before)} blocks are as at the "
@@ -86,13 +87,19 @@ class StopUnchanged(Extension, TrainerCallback):
             )
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the architecture of the last evaluation, which is the same in all processes."""
+        """Write the architecture of the last evaluation, which is the same in all processes, and whether it was it."""
         if process == 0:
-            write_atomic(checkpoint / STOP, json.dumps({"architecture": self._architecture}))
+            state = {"architecture": self._architecture, "ended": self._has_ended}
+            write_atomic(checkpoint / STOP, json.dumps(state))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Go on from it."""
-        self._architecture = json.loads((checkpoint / STOP).read_text(encoding="utf-8"))["architecture"]
+        state = json.loads((checkpoint / STOP).read_text(encoding="utf-8"))
+        self._architecture, self._has_ended = state["architecture"], state.get("ended", False)
+
+    def has_ended(self) -> bool:
+        """Whether the search had ended."""
+        return self._has_ended
 
 
 def two_phase(search: SearchConfig, updates: int) -> TwoPhase:

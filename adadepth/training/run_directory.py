@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from adadepth.atomic import write_atomic
+from adadepth.atomic import remove_leftovers, write_atomic
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, Schedule
 from adadepth.data_sets import dataset_schemas
 from adadepth.declaration import telling
@@ -69,6 +71,7 @@ class Run:
 def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) -> Iterator[Run]:
     """Lock the folder and keep its record while a task runs: running, then finished, failed or interrupted.
 
+    What an earlier start has recorded stays until it is recorded anew; what a kill left half-written is removed.
     A status set by ``run.update(status=...)`` is kept. Raises ``CheckpointError`` if a live run uses the folder.
     """
     if not is_main:
@@ -76,8 +79,9 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
         return
     with _locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
+        remove_leftovers(directory)
         write_atomic(directory / CONFIG, OmegaConf.to_yaml(_written(config)))
-        run.update(**_description(config, earlier))
+        run.update(**earlier | _description(config, earlier))
 
         def close(status: str, **fields: Any) -> None:
             seconds = earlier.get("wall_time_s", 0.0) + time.monotonic() - begun
@@ -111,11 +115,12 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     that is its weights, else an evaluation, too. Raises ``CheckpointError`` naming the candidates.
     """
     parent = Path(config.output_dir) / config.name
-    candidates = _trained_runs(parent, needs) if needs in (CHECKPOINTS, MODEL) else _runs_and_evaluations(parent)
+    candidates = _runs_with(parent, needs) if needs in (CHECKPOINTS, MODEL) else _runs_and_evaluations(parent)
     if value == "latest":
-        if not candidates:
+        trained = (run for run in reversed(candidates) if needs not in (CHECKPOINTS, MODEL) or _has_trained(run))
+        if (newest := next(trained, None)) is None:
             raise CheckpointError(f"latest: no run with {needs} in {parent}")
-        return candidates[-1]
+        return newest
     directory = Path(value)
     if not (directory / RECORD).is_file():
         names = [str(path) for path in candidates]
@@ -126,10 +131,13 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     return directory
 
 
-def _trained_runs(parent: Path, needs: str) -> list[Path]:
-    """The runs in a folder that trained and have the folder ``needs``, oldest first."""
-    runs = sorted(path.parent for path in parent.glob(f"*/{RECORD}") if (path.parent / needs).is_dir())
-    return [run for run in runs if read_record(run).get("mode", "train") == "train"]
+def _runs_with(parent: Path, needs: str) -> list[Path]:
+    """The runs in a folder that have the folder ``needs``, oldest first."""
+    return sorted(path.parent for path in parent.glob(f"*/{RECORD}") if (path.parent / needs).is_dir())
+
+
+def _has_trained(run: Path) -> bool:
+    return read_record(run).get("mode", "train") == "train"
 
 
 def _runs_and_evaluations(parent: Path) -> list[Path]:
@@ -159,9 +167,39 @@ def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Read ``run.json``, or return an empty record where there is none."""
+    """Read ``run.json``, or return an empty record where there is none.
+
+    Raises:
+        CheckpointError: If it is damaged.
+    """
     path = directory / RECORD
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict):
+        raise CheckpointError(f"{path}: is damaged, it holds no record of a run")
+    return record
+
+
+def read_settings(directory: Path) -> Any:
+    """Read ``config.yaml``, the settings of a run, as Hydra wrote them.
+
+    Raises:
+        CheckpointError: If it is missing or damaged.
+    """
+    path = directory / CONFIG
+    try:
+        settings: Any = OmegaConf.load(path)
+        if all(OmegaConf.is_dict(settings[group]) for group in ("model", "dataset", "trainer")) and settings.model.name:
+            return settings
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: is missing") from error
+    except (OSError, ValueError, TypeError, YAMLError, OmegaConfBaseException):
+        pass
+    raise CheckpointError(f"{path}: is damaged, it holds no settings of a run")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -217,7 +255,7 @@ def settings_of(config: ExperimentConfig) -> dict[str, Any]:
 
 def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     """Say which settings that decide what was trained so far differ from those the run was started with."""
-    stored: Any = OmegaConf.to_container(OmegaConf.load(directory / CONFIG))
+    stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = flat(result_settings(stored)), flat(result_settings(dataclasses.asdict(config)))
     earlier = flat(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
     spread = _spread_over_updates(config)
@@ -326,12 +364,15 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _refuse_live_owner(path: Path) -> None:
-    with suppress(json.JSONDecodeError, KeyError):
-        owner = json.loads(path.read_text())
-        pid, host = owner["pid"], owner["host"]
-        if host != socket.gethostname() or (pid != os.getpid() and _alive(pid)):
-            where = f"by process {pid} on {host}"
-            raise CheckpointError(f"{path.parent}: in use {where}; if that run is dead, delete {path}")
+    try:
+        owner = json.loads(path.read_text(encoding="utf-8") or "null")
+        pid, host = (int(owner["pid"]), str(owner["host"])) if owner else (None, None)  # killed before it was written
+    except (ValueError, LookupError, TypeError) as error:
+        problem = "does not say which process uses the folder; if none does, delete it"
+        raise CheckpointError(f"{path}: {problem}") from error
+    if pid is not None and (host != socket.gethostname() or (pid != os.getpid() and _alive(pid))):
+        where = f"by process {pid} on {host}"
+        raise CheckpointError(f"{path.parent}: in use {where}; if that run is dead, delete {path}")
 
 
 def _alive(pid: int) -> bool:

@@ -5,6 +5,7 @@ and is complete: the trackers repeat it.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,23 +14,34 @@ from typing import Any, cast
 
 from adadepth.atomic import write_atomic
 from adadepth.config import ExperimentConfig
+from adadepth.errors import CheckpointError
 from adadepth.families.registry import load
+from adadepth.training.extension import Extension
 from adadepth.training.run_directory import Run, jsonable
 from adadepth.training.trackers import trackers
 from adadepth.training.trackers.base import Tracker
 
 METRICS = "metrics.jsonl"
+_POSITION = "metrics.json"  # of a checkpoint
 
 
-def open_tracker(config: ExperimentConfig, run: Run, resume_step: int | None = None) -> Tracker:
+def open_tracker(
+    config: ExperimentConfig, run: Run, resume_step: int | None = None, size: int | None = None
+) -> Tracker:
     """Open what the configuration asks for; processes other than the main one log nothing.
 
-    ``resume_step`` is the step training continues from: later lines of ``metrics.jsonl`` are dropped, since the
-    continued run writes them again. Under which name each tracker knows the run is kept in ``run.json``.
+    What a run wrote after the state from which it goes on is dropped from ``metrics.jsonl``, since it writes it again.
+    Under which name each tracker knows the run is kept in ``run.json``.
+
+    Args:
+        config: Of the run.
+        run: Open.
+        resume_step: The step training continues from; None: it begins.
+        size: Bytes of ``metrics.jsonl`` then; None: not known, later lines are those of later steps.
     """
     if not run.is_main:
         return cast(Tracker, _FanOut([]))
-    opened: list[Tracker] = [_JsonLines(run.directory / METRICS, resume_step)]
+    opened: list[Tracker] = [_JsonLines(run.directory / METRICS, resume_step, size)]
     known: dict[str, str] = run.record.get("trackers", {})
     for name in config.logger.report_to:
         tracker: Tracker = load(trackers()[name].place)(config, run.directory, known.get(name), resume_step)
@@ -51,6 +63,41 @@ def closing_tracker(tracker: Tracker) -> Iterator[None]:
         tracker.finish(exit_code)
 
 
+class LogPosition(Extension):
+    """Keeps in a checkpoint how far the log of the run was."""
+
+    def __init__(self, directory: Path) -> None:
+        self._log = directory / METRICS
+
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write the size of the file, whose every line is flushed."""
+        if process == 0:
+            write_atomic(checkpoint / _POSITION, json.dumps({"bytes": log_size(self._log.parent)}))
+
+
+def log_size(directory: Path) -> int:
+    """Bytes of a run's log, 0 where there is none."""
+    log = directory / METRICS
+    return log.stat().st_size if log.is_file() else 0
+
+
+def logged_before(checkpoint: Path) -> int | None:
+    """The size of the log when a checkpoint was written; None: an older version wrote it."""
+    path = checkpoint / _POSITION
+    return int(json.loads(path.read_text(encoding="utf-8"))["bytes"]) if path.is_file() else None
+
+
+def scalars(directory: Path) -> dict[str, float]:
+    """The last value of every number that a run has logged so far; histograms and tables have lines of their own."""
+    lines = (line for line in read_metrics(directory / METRICS) if not any(map(_is_nested, line.values())))
+    values = {name: value for line in lines for name, value in line.items() if isinstance(value, int | float)}
+    return {name: value for name, value in values.items() if name not in ("step", "time")}
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list | dict)
+
+
 class _FanOut:
     """Hand every call of a `Tracker` to each sink."""
 
@@ -68,7 +115,9 @@ class _FanOut:
 class _JsonLines(Tracker):
     """Append to ``metrics.jsonl``, one flushed line a call; a resumed run continues file and clock."""
 
-    def __init__(self, path: Path, resume_step: int | None = None) -> None:
+    def __init__(self, path: Path, resume_step: int | None = None, size: int | None = None) -> None:
+        if size is not None and path.is_file():
+            _cut(path, size)
         kept = [line for line in read_metrics(path) if resume_step is None or line["step"] <= resume_step]
         write_atomic(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.begun = time.monotonic() - (kept[-1]["time"] if kept else 0.0)
@@ -97,9 +146,30 @@ class _JsonLines(Tracker):
         self.file.close()
 
 
+def _cut(path: Path, size: int) -> None:
+    """Drop what lies after the first `size` bytes, if a line ends there: who edited the file has moved the place."""
+    text = path.read_bytes()[:size]
+    if not text or text.endswith(b"\n"):
+        os.truncate(path, len(text))
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read ``metrics.jsonl``; a last line cut short by a killed run is left out."""
+    """Read ``metrics.jsonl``; a last line cut short by a killed run is left out.
+
+    Raises:
+        CheckpointError: Naming a line that is damaged.
+    """
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]  # a whole line ends in a newline
+    lines = path.read_bytes().split(b"\n")[:-1]  # a whole line ends in a newline
+    return [_line(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not {"step", "time"} <= found.keys():
+        raise CheckpointError(f"{path}: line {number} is damaged; repair or delete it")
+    return found

@@ -9,9 +9,11 @@ What only some runs have is an `Extension`.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,17 +27,24 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.analysis.exits.records import StepRecorder, StepRecords
+from adadepth.atomic import write_atomic
 from adadepth.config import TrainerConfig
+from adadepth.console import say
 from adadepth.data.sampler import EpochSampler, evaluation_order
 from adadepth.data.streams.batches import StreamBatches
+from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.records import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.training.checkpoints import TRAINER_STATE, begin_checkpoint, last_good, rotate, seal_checkpoint
+from adadepth.training.divergence import DivergedError, first_not_finite
 from adadepth.training.extension import Extension
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import TrainingProgress
 from adadepth.training.saving import tokenizer_of
 from adadepth.training.speed import Stopwatch, count_tokens
+
+PROGRESS = "progress_{}.json"  # of a checkpoint, by process
 
 
 class TrainingData(Protocol):
@@ -82,6 +91,7 @@ class DepthTrainer(Trainer):
         self.extensions = extensions
         self.progress = TrainingProgress(args)
         self.last_reports: dict[str, EvaluationReport] = {}
+        self.resumed_from: Path | None = None
         self.train_sampler: EpochSampler | None = None
         self._has_whole_batches = isinstance(data.train, StreamBatches)
         self._forward_names = set(inspect.signature(model.forward).parameters)
@@ -92,7 +102,7 @@ class DepthTrainer(Trainer):
             eval_dataset=next(iter(evaluation_sets.values())),
             data_collator=first_item if self._has_whole_batches else data.collate,
             processing_class=tokenizer_of(model, data.tokenizer),
-            callbacks=callbacks,
+            callbacks=[_Beginning(self._go_on), *(callbacks or [])],
         )
         for extension in extensions:
             if isinstance(extension, TrainerCallback):
@@ -104,6 +114,11 @@ class DepthTrainer(Trainer):
     def unwrapped_model(self) -> Any:
         """The model without what precision and distribution put around it."""
         return self.accelerator.unwrap_model(self.model)
+
+    @property
+    def _checkpoints(self) -> Path:
+        """The folder of this run's checkpoints."""
+        return Path(str(self.args.output_dir))
 
     # ---- data
 
@@ -184,6 +199,7 @@ class DepthTrainer(Trainer):
         """The loss of a micro-batch as its share of the update's; its parts are kept for the log."""
         options = {name: value for one in self.extensions for name, value in one.forward_options(inputs).items()}
         outputs = model(**self.model_inputs(inputs), **options, num_targets=num_items_in_batch)
+        self.progress.record_loss(outputs.loss)
         for extension in self.extensions:
             extension.after_forward(inputs, outputs)
             for name, part in extension.loss_parts(outputs, num_items_in_batch or {}).items():
@@ -219,15 +235,16 @@ class DepthTrainer(Trainer):
 
     # ---- the log
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train, with the clock of the speed set."""
+        self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         self.progress.begin()
-        return super().train(*args, **kwargs)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, adding the mean of every loss part since the last training log."""
         if "loss" in logs:
-            self.progress.check_finite()
+            self._refuse_divergence()
             logs |= self.progress.drain()
             for extension in self.extensions:
                 logs |= extension.logs()
@@ -326,8 +343,50 @@ class DepthTrainer(Trainer):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self.progress.check_finite()
+        """Write a checkpoint that is whole once its manifest is; then the oldest ones beyond the limit go.
+
+        transformers is told of no limit: it would delete the newest where only the best may stay.
+        """
+        self._refuse_divergence()
+        self.refuse_weights()
+        if self.progress.is_exploding():
+            if self.is_world_process_zero():
+                say(f"no checkpoint at step {self.state.global_step}: the loss is more than ten times the first one")
+            return
+        checkpoint = self._checkpoints / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            begin_checkpoint(checkpoint)
+        self.accelerator.wait_for_everyone()
         super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            seal_checkpoint(checkpoint)
+            best = self.state.best_model_checkpoint
+            rotate(self._checkpoints, self.settings.save_total_limit, {checkpoint, Path(best or checkpoint)})
+
+    def _refuse_divergence(self) -> None:
+        """Stop where the losses are no numbers, or have exploded.
+
+        Raises:
+            DivergedError: Naming the last good checkpoint.
+        """
+        self._refuse(self.progress.problem())
+
+    def refuse_weights(self) -> None:
+        """Stop where a weight is no number.
+
+        Raises:
+            DivergedError: Naming the parameter and the last good checkpoint.
+        """
+        name = first_not_finite(self.unwrapped_model, self.args.world_size)
+        self._refuse(None if name is None else f"the weights {name!r} are not finite at step {self.state.global_step}")
+
+    def _refuse(self, problem: str | None) -> None:
+        if problem is not None:
+            raise DivergedError(
+                f"{problem}; {last_good(self._checkpoints)}. A lower trainer.learning_rate, a longer warm-up or "
+                "trainer.precision=fp32 may help, in a new run: resumed, this one would diverge again"
+            )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save weights, configuration and tokenizer; the arguments of the training, a pickle, in checkpoints only."""
@@ -336,22 +395,89 @@ class DepthTrainer(Trainer):
             Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Save what each process has of its own: random numbers, and the state of the extensions."""
+        """Save what each process has of its own: random numbers, sums for the log, and the state of the extensions."""
         super()._save_rng_state(output_dir)
+        progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
+        write_atomic(Path(output_dir, PROGRESS.format(self.args.process_index)), json.dumps(progress))
         for extension in self.extensions:
             extension.save(Path(output_dir), self.args.process_index)
 
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        super()._load_rng_state(checkpoint)
-        if checkpoint is not None:
+    def _go_on(self) -> None:
+        """Restore what transformers does not, when all else is loaded; a run that was at its end trains no further."""
+        if self.resumed_from is None:
+            return
+        with _reading(self.resumed_from, "the state of the run"):
+            self._load_progress(self.resumed_from)
             for extension in self.extensions:
-                extension.load(Path(checkpoint), self.args.process_index, self.args.device)
+                extension.load(self.resumed_from, self.args.process_index, self.args.device)
+        is_last = self.state.global_step >= self.state.max_steps
+        if is_last or any(extension.has_ended() for extension in self.extensions):
+            self.control.should_training_stop = True
+
+    def _load_progress(self, checkpoint: Path) -> None:
+        best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
+        if best is not None and (moved := self._checkpoints / Path(best).name).is_dir():
+            self.state.best_model_checkpoint = str(moved)  # the run may lie elsewhere now
+        path = checkpoint / PROGRESS.format(self.args.process_index)
+        if path.is_file():  # else an older version wrote it
+            state = json.loads(path.read_text(encoding="utf-8"))
+            self.progress.load(state)
+            self._tr_loss = torch.tensor(state["loss"], device=self.args.device)
+            self._globalstep_last_logged = state["logged"]
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing, where a resumed run was at its end: transformers would make an update before it looks."""
+        if not self.control.should_training_stop:
+            super()._run_epoch(*args, **kwargs)
+        elif self.resumed_from is not None:
+            self._load_rng_state(str(self.resumed_from))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        with _reading(resume_from_checkpoint, "the weights"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _reading(checkpoint, "the optimizer or the schedule"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _reading(checkpoint, "the random numbers"):
+            super()._load_rng_state(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Tied weights are saved once; that they are not saved twice is nothing to warn about."""
-        tied = set(self.unwrapped_model.all_tied_weights_keys)
-        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        """Refuse weights that are not all there; tied ones are saved once, and a frozen base may lie elsewhere."""
+        model = self.unwrapped_model
+        elsewhere = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in elsewhere]
+        if missing := load_result.missing_keys:
+            raise KeyError(f"{missing[0]} is missing")
         super()._issue_warnings_after_load(load_result)
+
+
+class _Beginning(TrainerCallback):
+    """Calls a function when training begins: all is loaded, and no update is made yet."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Call it."""
+        self._function()
+
+
+@contextmanager
+def _reading(checkpoint: Path | str | None, part: str) -> Iterator[None]:
+    """Say in one line that a part of a checkpoint does not fit, in the first words of whoever noticed it.
+
+    Libraries raise errors of many kinds over files that are not what they should be.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{checkpoint}: {part} cannot be read: {reason}") from error
 
 
 def first_item(items: list[Any]) -> Any:

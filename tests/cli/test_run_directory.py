@@ -335,3 +335,79 @@ def test_json_is_strict() -> None:
     assert json.loads(json.dumps(jsonable(value), allow_nan=False)) == {
         "a": "inf", "1": ["nan", ["-inf", 2]], "path": "x", "n": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("run.json", b"", "run.json: is damaged, it holds no record of a run"),
+    ("run.json", b'{"status": "inter', "run.json: is damaged, it holds no record of a run"),
+    ("run.json", b"[1, 2]", "run.json: is damaged, it holds no record of a run"),
+    ("run.json", b"\xff\xfe\x00", "run.json: is damaged, it holds no record of a run"),
+    ("config.yaml", None, "config.yaml: is missing"),
+    ("config.yaml", b"\x00\xff\x01", "config.yaml: is damaged, it holds no settings of a run"),
+    ("config.yaml", b"", "config.yaml: is damaged, it holds no settings of a run"),
+    ("config.yaml", b"- 1\n", "config.yaml: is damaged, it holds no settings of a run"),
+    ("config.yaml", b"model: 3\n", "config.yaml: is damaged, it holds no settings of a run"),
+])  # fmt: skip
+def test_a_damaged_run_is_one_line(
+    config: ExperimentConfig, tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    directory = interrupted(config)
+    if content is None:
+        (directory / name).unlink()
+    else:
+        (directory / name).write_bytes(content)
+    before = sorted(path.name for path in directory.iterdir())
+    for value in ("latest", str(directory)):
+        with pytest.raises(CheckpointError) as caught:
+            configured("act_tiny", f"output_dir={tmp_path}", f"resume={value}")
+        assert str(caught.value) == f"{directory}/{said}"
+    assert sorted(path.name for path in directory.iterdir()) == before
+
+
+def test_a_damaged_run_before_the_latest_does_not_matter(config: ExperimentConfig, tmp_path: Path) -> None:
+    for name in ("2026-01-01_00-00-00_aa-1", "2026-01-02_00-00-00_aa-1"):
+        write_json_record(tmp_path / "act_tiny" / name)
+        (tmp_path / "act_tiny" / name / "checkpoints").mkdir()
+    (tmp_path / "act_tiny" / "2026-01-01_00-00-00_aa-1" / "run.json").write_text("")
+    assert resolve_run("latest", config, needs="checkpoints").name == "2026-01-02_00-00-00_aa-1"
+
+
+@pytest.mark.parametrize("content", [b"[]x", b"3", b'{"pid": "me", "host": 1}', b'{"pid": 1}', b"\xff"])
+def test_a_lock_of_somebody_else_s_is_one_line(config: ExperimentConfig, content: bytes) -> None:
+    directory = finished(config)
+    (directory / ".lock").write_bytes(content)
+    with (
+        pytest.raises(CheckpointError, match=r"\.lock: does not say which process uses the folder"),
+        open_run(config, directory),
+    ):
+        pytest.fail("the lock was ignored")
+    assert (directory / ".lock").read_bytes() == content
+    (directory / ".lock").write_bytes(b"")  # of a process that was killed before it wrote
+    with open_run(config, directory):
+        pass
+
+
+def test_what_a_kill_left_half_written_is_removed_at_the_next_start(config: ExperimentConfig) -> None:
+    directory = finished(config)
+    figures = directory / "figures" / "gates"
+    figures.mkdir(parents=True)
+    left = [
+        directory / ".run.json.4711.tmp", directory / ".metrics.jsonl.4711.tmp",
+        directory / "figures" / ".4711.depth.png", figures / ".4711.step_000004.png",
+    ]  # fmt: skip
+    own = [directory / ".notes", figures / "step_000004.png", figures / ".gitignore"]
+    for path in (*left, *own):
+        path.write_bytes(b"half")
+    with open_run(config, directory):
+        assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in own)
+
+
+def test_what_was_recorded_stays_when_a_run_is_opened_again(config: ExperimentConfig) -> None:
+    """Whenever it is killed then."""
+    directory = run_directory(config)
+    with open_run(config, directory) as run:
+        run.update(operation_costs=[1.0, 2.0], final_metrics={"eval/loss": 1.0})
+    with open_run(config, directory):
+        record = read_record(directory)
+    assert (record["status"], record["operation_costs"], record["final_metrics"]) == ("running", [1.0, 2.0], None)

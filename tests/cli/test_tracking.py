@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from adadepth.analysis.measure.names import metric_name
-from adadepth.errors import ConfigError
+from adadepth.errors import CheckpointError, ConfigError
 from adadepth.training.panels import PANELS
 from adadepth.training.run_directory import Run, read_record
 from adadepth.training.trackers.base import Tracker
-from adadepth.training.tracking import open_tracker, read_metrics
+from adadepth.training.tracking import LogPosition, logged_before, open_tracker, read_metrics, scalars
 from tests.configs.support import configured
 from tests.unit.analysis.test_names import names_before
 from tests.wandb_support import wandb_history, wandb_records, wandb_summary
@@ -82,6 +82,33 @@ def test_a_non_finite_value_stays_valid_json(tmp_path: Path) -> None:
 
     line = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=refuse)
     assert (line["train/loss"], line["train/grad_norm"]) == ("nan", "inf")
+
+
+def test_a_resumed_run_drops_all_that_came_after_its_checkpoint(tmp_path: Path) -> None:
+    """Also of the same step: what an interrupted run says at its end."""
+    tracker = opened(tmp_path)
+    tracker.log({"train/loss": 1.0}, 4)
+    LogPosition(tmp_path).save(tmp_path, 0)
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+    tracker.log({"train/runtime": 3.0}, 4)
+    tracker.image("figures/depth", tmp_path / "depth.png", 4)
+    tracker.finish(1)
+    config, run = configured("act_tiny"), Run(tmp_path)
+    open_tracker(config, run, resume_step=4, size=logged_before(tmp_path)).finish()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
+    assert scalars(tmp_path) == {"train/loss": 1.0}
+    open_tracker(config, run, resume_step=4, size=len(whole) - 3).finish()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole, "edited since: the place is within a line"
+    open_tracker(config, run, size=0).finish()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize("line", [b"{broken", b"3", b"{}", b"\xff\xfe"])
+def test_a_broken_line_of_the_log_is_named(tmp_path: Path, line: bytes) -> None:
+    whole = b'{"step": 1, "time": 0.5}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(whole + line + b"\n" + whole)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: line 2 is damaged; repair or delete it"):
+        read_metrics(tmp_path / "metrics.jsonl")
 
 
 def test_a_resumed_run_continues_the_file_and_drops_what_it_will_repeat(tmp_path: Path) -> None:

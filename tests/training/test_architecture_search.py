@@ -34,6 +34,12 @@ def record_of(folder):
     return json.loads((folder / "run.json").read_text())
 
 
+def forget(run, *keys):
+    """The record of a run that was killed before it recorded these."""
+    kept = {key: value for key, value in record_of(run).items() if key not in keys}
+    (run / "run.json").write_text(json.dumps(kept | {"status": "running"}))
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run of all stages, and the metric it returned."""
@@ -223,6 +229,7 @@ def test_a_budget_goes_on_with_the_costs_that_the_search_has_seen(tmp_path, know
     whole, stopped = only_run(tmp_path / "whole"), only_run(tmp_path / "stopped")
     for path in (stopped / "supernet", stopped / "derived", stopped / "checkpoints" / "checkpoint-8"):
         shutil.rmtree(path)
+    forget(stopped, "search_metrics", "architectures", "latency")
     monkeypatch.setattr(latency, "operation_latencies", lambda *args: pytest.fail("measured again"))
     tasks.run(stream_config(tmp_path / "stopped", *given, f"resume={stopped_early(stopped)}"))
     gates = [ParXLSupernet.from_pretrained(run / "supernet").gates for run in (whole, stopped)]
@@ -296,3 +303,50 @@ def test_root(root, tmp_path):
     record = record_of(only_run(tmp_path))
     assert record["status"] == "finished"
     assert ("eval/test/perplexity" in record["final_metrics"]) == (root in ("par_wikitext2", "par_base"))
+
+
+def figures_of(run):
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], name) for line in lines for name in line if name.startswith("figures/")]
+
+
+@pytest.mark.parametrize("window", ["supernet saved", "derived", "derived half"])
+def test_a_stage_is_done_when_it_is_recorded(finished, tmp_path, window):
+    """Killed when a folder is there and its record is not, a search goes on to the same end; no line is there twice."""
+    run, metric = finished
+    killed = tmp_path / "outputs" / run.parent.name / run.name
+    shutil.copytree(run, killed)
+    for name in ("retrained", "model"):
+        shutil.rmtree(killed / name)
+    (killed / "architectures.json").unlink()
+    if window == "supernet saved":
+        shutil.rmtree(killed / "derived")
+        (killed / "supernet" / "config.json").unlink()
+        forget(killed, "search_metrics", "architectures", "search_log", "search_steps", "saved")
+    else:
+        forget(killed, "architectures")
+        if window == "derived half":
+            (killed / "derived" / "model" / "model.safetensors").write_bytes(b"")
+            forget(killed / "derived", "final_metrics")
+    same = ("search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
+    assert (
+        tasks.run(stream_config(tmp_path, *same, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}"))
+        == metric
+    )
+    assert record_of(killed)["status"] == "finished"
+    for name in ("model", "supernet", "derived/model"):
+        weights = [(folder / name / "model.safetensors").read_bytes() for folder in (run, killed)]
+        assert weights[0] == weights[1], name
+    assert figures_of(killed) == figures_of(run)
+    assert len(figures_of(run)) == len(set(figures_of(run))) > 2
+
+
+def test_a_supernet_that_is_gone_is_one_line(finished, tmp_path):
+    run, _ = finished
+    killed = tmp_path / "outputs" / run.parent.name / run.name
+    shutil.copytree(run, killed)
+    shutil.rmtree(killed / "supernet")
+    forget(killed, "architectures")
+    same = ("search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
+    with pytest.raises(CheckpointError, match=r"supernet: its \S+ is missing$"):
+        tasks.run(stream_config(tmp_path, *same, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}"))

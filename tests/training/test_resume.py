@@ -1,10 +1,24 @@
 """A resumed run is the run that was never stopped, bit for bit."""
 
+import json
+import shutil
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from adadepth.errors import CheckpointError
 from adadepth.training.budget import TrainingBudget
-from adadepth.training.checkpoints import complete_checkpoints
+from adadepth.training.callbacks import EarlyStoppingCallback
+from adadepth.training.checkpoints import (
+    begin_checkpoint,
+    checkpoint_step,
+    checkpoints,
+    complete_checkpoints,
+    flaw,
+    remove_incomplete,
+    rotate,
+)
 from tests.training.support import extension, tiny_trainer
 
 STEPS = 12
@@ -107,13 +121,155 @@ def _equal(left, right):
     )
 
 
-def test_a_half_written_checkpoint_is_passed_over(tmp_path):
-    trainer = tiny_trainer(tmp_path, "trainer.max_steps=3", "trainer.save_strategy=steps", "trainer.save_steps=1")
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """A run with a rate that stays, and the folder of its checkpoints, of which there is one an update."""
+    folder = tmp_path_factory.mktemp("ended")
+    trainer = tiny_trainer(folder, *UNEVEN, "trainer.save_steps=1")
     trainer.train()
-    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-3"]
-    state = tmp_path / "checkpoint-3" / "trainer_state.json"
-    state.write_text(state.read_text()[:50])
-    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-2"]
+    return trainer, folder
+
+
+UNEVEN = (
+    "trainer.max_steps=7", "trainer.schedule=constant", "trainer.logging_steps=3", "trainer.save_strategy=steps",
+    "trainer.save_total_limit=null", "trainer.per_device_train_batch_size=4", "model.hidden_dropout_prob=0.1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [2, 5, 7])
+def test_from_every_moment_to_the_same_end(tmp_path, ended, at):
+    """Between two lines of the log, and after the last update, which is in the middle of an epoch."""
+    whole, folder = ended
+    assert whole.state.epoch % 1
+    resumed = tiny_trainer(tmp_path, *UNEVEN, "trainer.save_steps=1")
+    resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{at}"))
+    assert resumed.state.global_step == 7
+    for name, value in parameters(whole).items():
+        assert torch.equal(value, parameters(resumed)[name]), name
+
+    def logged(trainer):
+        lines = [line for line in trainer.state.log_history if "loss" in line]
+        return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+
+    assert logged(whole) == logged(resumed), "the first line after a resume is over as many updates"
+    assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in range(at + 1, 8)]
+
+
+def test_early_stopping_goes_on_counting(tmp_path):
+    """With a rate that moves nothing, the third evaluation is the last, however often the run was resumed."""
+    given = (
+        "trainer.max_steps=9", "trainer.eval_strategy=steps", "trainer.eval_steps=1", "trainer.save_strategy=steps",
+        "trainer.save_steps=1", "trainer.save_total_limit=null", "trainer.load_best_model_at_end=true",
+        "trainer.learning_rate=1e-12",
+    )  # fmt: skip
+
+    def trained(folder, resume=None):
+        trainer = tiny_trainer(folder, *given)
+        trainer.add_callback(EarlyStoppingCallback(2))
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer.state.global_step
+
+    assert trained(tmp_path) == 3
+    assert trained(tmp_path, str(tmp_path / "checkpoint-2")) == 3
+    assert trained(tmp_path, str(tmp_path / "checkpoint-3")) == 3
+
+
+def damaged(folder, name, how):
+    path = folder / name
+    if how == "missing":
+        path.unlink()
+    elif how == "changed":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(bytes(content))
+    else:
+        path.write_bytes(path.read_bytes()[:50])
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "changed"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+)
+def test_a_damaged_checkpoint_is_passed_over_and_the_part_is_named(tmp_path, ended, name, how):
+    _, folder = ended
+    for step in (5, 7):
+        shutil.copytree(folder / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
+    for own in ("checkpoint-best", "checkpoint-60.bak"):
+        (tmp_path / own).mkdir()
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-5", "checkpoint-7"]
+    damaged(tmp_path / "checkpoint-7", name, how)
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-5"]
+    assert name in flaw(tmp_path / "checkpoint-7")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("optimizer.pt", "its optimizer.pt is missing"), ("scheduler.pt", "its scheduler.pt is missing"),
+        ("rng_state.pth", "its rng_state.pth is missing"), ("model.safetensors", "its model.safetensors is missing"),
+        ("trainer_state.json", "it was not written to its end"),
+    ],
+)  # fmt: skip
+def test_one_without_a_manifest_is_of_an_older_version(tmp_path, ended, name, said):
+    _, folder = ended
+    checkpoint = tmp_path / "checkpoint-7"
+    shutil.copytree(folder / "checkpoint-7", checkpoint)
+    for newer in ("manifest.json", "progress_0.json"):
+        (checkpoint / newer).unlink()
+    assert flaw(checkpoint) is None
+    tiny_trainer(tmp_path, *UNEVEN).train(resume_from_checkpoint=str(checkpoint))
+    state = checkpoint / "trainer_state.json"
+    whole = state.read_text()
+    state.write_text(json.dumps(json.loads(whole) | {"unknown": 1}))
+    assert flaw(checkpoint) == "its trainer_state.json has unknown keys: unknown"
+    state.write_text(whole[:50])
+    assert flaw(checkpoint) == "its trainer_state.json is damaged"
+    state.write_text(whole)
+    (checkpoint / name).unlink()
+    assert flaw(checkpoint) == said
+
+
+def test_a_weight_that_is_missing_or_of_another_shape_is_one_line(tmp_path, ended):
+    """In a checkpoint without a manifest, which says nothing of its files."""
+    _, folder = ended
+    checkpoint = tmp_path / "checkpoint-7"
+    shutil.copytree(folder / "checkpoint-7", checkpoint)
+    weights = load_file(checkpoint / "model.safetensors")
+    name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    for changed in ({name: weights[name][:-1].contiguous()}, {}):
+        others = {other: weight for other, weight in weights.items() if other != name}
+        save_file(others | changed, checkpoint / "model.safetensors", {"format": "pt"})
+        with pytest.raises(CheckpointError, match=r"checkpoint-7: the weights cannot be read: .+") as caught:
+            tiny_trainer(tmp_path, *UNEVEN).train(resume_from_checkpoint=str(checkpoint))
+        assert "\n" not in str(caught.value)
+
+
+def test_what_a_kill_left_is_removed_and_nothing_else(tmp_path, ended):
+    _, folder = ended
+    for step in (5, 7):
+        shutil.copytree(folder / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
+    begin_checkpoint(tmp_path / "checkpoint-8")
+    (tmp_path / "checkpoint-8" / "optimizer.pt").write_bytes(b"half")
+    damaged(tmp_path / "checkpoint-7", "optimizer.pt", "cut")
+    (tmp_path / "checkpoint-60.bak").mkdir()
+    remove_incomplete(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-5", "checkpoint-60.bak", "checkpoint-7"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "left"),
+    [(1, 2, [2, 7]), (1, None, [7]), (2, 2, [2, 7]), (2, None, [6, 7]), (3, 2, [2, 5, 7]), (None, None, [2, 5, 6, 7])],
+)
+def test_the_limit_keeps_the_newest_and_the_best(tmp_path, limit, best, left):
+    for step in (2, 5, 6, 7):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "checkpoint-1.bak").mkdir()
+    keep = {tmp_path / f"checkpoint-{step}" for step in (7, best) if step is not None}
+    if limit == 3:
+        (tmp_path / "checkpoint-6").rmdir()
+    rotate(tmp_path, limit, keep)
+    assert [checkpoint_step(path) for path in checkpoints(tmp_path)] == left
+    assert (tmp_path / "checkpoint-1.bak").is_dir()
 
 
 def test_two_runs_of_one_seed_are_equal_and_other_seeds_differ(tmp_path):

@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from adadepth import tasks
 from adadepth.errors import UserError
-from adadepth.training.callbacks import StopCallback
-from adadepth.training.checkpoints import complete_checkpoints
+from adadepth.tasks import session
+from adadepth.training.callbacks import StopCallback, TrackingCallback
+from adadepth.training.checkpoints import checkpoints, complete_checkpoints
+from adadepth.training.divergence import UPDATES, DivergedError, Explosion
+from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.figures_support import undrawn
 from tests.training.support import tiny_trainer
@@ -35,6 +39,74 @@ def test_a_non_finite_part_stops_the_run_and_keeps_the_last_checkpoint(tmp_path,
     kept = complete_checkpoints(tmp_path)
     assert [path.name for path in kept] == ["checkpoint-2"]
     assert all(p.isfinite().all() for p in trainer.model.parameters())
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
+    """The loss of an update is finite, the update is not: the checkpoint before it stays the newest."""
+    saving = ("trainer.save_strategy=steps", "trainer.save_steps=2")
+    trainer = tiny_trainer(tmp_path, "trainer.max_steps=6", *saving)
+    step = trainer.training_step
+
+    def poisoned(model, *args):
+        loss = step(model, *args)
+        if trainer.state.global_step == 3:
+            next(trainer.model.parameters()).grad.fill_(float("nan"))
+        return loss
+
+    trainer.training_step = poisoned
+    with pytest.raises(DivergedError, match=r"are not finite at step 4; the last good checkpoint is \S+checkpoint-2\."):
+        trainer.train()
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-2"]
+
+
+@pytest.mark.parametrize(("factor", "first"), [(12.0, None), (None, 0.001)])
+def test_a_loss_that_explodes_ends_the_run_and_no_checkpoint_is_of_it(tmp_path, factor, first):
+    """From the fourth update on; of a first loss below 1, the limit is 10 whatever it was."""
+    saving = ("trainer.save_strategy=steps", "trainer.save_steps=1", "trainer.save_total_limit=1")
+    trainer = tiny_trainer(tmp_path, "trainer.max_steps=30", "trainer.logging_steps=1", *saving)
+    record = trainer.progress.record_loss
+
+    def exploded(loss):
+        late = trainer.state.global_step >= 3
+        record(torch.tensor(first + 10 * late) if first else loss * (factor if late else 1))
+
+    trainer.progress.record_loss = exploded
+    with pytest.raises(DivergedError, match=r"for 10 updates; the last good checkpoint is \S+checkpoint-3\."):
+        trainer.train()
+    assert trainer.state.global_step == 13
+
+
+def test_losses_that_pass_are_no_explosion():
+    explosion = Explosion()
+    for loss in [2.0, *[25.0] * 9, 2.0, *[19.0] * 30, *[25.0] * 9]:
+        explosion.add(torch.tensor(loss / 2))
+        explosion.add(torch.tensor(loss / 2))
+        explosion.end_update()
+    assert explosion.updates() == 9 < UPDATES
+
+
+@pytest.mark.parametrize("what", ["weights", "evaluation"])
+def test_a_run_that_ends_without_numbers_has_failed(tmp_path, what, monkeypatch):
+    """Its last update, or its last evaluation; nothing is saved as its model."""
+    given = ("debug=default", f"output_dir={tmp_path}", "trainer.max_steps=2", "trainer.save_strategy=no",
+             "trainer.load_best_model_at_end=false")  # fmt: skip
+    train = DepthTrainer.train
+
+    def then_broken(trainer, *args, **kwargs):
+        found = train(trainer, *args, **kwargs)
+        next(trainer.model.parameters()).data.fill_(float("nan"))
+        return found
+
+    if what == "weights":
+        monkeypatch.setattr(DepthTrainer, "train", then_broken)
+    else:
+        monkeypatch.setattr(session, "scalars", lambda directory: {"eval/loss": float("nan")})
+        monkeypatch.setattr(TrackingCallback, "on_log", lambda *args, **kwargs: None)
+    with pytest.raises(DivergedError, match="not finite"):
+        tasks.run(configured("act_tiny", *given))
+    (directory,) = tmp_path.glob("act_tiny/*")
+    assert json.loads((directory / "run.json").read_text())["status"] == "failed"
+    assert not (directory / "model").exists()
 
 
 def test_time_budget_stops_with_a_checkpoint_and_an_evaluation(tmp_path):
@@ -124,3 +196,49 @@ def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number, referenc
 def _losses(directory):
     lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["train/loss"]) for line in lines if "train/loss" in line]
+
+
+EPOCHS = (
+    "trainer.max_steps=-1", "trainer.num_train_epochs=3", "trainer.per_device_train_batch_size=4",
+    "trainer.eval_strategy=epoch", "trainer.save_strategy=epoch", "trainer.logging_steps=4",
+    "trainer.save_total_limit=null", "trainer.load_best_model_at_end=true",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("at", ["middle", "end"])
+def test_an_interruption_does_not_make_an_epoch_s_end(tmp_path, at):
+    """In the middle it saves, and evaluates nothing; at the end all that belongs there is in its checkpoint."""
+    whole = tiny_trainer(tmp_path / "whole", *EPOCHS)
+    whole.add_callback(StopCallback())
+    whole.train()
+    updates = whole.state.max_steps // 3
+    stop_at = updates + 1 if at == "middle" else 2 * updates
+
+    stopped = tiny_trainer(tmp_path / "stopped", *EPOCHS)
+    stop, step = StopCallback(), stopped.training_step
+
+    def interrupted(*args, **kwargs):
+        stop.signal = signal.SIGTERM if stopped.state.global_step == stop_at - 1 else None
+        return step(*args, **kwargs)
+
+    stopped.training_step = interrupted
+    stopped.add_callback(stop)
+    stopped.train()
+    (newest,) = complete_checkpoints(tmp_path / "stopped")[-1:]
+    assert newest.name == f"checkpoint-{stop_at}"
+    resumed = tiny_trainer(tmp_path / "stopped", *EPOCHS)
+    resumed.add_callback(StopCallback())
+    resumed.train(resume_from_checkpoint=str(newest))
+    assert logged(resumed) == logged(whole)
+    assert resumed.state.best_global_step == whole.state.best_global_step
+    for name, weight in whole.model.named_parameters():
+        assert torch.equal(weight, resumed.model.get_parameter(name)), name
+
+
+def logged(trainer):
+    """What was logged, without what a clock says."""
+    lines = [line for line in trainer.state.log_history if "train_runtime" not in line]
+    return [
+        {name: value for name, value in line.items() if "runtime" not in name and "_second" not in name}
+        for line in lines
+    ]

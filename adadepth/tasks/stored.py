@@ -1,0 +1,100 @@
+"""What a run has stored, checked before it is loaded: the checkpoint to go on from, the model to evaluate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+
+from adadepth.config import ExperimentConfig
+from adadepth.console import say
+from adadepth.errors import CheckpointError
+from adadepth.tasks.processes import decide
+from adadepth.training.checkpoints import MANIFEST, TRAINER_STATE, Files, checkpoints, damage, flaw
+from adadepth.training.divergence import first_not_finite
+from adadepth.training.run_directory import CHECKPOINTS, model_path, read_record, run_of_checkpoint
+from adadepth.training.tracking import METRICS, read_metrics
+
+
+def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:
+    """The newest whole checkpoint of a run, which must have been written by as many processes as there are now.
+
+    Raises:
+        CheckpointError: If there is none, or the log cannot be gone on with.
+    """
+    found = resumable_checkpoint(directory, args)
+    if found is None:
+        raise CheckpointError(f"resume={directory}: it has no complete checkpoint yet")
+    processes = read_record(directory).get("hardware", {}).get("processes", args.world_size)
+    if processes != args.world_size:
+        raise CheckpointError(
+            f"resume={directory}: the run had {processes} processes, now there are {args.world_size}; "
+            "the order of its data depends on that"
+        )
+    return found
+
+
+def resumable_checkpoint(directory: Path, args: TrainingArguments) -> Path | None:
+    """The newest whole checkpoint of a run, if there is one; those that are newer and damaged are named.
+
+    Raises:
+        CheckpointError: If all there are are damaged, or the log is.
+    """
+    return decide(args, lambda: _newest_whole(directory, needs_best=args.load_best_model_at_end))
+
+
+def _newest_whole(directory: Path, needs_best: bool) -> Path | None:
+    read_metrics(directory / METRICS)
+    damaged: list[str] = []
+    for checkpoint in reversed(checkpoints(directory / CHECKPOINTS)):
+        problem = flaw(checkpoint) or (_flaw_of_best(checkpoint) if needs_best else None)
+        if problem is None:
+            for line in damaged:
+                say(f"passed over {line}; going on from {checkpoint.name}")
+            return checkpoint
+        damaged.append(f"{checkpoint}: {problem}")
+    if damaged:
+        raise CheckpointError(f"resume={directory}: it has no complete checkpoint: {'; '.join(damaged)}")
+    return None
+
+
+def _flaw_of_best(checkpoint: Path) -> str | None:
+    """What is wrong with the best checkpoint at that time, which the end of training loads."""
+    best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
+    if best is None or (place := checkpoint.with_name(Path(best).name)) == checkpoint:
+        return None
+    problem = flaw(place) if place.is_dir() else "it is missing"
+    return None if problem is None else f"of its best one, {place.name}, {problem}"
+
+
+def checked_model_path(config: ExperimentConfig) -> str:
+    """What `checkpoint` names, as its files were written: a run's model, or one of its checkpoints.
+
+    Any other folder says nothing about that: a model that was copied out of its run is its owner's.
+
+    Raises:
+        CheckpointError: Naming the file that is missing or was changed.
+    """
+    path = model_path(config)
+    folder = Path(path)
+    problem = None
+    if (folder / MANIFEST).is_file():
+        problem = flaw(folder)
+    elif (run := run_of_checkpoint(config)) is not None and folder.parent.samefile(run):
+        problem = damage(folder, _needed(folder, read_record(run).get("saved", {}).get(folder.name, {})))
+    if problem is not None:
+        raise CheckpointError(f"checkpoint={path}: {problem}")
+    return path
+
+
+def _needed(folder: Path, written: Files) -> Files:
+    """The files that have to be there: a tokenizer may be named instead, and whoever reads it tells that it is gone."""
+    return {name: file for name, file in written.items() if "tokenizer" not in name or (folder / name).is_file()}
+
+
+def check_weights(model: Any, path: str) -> None:
+    """Whether the weights of a model that came from `path` are all finite."""
+    if (name := first_not_finite(model)) is not None:
+        raise CheckpointError(f"checkpoint={path}: its weights {name!r} are not finite")

@@ -1,0 +1,111 @@
+"""Runs and models whose files were changed, cut or lost: named in one line before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from adadepth import tasks
+from adadepth.errors import CheckpointError
+from adadepth.training.checkpoints import complete_checkpoints
+from adadepth.training.run_directory import read_record
+from tests.configs.support import configured
+from tests.training.support import stopped_early
+
+EVALUATED = ("debug=default", "mode=evaluate", "trainer.disable_tqdm=true")
+
+
+@pytest.fixture
+def run(pretrained: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run."""
+    copy = tmp_path / "act_tiny" / pretrained.parent.name
+    shutil.copytree(pretrained.parent, copy, ignore=shutil.ignore_patterns("figures", "evaluations"))
+    return copy
+
+
+def folders(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_dir())
+
+
+def evaluate(checkpoint: Path, folder: Path) -> float | None:
+    return tasks.run(configured("act_tiny", *EVALUATED, f"checkpoint={checkpoint}", f"output_dir={folder}"))
+
+
+def poison(model: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    weights[next(iter(weights))].view(-1)[0] = float("nan")
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_changed_model_of_a_run_is_not_evaluated(run: Path, tmp_path: Path, name: str) -> None:
+    with (run / "model" / name).open("ab") as file:
+        file.write(b" ")
+    before = folders(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=rf"^checkpoint=\S+/model: its {name} is damaged \([\d,]+ bytes of [\d,]+\)$"
+    ):
+        evaluate(run, tmp_path)
+    assert folders(tmp_path) == before
+
+
+def test_a_checkpoint_that_was_changed_is_not_evaluated(run: Path, tmp_path: Path) -> None:
+    checkpoint = sorted((run / "checkpoints").iterdir())[-1]
+    poison(checkpoint)
+    with pytest.raises(CheckpointError, match=r"its model\.safetensors is not as it was written"):
+        evaluate(checkpoint, tmp_path)
+
+
+def test_a_model_that_was_copied_away_is_its_owner_s(run: Path, tmp_path: Path) -> None:
+    """Nothing is asked of it but numbers that are finite."""
+    model = tmp_path / "mine"
+    shutil.copytree(run / "model", model)
+    (model / "config.json").write_text((model / "config.json").read_text() + " ")
+    assert evaluate(model, tmp_path / "out") is not None
+    poison(model)
+    before = folders(tmp_path)
+    with pytest.raises(CheckpointError, match=r"^checkpoint=\S+/mine: its weights '\S+' are not finite$"):
+        evaluate(model, tmp_path / "out")
+    assert folders(tmp_path) == before
+
+
+def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To the same weights, those of its best checkpoint, though it was moved and one is enough to keep."""
+    given = ("debug=default", "trainer.max_steps=3", "trainer.eval_steps=1", "trainer.save_steps=1",
+             "trainer.save_total_limit=null", "trainer.disable_tqdm=true", f"output_dir={tmp_path}")  # fmt: skip
+    tasks.run(configured("act_tiny", *given))
+    (first,) = tmp_path.glob("act_tiny/*")
+    run = first.rename(tmp_path / "act_tiny" / "moved")
+    kept, best = (run / "model" / "model.safetensors").read_bytes(), read_record(run)["best_checkpoint"]
+    (run / "checkpoints" / "checkpoint-3" / "optimizer.pt").unlink()
+    tasks.run(configured("act_tiny", f"resume={stopped_early(run)}", "trainer.save_total_limit=1"))
+    newest = run / "checkpoints" / "checkpoint-3"
+    said = f"passed over {newest}: its optimizer.pt is missing; going on from checkpoint-2"
+    assert said in capsys.readouterr().out
+    assert (run / "model" / "model.safetensors").read_bytes() == kept
+    assert (read_record(run)["status"], read_record(run)["best_checkpoint"]) == ("finished", best)
+    assert complete_checkpoints(run / "checkpoints") == sorted({run / "checkpoints" / best, newest})
+
+
+def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None:
+    for checkpoint in (run / "checkpoints").iterdir():
+        (checkpoint / "scheduler.pt").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"it has no complete checkpoint: \S+: its scheduler.pt is missing"
+    ) as caught:
+        tasks.run(configured("act_tiny", f"resume={stopped_early(run)}"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_line_of_the_log_stops_a_resume(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("{broken\n")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: line \d+ is damaged"):
+        tasks.run(configured("act_tiny", f"resume={stopped_early(run)}"))
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
