@@ -9,7 +9,6 @@ namespace ``hydra_plugins``, which is why it is not in ``adadepth``.
 import itertools
 import logging
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,9 @@ from omegaconf import DictConfig
 
 from adadepth.analysis.measure.grid import settings_text
 from adadepth.config import ExperimentConfig
+from adadepth.console import say
 from adadepth.errors import ConfigError
+from adadepth.processes import is_first_process, is_one_of_several
 from adadepth.tasks import grid
 from adadepth.validation import checked
 
@@ -126,12 +127,12 @@ class ChoosingSweeper(GridSweeper):
         failures = self._train(grid.missing_jobs(self.cells, grid.finished_runs(self.folder)))
         found = self._chosen(failures)
         if not found["chosen"]:
-            if _is_main():
+            if is_first_process():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_grid(self.folder, found)
             raise ConfigError(grid_text(found))
         evaluation = self._evaluate(found["chosen"])
-        if _is_main():
+        if is_first_process():
             self._write(found, evaluation)
         return found
 
@@ -181,10 +182,10 @@ class ChoosingSweeper(GridSweeper):
         chosen |= {key: str(chosen[key].relative_to(self.folder)) for key in ("run", "checkpoint")}
         chosen |= {"evaluation": str(evaluation.relative_to(self.folder)), "submissions": names}
         report = write_grid(self.folder, found)
-        print(f"\n{grid_text(found)}\ncheckpoint: {checkpoint}", flush=True)
+        say(f"\n{grid_text(found)}\ncheckpoint: {checkpoint}")
         for name in names:
-            print(f"submission: {self.folder / grid.SUBMISSION / name}", flush=True)
-        print(f"report: {report}", flush=True)
+            say(f"submission: {self.folder / grid.SUBMISSION / name}")
+        say(f"report: {report}")
         runs = grid.finished_runs(self.folder)
         used = [runs[name] for cell in self.cells for name in cell.hashes.values() if name in runs]
         grid.delete_checkpoints(used, checkpoint)
@@ -207,7 +208,7 @@ class OptunaSweeper(GridSweeper):
         fixed = [assignment for o in overrides if not o.is_sweep_override() for assignment in _assignments(o)]
         if not space:
             raise ConfigError("hydra.sweeper.params: the search space is empty")
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if is_one_of_several():
             raise ConfigError("an Optuna sweep cannot run under torchrun: its processes would ask for different trials")
         self.check([fixed + _job(corner) for corner in _corners(space)])
         study = self._open_study()
@@ -229,11 +230,6 @@ class OptunaSweeper(GridSweeper):
         study = create_study(storage=storage, study_name="sweep", direction=self.direction, load_if_exists=True)
         study.sampler = samplers.TPESampler(seed=self.seed + len(study.trials))
         return study
-
-
-def _is_main() -> bool:
-    """Whether this process writes; of several under torchrun the first one does."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _meet() -> None:

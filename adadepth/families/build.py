@@ -17,6 +17,7 @@ from adadepth.families.registry import family, load, one_of
 from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.steps import rule_of
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.remote_code import load_trusted
 
 register_auto_classes()
 
@@ -244,7 +245,7 @@ def load_encoder(path: str, settings: ModelConfig, overrides: Iterable[str]) -> 
 def read_config(key: str, path: str) -> PreTrainedConfig:
     """The configuration of a checkpoint; `key` names the setting in the error."""
     try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=False)
+        return load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
     except (OSError, ValueError) as error:
         holds_one, is_folder = Path(path, "config.json").is_file(), Path(path).is_dir()
         what = "a folder without a model" if is_folder else "neither a folder nor a model that can be fetched"

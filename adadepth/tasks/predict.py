@@ -11,6 +11,7 @@ import torch
 from adadepth.analysis.files import write_texts
 from adadepth.analysis.texts.terminal import print_texts
 from adadepth.config import ExperimentConfig
+from adadepth.console import say
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.families.build import load_model
@@ -43,7 +44,7 @@ def predict(config: ExperimentConfig) -> None:
         write_texts(directory, found)
         print_texts(found)
         run.update(evaluated=path, final_metrics={"halting/all/mean": found["mean"], "cost/share": found["work"]})
-    print(f"report: {write_report(directory)}", flush=True)
+    say(f"report: {write_report(directory)}")
 
 
 def read_texts(given: Any) -> list[str | tuple[str, str]]:

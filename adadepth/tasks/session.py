@@ -219,7 +219,7 @@ def _push(session: Session, repository: str) -> None:
     message = f"{session.config.name}, run {session.run.directory.name}"
     if address := push(session.run.directory / MODEL, repository, message):
         session.run.update(pushed_to=address)
-        print(f"model: {address}", flush=True)
+        say(f"model: {address}")
 
 
 def _show_grid(session: Session) -> None:
@@ -247,7 +247,7 @@ def _judge(run: Run) -> None:
     found = judge(run.directory)
     if found:
         run.update(verdict=as_json(found))
-        print(f"\n{plain(as_lines(found))}\n", flush=True)
+        say(f"\n{plain(as_lines(found))}\n")
 
 
 def track_figures(directory: Path, tracker: Tracker, step: int) -> None:

@@ -134,7 +134,9 @@ def _trained_runs(parent: Path, needs: str) -> list[Path]:
 def _runs_and_evaluations(parent: Path) -> list[Path]:
     """The runs in a folder and the evaluations in them, oldest first."""
     records = [*parent.glob(f"*/{RECORD}"), *parent.glob(f"*/{EVALUATIONS}/*/{RECORD}")]
-    begun = len("2026-11-22_14-15-16")  # of a folder's name; an evaluation that began in the second of its run came later
+    begun = len(
+        "2026-11-22_14-15-16"
+    )  # of a folder's name; an evaluation that began in the second of its run came later
     return sorted((path.parent for path in records), key=lambda run: (run.name[:begun], len(run.parts), run.name))
 
 

@@ -171,7 +171,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         if self.tokenizer is None:
             if not self.config.name_or_path:
                 raise ConfigError("a call with texts needs a tokenizer: give one when the model is built")
-            self.tokenizer = AutoTokenizer.from_pretrained(self.config.name_or_path)
+            self.tokenizer = AutoTokenizer.from_pretrained(self.config.name_or_path, trust_remote_code=False)
         return self.tokenizer
 
 

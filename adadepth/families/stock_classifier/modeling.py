@@ -110,7 +110,9 @@ class StockClassifier(WithStockConfig):
         if place is None:
             return super().from_pretrained(None, *args, config=config, **kwargs)
         if config is None:
-            config, kwargs = AutoConfig.from_pretrained(place, return_unused_kwargs=True, **kwargs)
+            config, kwargs = AutoConfig.from_pretrained(
+                place, return_unused_kwargs=True, **{"trust_remote_code": False, **kwargs}
+            )
         precision = {} if "torch_dtype" in kwargs else {"dtype": torch.float32}
         model_class = cls.for_type(config)
         if config.architectures and not cls.has_head(config):
