@@ -167,7 +167,7 @@ class StockClassifier(WithStockConfig):
         **options: Any,
     ) -> StockOutput:
         """Classify: ids and mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
-        words = words_of(input_ids, inputs_embeds, attention_mask)
+        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
         given = {
