@@ -16,6 +16,7 @@ from adadepth.families.auto import register_auto_classes
 from adadepth.families.registry import family, load, one_of
 from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.steps import rule_of
+from adadepth.families.size import check_size
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.remote_code import load_trusted
 
@@ -122,6 +123,7 @@ def _build(
     attention = {"attn_implementation": str(wanted)} if wanted else {}
     try:
         if source is None:
+            check_size(model_class, config)
             return model_class._from_config(config, **attention)
         return _load_weights(model_class, str(settings.pretrained), source, config, attention)
     except (ImportError, KeyError) as error:
