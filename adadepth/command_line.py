@@ -10,6 +10,7 @@ from adadepth.families.registry import config_folders
 from adadepth.help import about, overview
 from adadepth.hints import known_configs
 from adadepth.training.run_directory import read_record
+from adadepth.yaml_files import check_yaml
 
 _PACKAGE = Path(__file__).resolve().parent
 _INSTALLED = _PACKAGE / "configs"  # where a wheel puts those of the repository
@@ -18,7 +19,6 @@ CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
 # Of Hydra's flags, those that take a value after an equals sign.
 _HYDRA_FLAGS = frozenset({
     "--cfg", "--package", "--shell-completion", "--config-path", "--config-name", "--config-dir", "--info",
-    "--experimental-rerun",
 })  # fmt: skip
 
 
@@ -28,9 +28,13 @@ def arguments(given: list[str]) -> list[str]:
     ``--key=value``, as the agent of a W&B sweep writes it, is an override, too. A run's folder says its configuration.
     Raises ``ConfigError`` without ``--config-name``, which Hydra would run as an empty configuration.
     """
+    if any(len(item) > 3 and "--experimental-rerun".startswith(item.partition("=")[0]) for item in given):
+        raise ConfigError("--experimental-rerun: not here, because it runs whatever is in the file; repeat the command")
     given = [item.removeprefix("--") if _is_dashed_override(item) else item for item in given]
     overrides = [item for item in given if not item.startswith("-") and ("=" in item or item.startswith("~"))]
     options = [item for item in given if item not in overrides]
+    if any(item.lstrip("+~").startswith("hydra.searchpath") for item in overrides):
+        raise ConfigError("hydra.searchpath: say the folder with --config-dir")
     overrides = [verbatim(item) for item in overrides]
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
@@ -63,7 +67,8 @@ def check_own_folder() -> None:
         return
     if not own.is_dir():
         raise ConfigError(f"--config-dir {own}: no such folder")
-    for path in (*own.glob("*.yaml"), *own.glob("*/*.yaml")):
+    for path in (*own.glob("*.yaml"), *own.glob("*/*.yaml"), *own.glob("*/*/*.yaml")):
+        check_yaml(path)
         if (CONFIGS / (name := path.relative_to(own))).is_file():
             raise ConfigError(f"--config-dir {own}: adadepth has a {name}, too; give it another name")
 

@@ -6,6 +6,7 @@ a log gets a line now and then. Only this module imports rich.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,10 @@ from tqdm import tqdm
 if TYPE_CHECKING:
     from rich.console import Console
 
+# Parts of words in several scripts, and of emoji; soft hyphens.
+_JOINERS = "\u200c\u200d\xad"
+# C0 and C1, what turns the direction of writing round, and halves of characters, which no terminal can be sent.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 SECONDS_BETWEEN_LINES = 30.0
 Advance = Callable[[float], None]
 
@@ -35,8 +40,18 @@ _PATTERNS = (
 )
 
 
+def visible(text: str) -> str:
+    """Text with control characters written out as Python does; tabs and line ends stay.
+
+    Names of classes, files and metrics are somebody's data; in a terminal an escape sequence in them would move the
+    cursor, change the title or hide lines.
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
 def say(text: str) -> None:
-    """Print lines as they are, above a bar where there is one."""
+    """Print lines, above a bar where there is one; see `visible`."""
+    text = visible(text)
     with tqdm.external_write_mode(file=sys.stdout):
         if _in_terminal():
             _console().print(text)

@@ -152,8 +152,17 @@ def out_of_range(settings: Any, prefix: str = "") -> Iterator[str]:
         key, value = prefix + name, getattr(settings, name)
         if dataclasses.is_dataclass(value):
             yield from out_of_range(value, f"{key}.")
+        elif not _fits_64_bits(value):
+            yield f"{key}={value}: must be an integer of 64 bits"
         elif about.allowed is not None and value is not None and not about.allowed.test(value):
             yield f"{key}={value}: must be {about.allowed.words}"
+
+
+def _fits_64_bits(value: Any) -> bool:
+    """Whether all integers in a value are such as tensors and other languages hold."""
+    if isinstance(value, dict | list):
+        return all(map(_fits_64_bits, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 def choices(settings: type) -> dict[str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from adadepth.config import ExperimentConfig
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import families
 from adadepth.inheritance import data_schema
+from adadepth.interpolations import note_environment, restore_references
 from adadepth.training.run_directory import (
     CHECKPOINTS,
     CONFIG,
@@ -48,7 +49,9 @@ def resumed(config: ExperimentConfig, composed: DictConfig, given: Set[str]) -> 
     assert isinstance(own, ExperimentConfig)
     for key in _settings(composed, given):
         OmegaConf.update(settings, key, OmegaConf.select(now, key), merge=False)
+        restore_references(settings, key)
     settings.resume, settings.output_dir = str(run), str(run.absolute().parents[1])
+    note_environment(settings)
     found = OmegaConf.to_object(settings)
     assert isinstance(found, ExperimentConfig)
     if found.small != own.small:

@@ -31,12 +31,21 @@ from omegaconf.errors import OmegaConfBaseException
 from adadepth.command_line import CONFIGS, arguments, check_own_folder, folders, help_text
 from adadepth.composition import register_schema
 from adadepth.config import ExperimentConfig
+from adadepth.console import say
 from adadepth.debugging import given_keys
 from adadepth.errors import UserError
 from adadepth.hints import explain
+from adadepth.hydra_keys import close_hydra_keys
 from adadepth.inheritance import inheritance
+from adadepth.processes import end_with_launcher, exit_with, is_first_process
+from adadepth.remote_code import allow_remote_code
 from adadepth.resuming import resumption
 from adadepth.validation import checked
+
+_LESS_MEMORY = (
+    "trainer.gradient_checkpointing=true needs less, as do a smaller trainer.per_device_train_batch_size with more "
+    "trainer.gradient_accumulation_steps and a shorter dataset.sequence_length; resume= goes on"
+)
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
@@ -46,8 +55,8 @@ def run_job(composed: DictConfig) -> float | None:
         config = checked(composed)
         given = given_keys(composed)
         line = inheritance(composed, given) or resumption(config, composed, given)
-        if line and _is_first_process():
-            print(line, flush=True)
+        if line and is_first_process():
+            say(line)
         _apply_runtime(config)
         from adadepth import tasks  # torch and transformers are imported only once the configuration is right
 
@@ -55,15 +64,17 @@ def run_job(composed: DictConfig) -> float | None:
     except (UserError, OmegaConfBaseException) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise  # Hydra names the failing job and goes on with the next
-        _exit(explain(error, folders), 2)
+        exit_with(explain(error, folders), 2)
 
 
 def main() -> None:
     """Run the command line ``sys.argv`` and exit; mistakes end in one line, everything else keeps its traceback."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
     previous = signal.signal(signal.SIGTERM, _terminate)
+    end_with_launcher()
     try:
         register_schema()
+        close_hydra_keys()
         check_own_folder()
         if (text := help_text(sys.argv[1:])) is not None:
             print(text, end="")
@@ -71,15 +82,17 @@ def main() -> None:
         sys.argv[1:] = arguments(sys.argv[1:])
         run_job()
     except (UserError, HydraException, OmegaConfBaseException) as error:
-        _exit(explain(error, folders), 2)
+        exit_with(explain(error, folders), 2)
     except KeyboardInterrupt:
-        _exit("interrupted", 130)
+        exit_with("interrupted", 130)
     except Exception as error:
         if _disk_is_full(error):
-            _exit(f"no space left on the device: {error}", 2)
+            exit_with(f"no space left on the device: {error}", 2)
+        if _memory_is_short(error):
+            exit_with(f"{_first_line(error)}; {_LESS_MEMORY}", 2)
         if _started(error):
             raise
-        _exit(explain(error, folders), 2)
+        exit_with(explain(error, folders), 2)
     finally:
         signal.signal(signal.SIGTERM, previous)
         _leave_process_group()
@@ -89,6 +102,7 @@ def _apply_runtime(config: ExperimentConfig) -> None:
     """Set what must be in place before the libraries are imported."""
     if config.runtime.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
+    allow_remote_code(config.runtime.trust_remote_code)
     if config.runtime.threads is not None:
         import torch
 
@@ -117,20 +131,20 @@ def _disk_is_full(error: BaseException | None) -> bool:
     return False
 
 
-def _is_first_process() -> bool:
-    return os.environ.get("RANK", "0") == "0"
+def _memory_is_short(error: BaseException) -> bool:
+    """Whether an allocation failed, on a GPU or in main memory; torch has a type of its own for GPUs only."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or "out of memory"
 
 
 def _terminate(number: int, frame: types.FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _exit(message: str, status: int) -> NoReturn:
-    """End the process; of several processes only the first speaks."""
-    if _is_first_process():
-        for line in message.splitlines():
-            print(f"error: {line}", file=sys.stderr)
-    raise SystemExit(status)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from adadepth.declaration import out_of_range
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import Family, families, family, one_of, with_head
 from adadepth.inheritance import with_inherited
+from adadepth.interpolations import note_environment
 from adadepth.resuming import resumed
 from adadepth.training.trackers import trackers
 
@@ -72,7 +73,9 @@ def checked(composed: DictConfig) -> ExperimentConfig:
             del composed["hydra"]
     if unknown := list(_unknown_keys(composed)):
         raise ConfigError("\n".join(f"{key}: unknown key; leave out the + that forces it in" for key in unknown))
-    config = to_config(with_inherited(composed, given))
+    composed = with_inherited(composed, given)
+    note_environment(composed)
+    config = to_config(composed)
     if not isinstance(config.model, family(config.model.name).settings):
         raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; say model=...")
     if config.small:

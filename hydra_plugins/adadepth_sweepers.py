@@ -9,7 +9,6 @@ namespace ``hydra_plugins``, which is why it is not in ``adadepth``.
 import itertools
 import logging
 import math
-import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,9 @@ from omegaconf import DictConfig
 
 from adadepth.analysis.measure.grid import settings_text
 from adadepth.config import ExperimentConfig
+from adadepth.console import say
 from adadepth.errors import ConfigError
+from adadepth.processes import is_first_process, is_one_of_several
 from adadepth.tasks import grid
 from adadepth.training.run_directory import SWEEP
 from adadepth.validation import checked
@@ -87,7 +88,7 @@ class GridSweeper(Sweeper):
         """Write the page of the runs of all jobs, and print where it is."""
         from adadepth.tasks.comparing import compare_sweep  # jinja, which `--help` has no use for
 
-        if _is_main():
+        if is_first_process():
             compare_sweep(self.name, [config.output_dir for config in configs], self.failures)
 
     def grid(self, arguments: list[str]) -> tuple[list[list[str]], dict[str, list[str]]]:
@@ -157,12 +158,12 @@ class ChoosingSweeper(GridSweeper):
         failures = self._train(grid.missing_jobs(self.cells, grid.finished_runs(self.folder)))
         found = self._chosen(failures)
         if not found["chosen"]:
-            if _is_main():
+            if is_first_process():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_grid(self.folder, found)
             raise ConfigError(grid_text(found))
         evaluation = self._evaluate(found["chosen"])
-        if _is_main():
+        if is_first_process():
             self._write(found, evaluation)
         return found
 
@@ -212,10 +213,10 @@ class ChoosingSweeper(GridSweeper):
         chosen |= {key: str(chosen[key].relative_to(self.folder)) for key in ("run", "checkpoint")}
         chosen |= {"evaluation": str(evaluation.relative_to(self.folder)), "submissions": names}
         report = grid.write_report(self.folder, found, used)
-        print(f"\n{grid_text(found)}\ncheckpoint: {checkpoint}", flush=True)
+        say(f"\n{grid_text(found)}\ncheckpoint: {checkpoint}")
         for name in names:
-            print(f"submission: {self.folder / grid.SUBMISSION / name}", flush=True)
-        print(f"report: {report}", flush=True)
+            say(f"submission: {self.folder / grid.SUBMISSION / name}")
+        say(f"report: {report}")
         grid.delete_checkpoints(used, checkpoint)
 
 
@@ -236,7 +237,7 @@ class OptunaSweeper(GridSweeper):
         fixed = [assignment for o in overrides if not o.is_sweep_override() for assignment in _assignments(o)]
         if not space:
             raise ConfigError("hydra.sweeper.params: the search space is empty")
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if is_one_of_several():
             raise ConfigError("an Optuna sweep cannot run under torchrun: its processes would ask for different trials")
         configs = self.check([fixed + _job(corner) for corner in _corners(space)])
         study = self._open_study()
@@ -270,11 +271,6 @@ def _failure(result: JobReturn) -> str:
     """Why a job failed."""
     error = result._return_value  # the property would raise it
     return f"{type(error).__name__}: {error}"
-
-
-def _is_main() -> bool:
-    """Whether this process writes; of several under torchrun the first one does."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _meet() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from adadepth.analysis.measure.quality import check_metrics, check_tags
+from adadepth.analysis.measure.quality import check_metrics, check_tags, is_hub_metric
 from adadepth.config import (
     AgreementConfig,
     CorpusConfig,
@@ -144,6 +144,9 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
         check_metrics(dataset.metrics, "regression" if dataset.problem is Problem.regression else "classification")
     except ConfigError as error:
         yield str(error)
+    if not config.runtime.trust_remote_code:
+        for name in filter(is_hub_metric, dataset.metrics):
+            yield f"dataset.metrics={name}: runs code of its own; to allow it say runtime.trust_remote_code=true"
     if isinstance(dataset, SentEvalConfig | AgreementConfig) and dataset.source is not Source.local:
         yield f"dataset.source={dataset.source}: dataset={dataset.name} is read from local files, dataset.source=local"
     if isinstance(dataset, SentEvalConfig) and not dataset.task:
@@ -180,7 +183,8 @@ def check_parity(config: ExperimentConfig) -> Iterator[str]:
         return
     if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
         yield "dataset.easy_epochs and dataset.easy_ones: need each other"
-    if dataset.easy_ones is not None and not dataset.train_ones[0] <= dataset.easy_ones <= dataset.train_ones[-1]:
+    low, high = dataset.train_ones if len(dataset.train_ones) == 2 else (0, dataset.size)  # which is refused below
+    if dataset.easy_ones is not None and not low <= dataset.easy_ones <= high:
         yield f"dataset.easy_ones={dataset.easy_ones}: must lie within dataset.train_ones={dataset.train_ones}"
     for key in ("train_ones", "extrapolation_ones"):
         ones = getattr(dataset, key)

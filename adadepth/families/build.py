@@ -16,7 +16,9 @@ from adadepth.families.auto import register_auto_classes
 from adadepth.families.registry import family, load, one_of
 from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.steps import rule_of
+from adadepth.families.size import check_size
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.remote_code import load_trusted
 
 register_auto_classes()
 
@@ -121,6 +123,7 @@ def _build(
     attention = {"attn_implementation": str(wanted)} if wanted else {}
     try:
         if source is None:
+            check_size(model_class, config)
             return model_class._from_config(config, **attention)
         return _load_weights(model_class, str(settings.pretrained), source, config, attention)
     except (ImportError, KeyError) as error:
@@ -244,7 +247,7 @@ def load_encoder(path: str, settings: ModelConfig, overrides: Iterable[str]) -> 
 def read_config(key: str, path: str) -> PreTrainedConfig:
     """The configuration of a checkpoint; `key` names the setting in the error."""
     try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=False)
+        return load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
     except (OSError, ValueError) as error:
         holds_one, is_folder = Path(path, "config.json").is_file(), Path(path).is_dir()
         what = "a folder without a model" if is_folder else "neither a folder nor a model that can be fetched"

@@ -67,9 +67,9 @@ class Pipeline:
         predicts = what_is_predicted(model)
         if predicts is None:
             raise ConfigError(f"model: {cannot(type(model).__name__)}")
-        if batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size}: must be at least 1")
-        self.model: Any = model if device is None else model.to(device)  # type: ignore[arg-type]
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size!r}: must be a whole number of at least 1")
+        self.model: Any = model if device is None else _moved(model, device)
         self.tokenizer = tokenizer
         self.predicts = predicts
         self.batch_size = 1 if predicts == "next" else batch_size  # these know no padding
@@ -103,7 +103,7 @@ class Pipeline:
             A prediction for each text, in the order given.
 
         Raises:
-            DataError: If there is no text, or one is empty or something else; one line.
+            DataError: If there is no text, or one is empty, no Unicode or something else; one line.
         """
         return _in_order(self._batches(text_parts(texts), every_step=False))
 
@@ -282,6 +282,15 @@ class Pipeline:
             Step(probability, each.get("label"), each.get("score"), each.get("value"))
             for probability, each in zip(halting, said, strict=True)
         ]
+
+
+def _moved(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
+    """The model on a device, if there is such a one here."""
+    try:
+        return model.to(device)  # type: ignore[arg-type]
+    except (RuntimeError, AssertionError, TypeError) as error:  # what torch raises of no such device, driver or name
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"device={device}: {reason}") from error
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -25,7 +25,9 @@ def run(config: ExperimentConfig) -> float | None:
         seeds,
         treebank,
     )
+    from adadepth.training.tracking import check_trackers
 
+    check_trackers(config)
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     if config.mode is Mode.probe:
         probe.probe(config)

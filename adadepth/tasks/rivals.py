@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.console import say
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family
+from adadepth.processes import is_first_process
 from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.session import Trained
 from adadepth.training.run_directory import MODEL, RECORD, read_record, resolve_run, write_json
@@ -34,7 +34,7 @@ def train_rival(config: ExperimentConfig, train: Callable[[ExperimentConfig], Tr
     """Train the rival of a run, and put the two side by side; returns the rival's metrics."""
     rival, directory = as_rival(config)
     trained = train(rival)
-    if int(os.environ.get("RANK", "0")) == 0:
+    if is_first_process():
         compare(directory, trained.directory)
     return trained.metrics
 

@@ -11,6 +11,7 @@ from transformers import TrainingArguments
 
 from adadepth.config import BorrowedConfig, ExperimentConfig, Precision, TrainerConfig
 from adadepth.errors import ConfigError
+from adadepth.training.machine import check_machine
 
 
 def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unused") -> TrainingArguments:
@@ -21,8 +22,9 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         checkpoints: Where the trainer writes its checkpoints; left out where it is not known yet.
 
     Raises:
-        ConfigError: If transformers refuses a combination of settings, in its own words.
+        ConfigError: If the machine lacks what they need, or transformers refuses a combination in its own words.
     """
+    check_machine(config)
     precision = choose_precision(config.trainer)
     trainer = dataclasses.asdict(config.trainer)
     values = {field.name: trainer[field.name] for field in dataclasses.fields(BorrowedConfig)} | {

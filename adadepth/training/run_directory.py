@@ -32,6 +32,7 @@ from adadepth.data_sets import dataset_schemas
 from adadepth.declaration import telling
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
+from adadepth.interpolations import told, unresolved
 from adadepth.results import result_hash, result_settings
 
 RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
@@ -62,7 +63,7 @@ class Run:
 
     def update(self, **fields: Any) -> None:
         """Set fields of the record and write it, e.g. ``update(final_metrics=..., best_checkpoint=...)``."""
-        self.record |= fields
+        self.record |= told(fields)
         if self.is_main:
             write_json(self.directory / RECORD, self.record)
 
@@ -80,7 +81,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
     with _locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
         remove_leftovers(directory)
-        write_atomic(directory / CONFIG, OmegaConf.to_yaml(_written(config)))
+        write_atomic(directory / CONFIG, OmegaConf.to_yaml(OmegaConf.create(settings_of(config))))
         run.update(**earlier | _description(config, earlier))
 
         def close(status: str, **fields: Any) -> None:
@@ -249,14 +250,14 @@ def _written(config: ExperimentConfig) -> DictConfig:
 
 def settings_of(config: ExperimentConfig) -> dict[str, Any]:
     """What a run's file holds, as plain values: what trackers are told."""
-    settings: Any = OmegaConf.to_container(_written(config), enum_to_str=True)
+    settings: Any = unresolved(OmegaConf.to_container(_written(config), enum_to_str=True))
     return settings
 
 
 def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     """Say which settings that decide what was trained so far differ from those the run was started with."""
     stored: Any = OmegaConf.to_container(read_settings(directory))
-    earlier, now = flat(result_settings(stored)), flat(result_settings(dataclasses.asdict(config)))
+    earlier, now = flat(result_settings(stored)), flat(result_settings(unresolved(dataclasses.asdict(config))))
     earlier = flat(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
     spread = _spread_over_updates(config)
     free = _MAY_CHANGE if spread is None else _MAY_CHANGE.difference(_LENGTH)
@@ -299,7 +300,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "seed": config.seed,
         "result_hash": result_hash(config),
         "dataset_schema": next(name for name, schema in dataset_schemas().items() if schema is type(config.dataset)),
-        "settings": {group: told for group in ("model", *OPTIONAL_GROUPS) if (told := telling(getattr(config, group)))},
+        "settings": _settings_told(config),
         "command": shlex.join(["python", *sys.argv]),
         "started": earlier.get("started", now),
         "resumed": now if earlier else None,
@@ -314,6 +315,12 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "trackers": earlier.get("trackers", {}),
         "error": None,
     }
+
+
+def _settings_told(config: ExperimentConfig) -> dict[str, Any]:
+    """What a run is told by, of every group that says something; see `telling`."""
+    groups = {name: telling(getattr(config, name)) for name in ("model", *OPTIONAL_GROUPS)}
+    return {name: unresolved(group, name) for name, group in groups.items() if group}
 
 
 def _versions() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from adadepth.atomic import write_atomic
 from adadepth.config import ExperimentConfig
+from adadepth.console import say
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import load
 from adadepth.training.extension import Extension
@@ -50,6 +51,17 @@ def open_tracker(
             known = {**known, name: tracker.identity}
             run.update(trackers=known)
     return cast(Tracker, _FanOut(opened))
+
+
+def check_trackers(config: ExperimentConfig) -> None:
+    """Say before a run has a folder what keeps its trackers from opening.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    for name in config.logger.report_to:
+        if (check := getattr(load(trackers()[name].place), "check", None)) is not None:
+            check(config)
 
 
 @contextmanager
@@ -99,17 +111,34 @@ def _is_nested(value: Any) -> bool:
 
 
 class _FanOut:
-    """Hand every call of a `Tracker` to each sink."""
+    """Hand every call of a `Tracker` to each sink.
+
+    A tracker that fails in the middle of a run, because a server went away or its disk is full, is told once and then
+    left alone: the run is worth more, and `metrics.jsonl` has everything.
+    """
 
     def __init__(self, sinks: Sequence[Tracker]) -> None:
-        self.sinks = sinks
+        self.sinks = list(sinks)
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         def call(*args: Any, **kwargs: Any) -> None:
-            for sink in self.sinks:
-                getattr(sink, method)(*args, **kwargs)
+            for sink in list(self.sinks):
+                try:
+                    getattr(sink, method)(*args, **kwargs)
+                except Exception as error:
+                    if isinstance(sink, _JsonLines):
+                        raise
+                    self._leave(sink, error)
 
         return call
+
+    def _leave(self, sink: Tracker, error: Exception) -> None:
+        reason = next(iter(str(error).splitlines()), "")
+        say(
+            f"warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); it is told nothing more, "
+            f"{METRICS} goes on"
+        )
+        self.sinks.remove(sink)
 
 
 class _JsonLines(Tracker):

@@ -74,6 +74,25 @@ def test_one_run_gets_typed_settings_and_leaves_nothing_itself(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("message", [
+    "CUDA out of memory. Tried to allocate 20.00 GiB\n(more)",
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to",
+])  # fmt: skip
+def test_memory_that_is_short_gets_one_line_with_advice(
+    message: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(config: ExperimentConfig) -> None:
+        raise (torch.OutOfMemoryError if "CUDA" in message else RuntimeError)(message)
+
+    import torch
+
+    monkeypatch.setattr(adadepth.tasks, "run", out_of_memory)
+    result = command(*TINY)
+    assert result.status == 2
+    assert result.err.splitlines()[-1].startswith(f"error: {message.splitlines()[0]}; trainer.gradient_checkpointing")
+    assert "Traceback" not in result.err
+
+
 def test_a_multirun_runs_every_combination_in_this_process(
     command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
 ) -> None:

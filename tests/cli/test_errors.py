@@ -40,6 +40,18 @@ MISTAKES = [
     ([*TINY, "-m", "seed=0,-1"], "seed=-1: must be from 0"),
     ([*TINY, "-m", "seed=interval(0,1)"], "seed=interval(0,1): a grid has no intervals"),
     ([*TINY, "sweep=penalty", "model.act_epsilon=2"], "model.act_epsilon=2.0: must be above 0"),
+    ([*TINY, "trainer.max_steps=99999999999999999999"], "must be an integer of 64 bits"),
+    ([*TINY, "dataset.sequence_length=-99999999999999999999"], "dataset.sequence_length=-99999999999999999999: must"),
+    (["--config-name", "par_tiny", "search.shapes=[[99999999999999999999,1,1]]"],
+     "search.shapes=[[99999999999999999999, 1, 1]]: must be"),
+    ([*TINY, "runtime.threads=100000"], "runtime.threads=100000: must be from 1 to 1024"),
+    ([*TINY, "runtime.num_workers=100000"], "runtime.num_workers=100000: must be from 0 to 1024"),
+    (["--config-name", "ponder_parity", "dataset.train_ones=[]"], "dataset.train_ones=[]: must be [lowest, highest]"),
+    (["--config-name", "ponder_parity", "dataset.train_ones=[]", "dataset.easy_epochs=1", "dataset.easy_ones=3"],
+     "dataset.train_ones=[]: must be [lowest, highest]"),
+    (["--config-name", "ponder_parity", "dataset.extrapolation_ones=[]"], "dataset.extrapolation_ones=[]: must be ["),
+    ([*TINY, "seed=${seed}"], "recursive interpolation detected"),
+    (["--config-name", "ponder_tiny", "dataset.metrics=[evaluate:./mine]"], "say runtime.trust_remote_code=true"),
 ]  # fmt: skip
 
 
@@ -96,6 +108,57 @@ def test_a_mistake_in_a_users_own_yaml_gets_one_line(
     assert message in result.err
     assert result.err.count("\n") == 1
     assert jobs == []
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+HOSTILE = [
+    (["+hydra.callbacks.x._target_=pathlib.Path.touch"], "hydra.callbacks.x._target_=pathlib.Path.touch: names code"),
+    (["+hydra.callbacks.x._args_=[planted]", "+hydra.callbacks.x._target_=pathlib.Path.touch"], "names code"),
+    (["+hydra.launcher.x._target_=pathlib.Path.touch"], "hydra.launcher.x._target_=pathlib.Path.touch: names code"),
+    (["-m", "hydra.sweeper._target_=pathlib.Path"], "Invalid plugin 'pathlib.Path'"),
+    (["hydra.job_logging.handlers.console.class=pathlib.Path"], "console.class=pathlib.Path: must be one of logging."),
+    (["hydra.hydra_logging.handlers.console.stream=ext://os.sep"], "ext://os.sep: must be one of ext://sys.stdout"),
+    (["+hydra.job.env_set.PATH=planted"], "hydra.job.env_set.PATH=planted: set variables"),
+    (["hydra.searchpath=[pkg://antigravity]"], "hydra.searchpath: say the folder with --config-dir"),
+    (["--experimental-rerun", "job.pickle"], "--experimental-rerun: not here"),
+    (["--exper=job.pickle"], "--experimental-rerun: not here"),
+    (["++hydra.callbacks=${dataset.hub}", "dataset.hub=[{_target_:pathlib.Path.touch}]"], "must be written out here"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), HOSTILE, ids=str)
+def test_no_setting_of_hydras_runs_code(
+    arguments: list[str], message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    result = command(*TINY, *arguments)
+    assert (result.status, result.out, jobs) == (2, "", [])
+    assert message in result.err
+    assert result.err.count("\n") <= 2  # a line for each key
+    assert list(tmp_path.iterdir()) == []
+
+
+BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))])
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("hydra: {callbacks: {x: {_target_: pathlib.Path.touch, _args_: [planted]}}}", "names code"),
+    ("hydra: {searchpath: ['pkg://antigravity']}", "hydra.searchpath: say the folder with --config-dir"),
+    ("hydra: {job_logging: {handlers: {x: {(): pathlib.Path.touch, self: planted}}}}", "must be one of logging."),
+    ("hydra: {job: {env_set: {PATH: planted}}}", "hydra.job.env_set.PATH=planted: set variables"),
+    (BOMB, "its aliases, written out, are more than 100000 values"),
+    ("model: &a {act_penalty: *a}", "its aliases, written out, are more than 100000 values"),
+    (f"name: {'[' * 60}{']' * 60}", "nested too deeply"),
+    ("name: ${logger.project}\nlogger: {project: '${name}'}", "recursive interpolation"),
+])  # fmt: skip
+def test_a_users_yaml_runs_no_code_and_has_an_end(
+    text: str, message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(f"defaults: [act_tiny, _self_]\n{text}\n")
+    result = command("--config-dir", str(folder), "--config-name", "mine")
+    assert (result.status, result.out, jobs) == (2, "", [])
+    assert message in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

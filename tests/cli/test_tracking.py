@@ -9,16 +9,26 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from adadepth.analysis.measure.names import metric_name
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.training import tracking
 from adadepth.training.panels import PANELS
 from adadepth.training.run_directory import Run, read_record
+from adadepth.training.trackers import TrackerKind
 from adadepth.training.trackers.base import Tracker
-from adadepth.training.tracking import LogPosition, logged_before, open_tracker, read_metrics, scalars
+from adadepth.training.tracking import (
+    LogPosition,
+    check_trackers,
+    logged_before,
+    open_tracker,
+    read_metrics,
+    scalars,
+)
 from tests.configs.support import configured
 from tests.unit.analysis.test_names import names_before
 from tests.wandb_support import wandb_history, wandb_records, wandb_summary
@@ -209,6 +219,52 @@ def test_what_wandb_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(wandb, "init", refuse)
     with pytest.raises(ConfigError, match=r"^logger=wandb: No API key.*; logger.mode=offline needs .*$"):
         opened(tmp_path, "logger=wandb", "logger.mode=online")
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    (["logger.mode=online"], r"logger=wandb: no API key is configured: use `wandb login`; logger.mode=offline needs"),
+    (["logger.project=a/b"], r"logger.project=a/b: W&B allows up to 128 characters and none of / \\ # \? % :"),
+])  # fmt: skip
+def test_what_wandb_cannot_have_is_said_before_there_is_a_run(
+    overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=message):
+        check_trackers(configured("act_tiny", "logger=wandb", *overrides))
+
+
+class Vanishing(Tracker):
+    """A server that goes away after the first call."""
+
+    def __init__(self, *args: object) -> None:
+        self.calls: list[int] = []
+
+    def log(self, metrics: Mapping[str, object], step: int) -> None:
+        self.calls.append(step)
+        if step > 1:
+            raise ConnectionError("no route to host\n(more)")
+
+
+def test_a_tracker_that_goes_away_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, made = f"{__name__}:Vanishing", []
+    monkeypatch.setattr(Vanishing, "__init__", lambda self, *_: made.append(self) or setattr(self, "calls", []))
+    monkeypatch.setattr(tracking, "trackers", lambda: {"vanishing": TrackerKind(place, "json", "nothing")})
+    config = configured()
+    config.logger.report_to = ["vanishing"]
+    tracker = open_tracker(config, Run(tmp_path))
+    for step in (1, 2, 3):
+        tracker.log({"train/loss": float(step)}, step)
+    tracker.finish()
+    assert made[0].calls == [1, 2]
+    assert [line["train/loss"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0, 3.0]
+    assert capsys.readouterr().out == (
+        "warning: Vanishing failed (ConnectionError: no route to host); it is told nothing more, "
+        "metrics.jsonl goes on\n"
+    )
 
 
 def test_wandb_keeps_the_files_that_are_asked_for(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ MISTAKES = [
     (["trainer.fsdp=true", "trainer.deepspeed=ds.json"], "trainer.fsdp and trainer.deepspeed: choose one"),
     (["trainer.deepspeed=3"], "trainer.deepspeed=3: must be a JSON file or a mapping"),
     (["trainer.dataloader_prefetch_factor=2"], "trainer.dataloader_prefetch_factor: needs runtime.num_workers"),
-    (["runtime.num_workers=-1"], "runtime.num_workers=-1: must be at least 0"),
+    (["runtime.num_workers=-1"], "runtime.num_workers=-1: must be from 0 to 1024"),
     (["mode=evaluate"], "checkpoint: mode=evaluate needs it"),
     (["mode=report"], "run: mode=report needs it"),
     (

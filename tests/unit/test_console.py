@@ -33,6 +33,11 @@ def test_a_log_gets_the_words_and_nothing_else(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == (f"{TEXT}\n", "")
 
 
+def test_control_characters_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    say("class \x1b[2J\x9b1m \u202egnp\r of \ud800:\t\u05d0\u200d\n")
+    assert capsys.readouterr().out == "class \\x1b[2J\\x9b1m \\u202egnp\\r of \\ud800:\t\u05d0\u200d\n\n"
+
+
 def test_a_log_is_told_of_long_work_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

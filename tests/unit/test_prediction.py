@@ -32,6 +32,7 @@ from tests.unit.families.adalayers_support import HEAD, save_base
 from tests.unit.families.par_xl_support import SMALL as PAR
 
 WORDS = tokenizer("bert")
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "prediction.md"
 TEXTS = [
     "a cat",
@@ -222,6 +223,7 @@ def test_training_mode_does_not_matter() -> None:
         ("", "texts[0]='': holds no token"),
         (["a cat", "  "], "texts[1]='  ': holds no token"),
         ([("", "")], "texts[0]"),
+        (["a", "b\ud800"], "texts[1]='b\\ud800': holds half of a surrogate pair"),
         (["a", 3], "texts[1]=3: must be a text, or a tuple of two"),
         ([("a", "b", "c")], "must be a text, or a tuple of two"),
         ([["a", "b"]], "must be a text, or a tuple of two"),
@@ -236,7 +238,11 @@ def test_texts_that_cannot_be_predicted(texts, message) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0: must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0: must be a whole number of at least 1"),
+        ({"batch_size": "x"}, "batch_size='x': must be a whole number of at least 1"),
+        ({"batch_size": True}, "batch_size=True: must be a whole number of at least 1"),
+        ({"device": "nonsense"}, "device=nonsense: "),
+        pytest.param({"device": "cuda"}, "device=cuda: ", marks=WITHOUT_GPU),
         ({"max_length": 33}, "max_length=33: must be from 5 to 32"),
         ({"max_length": 2}, "max_length=2: must be from 5 to 32"),
         ({"exit_rule": "fixed:99"}, "albert_act supports quantile"),

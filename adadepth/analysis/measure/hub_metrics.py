@@ -11,6 +11,7 @@ import numpy as np
 
 from adadepth.connection import first_line, require_hub
 from adadepth.errors import DataError, nearest
+from adadepth.remote_code import say_trusted
 
 HUB_PREFIX = "evaluate:"
 
@@ -45,6 +46,8 @@ def _load(name: str, path: str) -> Any:
             raise DataError(f"dataset.metrics={name}: no such folder")
         require_hub(f"dataset.metrics={name}", alternative)
     import evaluate
+
+    say_trusted(path)
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:  # which the library does not read

@@ -96,9 +96,14 @@ _ENTITY_TAG = re.compile(r"O|[BI]-.+")
 
 def metric_key(name: str) -> str:
     """Name under which a metric's value is reported: ``evaluate:FOLDER/METRIC:KEY`` is ``KEY``, else ``METRIC``."""
-    if not name.startswith(HUB_PREFIX):
+    if not is_hub_metric(name):
         return name
     return name.rpartition(":")[2].rstrip("/").rpartition("/")[2]
+
+
+def is_hub_metric(name: str) -> bool:
+    """Whether a metric is one of the ``evaluate`` library, which is code of somebody's."""
+    return name.startswith(HUB_PREFIX)
 
 
 def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | None = None) -> None:
@@ -120,7 +125,7 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
     for name in metrics:
         if keys.count(metric_key(name)) > 1:
             raise ConfigError(f"dataset.metrics={list(metrics)}: {metric_key(name)} is named twice")
-        is_of_hub = name.startswith(HUB_PREFIX)
+        is_of_hub = is_hub_metric(name)
         if is_of_hub and takes_hub:
             continue
         if name not in allowed:
@@ -154,7 +159,7 @@ def load_metrics(metrics: Sequence[str]) -> None:
         DataError: One cannot be loaded.
     """
     for name in metrics:
-        if name.startswith(HUB_PREFIX):
+        if is_hub_metric(name):
             hub_metric(name)
 
 

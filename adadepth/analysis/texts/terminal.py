@@ -7,6 +7,7 @@ from typing import Any
 
 from adadepth.analysis.render.colors import depth_color, text_on
 from adadepth.analysis.texts.tokens import said, shown_tokens
+from adadepth.console import visible
 
 
 def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
@@ -25,15 +26,15 @@ def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
 
     def shaded(text: str, depth: int) -> Text:
         if not is_colored:
-            return Text(f"{text}({depth})")
+            return Text(f"{visible(text)}({depth})")
         background = depth_color(depth, deepest)
-        return Text(text, style=f"{text_on(background)} on {background}")
+        return Text(visible(text), style=f"{text_on(background)} on {background}")
 
     if is_colored:
         levels = Text(" ").join(shaded(f" {depth} ", depth) for depth in range(1, deepest + 1))
         console.print(Text("updates: "), levels, sep="")
     for row in found["texts"]:
-        console.print(Text(_heading(row, found["predicts"])))
+        console.print(Text(visible(_heading(row, found["predicts"]))))
         tokens = shown_tokens(row)
         line = Text("  ")
         for number, token in enumerate(tokens):
@@ -44,7 +45,7 @@ def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
             line.append_text(shaded(" | ".join(row["text"]), round(row["updates"])))
         console.print(line)
         for each in _further(row):
-            console.print(Text(f"  {each}"))
+            console.print(Text(visible(f"  {each}")))
     share = f"{found['work']:.0%} of the work of full depth"
     console.print(Text(f"mean updates {found['mean']:.2f} of at most {deepest}; {share}"))
 

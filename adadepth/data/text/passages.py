@@ -55,8 +55,19 @@ def text_parts(texts: Text | Iterable[Text]) -> list[tuple[str, ...]]:
         parts: Any = (text,) if isinstance(text, str) else text
         if not (isinstance(parts, tuple) and len(parts) in (1, 2) and all(isinstance(part, str) for part in parts)):
             raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two")
+        if not all(map(_is_unicode, parts)):
+            raise DataError(f"texts[{number}]={text!a:.60}: holds half of a surrogate pair, which is no character")
         found.append(parts)
     return found
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written: surrogates that stand alone cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def encode_texts(

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from adadepth.connection import first_line, require_hub
 from adadepth.data.cache import cached_folder, digest
 from adadepth.errors import DataError, nearest
 from adadepth.places import resolve_place
+from adadepth.remote_code import load_trusted
 
 if TYPE_CHECKING:
     from adadepth.config import TokenizerConfig
@@ -75,12 +77,16 @@ def _load(path: str) -> Any:
             require_hub(f"tokenizer.path={path}", alternative)
         try:
             found = str(place) if place.exists() else path
-            return AutoTokenizer.from_pretrained(found, trust_remote_code=False, **options)
+            return load_trusted(found, partial(_from_place, found, options))
         except (OSError, ValueError) as error:
             if number == len(attempts) - 1:
                 reason = first_line(error)
                 raise DataError(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
     raise AssertionError("unreachable")
+
+
+def _from_place(place: str, options: dict[str, Any], trust_remote_code: bool) -> Any:
+    return AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code, **options)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symbols: Sequence[str] = ()) -> Tokenizer:

@@ -17,6 +17,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.places import resolve_place
+from adadepth.remote_code import load_trusted
 
 # Parts of a model that are left behind, so that a checkpoint may lack them.
 _UNUSED_PARTS = ("pooler.", "decoder.")
@@ -40,11 +41,15 @@ def load_base(
     given = {"revision": revision, "attn_implementation": attention}
     try:
         with quiet():  # heads are left behind on purpose
-            model, report = AutoModel.from_pretrained(
+            model, report = load_trusted(
                 place,
-                dtype=torch.float32,
-                output_loading_info=True,
-                **{name: value for name, value in given.items() if value is not None},
+                lambda trust: AutoModel.from_pretrained(
+                    place,
+                    dtype=torch.float32,
+                    output_loading_info=True,
+                    trust_remote_code=trust,
+                    **{name: value for name, value in given.items() if value is not None},
+                ),
             )
     except (OSError, ValueError) as error:
         raise CheckpointError(f"base_model={path}: {str(error).splitlines()[0]}") from error

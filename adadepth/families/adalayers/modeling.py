@@ -33,6 +33,7 @@ from adadepth.families.shared.encoders import accepted_inputs
 from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.families.shared.positions import sinusoidal_positions
 from adadepth.families.shared.shown import choose_states, shown
+from adadepth.families.shared.words import check_words
 from adadepth.halting.layer_mixing import layer_weights, tail_masses
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
@@ -275,6 +276,8 @@ class AdaLayersModel(OnBaseModel):
             DataError: If an active state is missing from `states`.
             ConfigError: If hidden states or attentions are asked for where a truncation left some of the base.
         """
+        if (given := input_ids if inputs_embeds is None else inputs_embeds) is not None:
+            check_words(given, self.get_input_embeddings())
         weights, active = self.layer_distribution(), self.active_states()
         inputs = {
             "input_ids": input_ids,

@@ -19,6 +19,7 @@ from adadepth.families.shared.albert.pretrained import FromAnyAlbert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
 from adadepth.families.shared.stock_config import WithStockConfig
+from adadepth.families.shared.words import check_words
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
@@ -71,6 +72,8 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
         **kwargs: Any,
     ) -> SequenceOutput:
         """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C)."""
+        if (words := input_ids if inputs_embeds is None else inputs_embeds) is not None:
+            check_words(words, self.get_input_embeddings())
         outputs = self.albert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
         )

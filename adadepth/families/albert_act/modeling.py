@@ -295,7 +295,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         inputs_embeds: Tensor | None = None,
     ) -> Start:
         """What the encoder begins with; the arguments are those of the forward pass."""
-        words = words_of(input_ids, inputs_embeds, attention_mask)
+        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
         valid = (
             torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)

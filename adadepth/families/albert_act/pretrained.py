@@ -19,7 +19,7 @@ def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention
         config: The configuration of the result.
         attention: `attn_implementation`, if it is given.
     """
-    albert = AutoModelForPreTraining.from_pretrained(path, dtype=torch.float32)
+    albert = AutoModelForPreTraining.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
     model = model_class._from_config(config, **attention)
     model.load_state_dict(from_albert(albert.state_dict()), strict=False)
     model.tie_weights()

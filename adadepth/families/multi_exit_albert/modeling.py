@@ -93,7 +93,7 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
             generator: For rules that draw.
             **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
         """
-        words = words_of(input_ids, inputs_embeds, attention_mask)
+        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         rule, shows = rule_of(self, exit_rule), bool(shown(self.config, kwargs))
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
 

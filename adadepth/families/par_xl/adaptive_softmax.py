@@ -78,6 +78,11 @@ class AdaptiveEmbedding(nn.Module):
             nn.Identity() if width == hidden_size else nn.Linear(width, hidden_size, bias=False) for width in widths
         )
 
+    @property
+    def num_embeddings(self) -> int:
+        """Words of all clusters."""
+        return self.clusters[-1][1]
+
     def set_last(self, table: nn.Module) -> None:
         """Replace the table of the last cluster, which may have another number of words."""
         start, words = self.clusters[-1][0], table.num_embeddings

@@ -1,10 +1,10 @@
 """What the settings of PAR-XL and of its search need of each other and of a budget."""
 
-import os
 from collections.abc import Iterator
 
 from adadepth.config import EvalStrategy, ExperimentConfig, GatePath, SearchConfig, SearchMethod, Stage, Task
 from adadepth.families.par_xl.settings import ParXLSettings
+from adadepth.processes import is_one_of_several
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
@@ -65,6 +65,6 @@ def _search(config: ExperimentConfig) -> Iterator[str]:
     for shape in search.shapes:
         if len(shape) != 3 or shape[0] < 1 or shape[1] < 0 or shape[2] < 1:
             yield f"search.shapes={shape}: must be [length, memory, batch], e.g. [64, 640, 1]"
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    several = is_one_of_several()
     if several and search.path is GatePath.sampled and not config.trainer.ddp_find_unused_parameters:
         yield "trainer.ddp_find_unused_parameters: search.path=sampled leaves parameters unused, set it to true"

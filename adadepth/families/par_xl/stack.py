@@ -20,6 +20,7 @@ from adadepth.families.par_xl.blocks import Mix, ParXLBlock, run_alone
 from adadepth.families.par_xl.cache import ParXLCache, check_cache, kept_positions
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.par_xl.outputs import ParXLModelOutput
+from adadepth.families.shared.words import check_words
 
 _EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
 
@@ -138,7 +139,10 @@ class ParXLModel(ParXLPreTrainedModel):
         config = self.config
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("input_ids and inputs_embeds: exactly one of them is needed")
-        words = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        assert given is not None
+        check_words(given, self.embedding)
+        words = self.embedding(given) if inputs_embeds is None else given
         state = self.dropout(words * config.hidden_size**0.5)
         past = self._past_of_blocks(memory, state)
         if use_cache and past_key_values is None:

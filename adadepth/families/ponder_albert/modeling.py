@@ -113,7 +113,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = encode_texts(self._tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
-        words = words_of(input_ids, inputs_embeds, attention_mask)
+        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         rule, shows = rule_of(self, exit_rule), bool(shown(self.config, kwargs))
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
 
@@ -171,7 +171,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         if self.tokenizer is None:
             if not self.config.name_or_path:
                 raise ConfigError("a call with texts needs a tokenizer: give one when the model is built")
-            self.tokenizer = AutoTokenizer.from_pretrained(self.config.name_or_path)
+            self.tokenizer = AutoTokenizer.from_pretrained(self.config.name_or_path, trust_remote_code=False)
         return self.tokenizer
 
 

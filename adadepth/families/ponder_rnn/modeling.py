@@ -95,7 +95,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         Raises:
             ValueError: If the examples have another size than the model.
         """
-        if inputs.dim() != 2 or inputs.shape[1] != self.config.input_size:
+        if inputs.dim() != 2 or not len(inputs) or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
         rule, run_all = rule_of(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
 

@@ -110,7 +110,9 @@ class StockClassifier(WithStockConfig):
         if place is None:
             return super().from_pretrained(None, *args, config=config, **kwargs)
         if config is None:
-            config, kwargs = AutoConfig.from_pretrained(place, return_unused_kwargs=True, **kwargs)
+            config, kwargs = AutoConfig.from_pretrained(
+                place, return_unused_kwargs=True, **{"trust_remote_code": False, **kwargs}
+            )
         precision = {} if "torch_dtype" in kwargs else {"dtype": torch.float32}
         model_class = cls.for_type(config)
         if config.architectures and not cls.has_head(config):
@@ -165,7 +167,7 @@ class StockClassifier(WithStockConfig):
         **options: Any,
     ) -> StockOutput:
         """Classify: ids and mask (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
-        words = words_of(input_ids, inputs_embeds, attention_mask)
+        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
         given = {

@@ -19,6 +19,14 @@ class Tracker:
 
     identity: str | None = None
 
+    @classmethod
+    def check(cls, config: ExperimentConfig) -> None:
+        """Say before anything is written what keeps the tracker from opening; asks nobody in a network.
+
+        Raises:
+            ConfigError: Naming the setting.
+        """
+
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
     ) -> None:

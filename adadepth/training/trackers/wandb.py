@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from adadepth.config import ExperimentConfig
+from adadepth.config import ExperimentConfig, TrackerMode
 from adadepth.errors import ConfigError
 from adadepth.training.panels import summary_of
 from adadepth.training.run_directory import settings_of
 from adadepth.training.trackers.base import Tracker, Value, bin_edges
 
 STEP = "step"
+_NOT_IN_PROJECTS = "/\\#?%:"
 
 
 class WandbTracker(Tracker):
@@ -20,6 +21,18 @@ class WandbTracker(Tracker):
 
     Metrics are drawn over `step`, the updates, and not over W&B's own count of calls, which a continued run repeats.
     """
+
+    @classmethod
+    def check(cls, config: ExperimentConfig) -> None:
+        project = config.logger.project
+        if len(project) > 128 or set(project) & set(_NOT_IN_PROJECTS):
+            marks = " ".join(_NOT_IN_PROJECTS)
+            raise ConfigError(f"logger.project={project}: W&B allows up to 128 characters and none of {marks}")
+        if config.logger.mode is TrackerMode.online and "WANDB_MODE" not in os.environ and not _has_key():
+            raise ConfigError(
+                "logger=wandb: no API key is configured: use `wandb login`; logger.mode=offline needs neither account "
+                "nor network"
+            )
 
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
@@ -94,3 +107,10 @@ class WandbTracker(Tracker):
         if name not in self._defined:
             self.run.define_metric(name, step_metric=STEP, summary=summary)
             self._defined.add(name)
+
+
+def _has_key() -> bool:
+    """Whether there may be a key: in the environment, or in the file in which W&B keeps them."""
+    named = any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
+    kept = (os.environ.get("NETRC", "~/.netrc"), "~/_netrc")
+    return named or any(Path(file).expanduser().is_file() for file in kept)

@@ -205,7 +205,8 @@ class NoWaiting(TorchDispatchMode):
 
 
 def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
-    """On an accelerator a question to the device would empty its queue; labels are looked at on the CPU only."""
+    """A question to an accelerator would empty its queue; labels and words are looked at on the CPU only."""
+    monkeypatch.setattr("adadepth.families.shared.albert.block.check_words", lambda words, table: None)
     monkeypatch.setattr("adadepth.families.shared.losses.check_classes", lambda labels, classes: None)
     monkeypatch.setattr("adadepth.families.shared.albert.stepper._packs", lambda *args, training: not training)
     batch, labels = padded_batch(LENGTHS), torch.tensor([0, 1, 1, 0, -100, 1, 0, 1])

@@ -19,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Attend, Memory, Refresh, attend_packed, remember
+from adadepth.families.shared.words import check_words
 
 
 class PositionEmbedding(nn.Embedding):
@@ -216,15 +217,18 @@ class AlbertLayer(GradientCheckpointingLayer):
         return output, weights if kwargs.get("output_attentions") else None, *(after or (None, None))
 
 
-def words_of(input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+def words_of(
+    input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None, table: nn.Module
+) -> Tensor:
     """The batch's words, ids (B, T) or embedded (B, T, E), once the inputs have been found consistent.
 
     Raises:
-        ValueError: If not exactly one of ids and embeddings is given, or if the mask is not (B, T).
+        ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or as `check_words`.
     """
     words = input_ids if inputs_embeds is None else inputs_embeds
     if words is None or (input_ids is not None and inputs_embeds is not None):
         raise ValueError("give exactly one of input_ids and inputs_embeds")
+    check_words(words, table)
     if attention_mask is not None and attention_mask.shape != words.shape[:2]:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)}; halting needs (batch, sequence) = "

@@ -59,7 +59,7 @@ class FromAnyAlbert(PreTrainedModel):
         """
         path = pretrained_model_name_or_path
         where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
-        source = None if path is None else AutoConfig.from_pretrained(path, **where)
+        source = None if path is None else AutoConfig.from_pretrained(path, trust_remote_code=False, **where)
         own = cls.config_class.model_type
         if source is None or source.model_type == own:
             return super().from_pretrained(path, *model_args, config=config, **kwargs)
@@ -110,7 +110,12 @@ def _encoder_weights(
     """Parameters of a checkpoint's encoder, renamed; without the pooler where the checkpoint has none."""
     with quiet():  # the heads are left behind on purpose
         encoder, report = AutoModel.from_pretrained(
-            path, add_pooling_layer=with_pooler, dtype=torch.float32, output_loading_info=True, **where
+            path,
+            add_pooling_layer=with_pooler,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+            **where,
         )
     missing = set(report["missing_keys"])
     if absent := sorted(name for name in missing if not name.startswith("pooler.")):

@@ -78,7 +78,7 @@ class SteppedAlbert(SharedBlockModel):
             inputs_embeds: Word embeddings instead of ids.
             **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
         """
-        words = words_of(input_ids, inputs_embeds, attention_mask)
+        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
         state = self.encoder.embedding_hidden_mapping_in(embedded)
         rows = PaddedRows(self.config, state, attention_mask, kwargs)

@@ -200,6 +200,8 @@ class PackedRows:
         found = pack(valid.bool())
         self.width = state.shape[1]
         self._state = take(state.flatten(0, 1), found.slots)
+        if not len(self._state):
+            raise ValueError("attention_mask: none of the sequences has a token")
         self._align(found.counts, found.widest)
 
     @property

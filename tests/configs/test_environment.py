@@ -1,0 +1,44 @@
+"""What came from the environment is written as where it came from, in every file of a run; a run goes on with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from adadepth.training.run_directory import open_run, settings_of
+from adadepth.validation import checked
+from tests.configs.support import composed, configured
+
+SECRET = "hunter2-of-the-cluster"
+
+
+def test_a_runs_files_say_where_a_value_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", SECRET)
+    node = composed("act_tiny")
+    node.logger.entity = "team-${oc.env:TOKEN}"
+    node.logger.tags = ["${ oc.env:TOKEN, none }", "plain"]
+    node.logger.project = "${logger.entity}"
+    node.logger.group = "${.entity}"
+    node.model.pretrained = "${oc.env:TOKEN}"
+    config = checked(node)
+    assert (config.logger.entity, config.logger.project) == (f"team-{SECRET}", f"team-{SECRET}")
+    assert config.logger.tags == [SECRET, "plain"]
+    with open_run(config, tmp_path) as run:
+        run.update(data={"tokenizer": {"path": SECRET}})
+    for path in tmp_path.iterdir():
+        assert SECRET not in path.read_text()
+    assert SECRET not in str(settings_of(config))  # what trackers are told
+    written = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert written["logger"]["entity"] == "team-${oc.env:TOKEN}"
+    assert OmegaConf.load(tmp_path / "config.yaml").logger.group == f"team-{SECRET}"  # read again
+
+
+def test_the_next_configuration_has_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", SECRET)
+    node = composed("act_tiny")
+    node.logger.entity = "${oc.env:TOKEN}"
+    checked(node)
+    assert settings_of(configured("act_tiny", "logger.entity=mine"))["logger"]["entity"] == "mine"

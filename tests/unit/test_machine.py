@@ -1,0 +1,44 @@
+"""What the trainer's settings need of the machine is one line each, before anything is prepared."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from adadepth.errors import ConfigError
+from adadepth.training.arguments import training_arguments
+from tests.configs.support import configured
+
+SHARDED = ["trainer.fsdp=true"]
+
+
+@pytest.mark.parametrize(("overrides", "message"), [
+    (SHARDED, r"^trainer.fsdp=true: shards over several processes, and this is one; start it with torchrun$"),
+    (["trainer.deepspeed={stage: 1}"], r"^trainer.deepspeed: the package deepspeed is missing, install it with"),
+    (["trainer.fsdp_config=gone.json"], r"^trainer.fsdp_config=gone.json: cannot be read \(No such file"),
+    (["trainer.fsdp_config=list.json"], r"^trainer.fsdp_config=list.json: must hold a mapping$"),
+    (["trainer.fsdp_config=cut.json"], r"^trainer.fsdp_config=cut.json: no JSON \("),
+    (["trainer.ddp_backend=glo"], r"^trainer.ddp_backend=glo: must be one of gloo, .* \(did you mean 'gloo'\?\)$"),
+    (["trainer.ddp_backend=gloo"], r"^trainer.ddp_backend=gloo: read only with several processes"),
+    (["runtime.compile=true", "trainer.torch_compile_mode=fast"], r"^trainer.torch_compile_mode=fast: must be one of"),
+    (["runtime.compile=true", "trainer.torch_compile_backend=inducto"],
+     r"^trainer.torch_compile_backend=inducto: must be one of .*inductor.* \(did you mean 'inductor'\?\)$"),
+])  # fmt: skip
+def test_what_is_not_here_is_said(
+    overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    Path("list.json").write_text("[]")
+    Path("cut.json").write_text("{")
+    with pytest.raises(ConfigError, match=message) as error:
+        training_arguments(configured("act_tiny", *overrides))
+    assert "\n" not in str(error.value)
+    assert {path.name for path in tmp_path.iterdir()} == {"list.json", "cut.json"}
+
+
+def test_what_torch_and_accelerate_both_know_is_allowed() -> None:
+    compiled = ["runtime.compile=true", "trainer.torch_compile_backend=aot_eager", "trainer.torch_compile_mode=default"]
+    assert training_arguments(configured("act_tiny", *compiled)).torch_compile_backend == "aot_eager"
