@@ -48,6 +48,7 @@ from adadepth.tasks.session import (
     overridden_model_settings,
     train_parts,
 )
+from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import model_path
 
@@ -175,6 +176,7 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
 
 def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
     """Whether a checkpoint can read and answer what the data ask."""
+    check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     settings: Any = model.config
     if data.problem in _OWN_CLASSES:

@@ -22,6 +22,7 @@ from adadepth.families.build import load_encoder
 from adadepth.tasks.finetune import checkpoint_tokenizer, cls_options
 from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import Parts, Session, check_positions, model_path, open_session, overridden_model_settings
+from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import run_directory
 
@@ -37,6 +38,7 @@ def probe(config: ExperimentConfig) -> None:
     model = load_encoder(path, config.model, overridden_model_settings())
     tokenizer, options = checkpoint_tokenizer(config, path), cls_options(config.model.name, model.config)
     data = main_first(args, lambda: load_labelled_data(config.dataset, tokenizer, config.seed, **options))
+    check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, Parts(data, data.evaluation, _never, model)) as session:

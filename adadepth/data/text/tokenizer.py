@@ -30,7 +30,7 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS
                   "mask_token": "[MASK]"}  # fmt: skip
 PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token")
 TOKENIZER_FILE = "tokenizer.json"
-_FILES = ("tokenizer*", "vocab*", "*.model")  # of tokenizers of any age
+_FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # that hold pieces, of tokenizers of any age
 _NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text is never taken for one
 _TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
 
@@ -50,6 +50,8 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
     tokenizer: PreTrainedTokenizerFast = _load(resolve_place("tokenizer.path", path))
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(f"tokenizer.path={path}: not a fast tokenizer (it has no {TOKENIZER_FILE})")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where it finds no pieces
+        raise DataError(f"tokenizer.path={path}: it has {len(tokenizer)} special tokens and no other piece")
     missing = [name for name in needed if getattr(tokenizer, name) is None]
     if missing:
         raise DataError(f"tokenizer.path={path}: the model needs {', '.join(missing)}, which this tokenizer lacks")
@@ -76,7 +78,7 @@ def _load(path: str) -> Any:
         try:
             found = str(place) if place.exists() else path
             return AutoTokenizer.from_pretrained(found, trust_remote_code=False, **options)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # of a damaged file, the library raises what has no class of its own
             if number == len(attempts) - 1:
                 reason = first_line(error)
                 raise DataError(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
