@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 CACHE_FORMAT = 1  # raise it when what is written, or how text becomes tokens, changes
 _LONGEST = 200  # characters of a path that are worth repeating
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+_UNUSABLE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP
+}  # fmt: skip
 
 
 def digest(*parts: object) -> str:

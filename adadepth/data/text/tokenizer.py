@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.connection import first_line, require_hub
 from adadepth.data.cache import cached_folder, digest
+from adadepth.data.text.files import as_path
 from adadepth.errors import DataError, nearest
 from adadepth.places import resolve_place
 
@@ -32,6 +33,7 @@ PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token
 TOKENIZER_FILE = "tokenizer.json"
 _FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # that hold pieces, of tokenizers of any age
 _NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text is never taken for one
+_LONGEST_PART = 10_000  # characters; a cut may part a piece in two, of which there are thousands
 _TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
 
 
@@ -59,7 +61,7 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
 
 
 def _load(path: str) -> Any:
-    place = Path(path).expanduser()
+    place = as_path("tokenizer.path", path)
     alternative = "give a local folder with tokenizer.path=... or tokenizer.path=null to train one"
     if place.exists() or path.startswith((".", "/", "~")):
         siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
@@ -101,10 +103,16 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
     """
     normalizer = _normalizer(lowercase)
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
-    sentences = (normalizer.normalize_str(special.sub(" ", text)) for text in texts)
+    parts = (part for text in texts for part in short_parts(special.sub(" ", text)))
+    sentences = (normalizer.normalize_str(part) for part in parts)
     tokenizer = train_unigram(sentences, vocab_size, list(SPECIAL_TOKENS.values()), normalizer, symbols)
     wrap_texts(tokenizer)
     return tokenizer
+
+
+def short_parts(text: str) -> Iterator[str]:
+    """Cut what is far longer than any sentence: the trainer's time grows with the square of the length."""
+    return (text[first : first + _LONGEST_PART] for first in range(0, len(text), _LONGEST_PART))
 
 
 def wrap_texts(tokenizer: Tokenizer) -> None:
@@ -159,7 +167,7 @@ def train_unigram(
             unk_id=0, bos_id=-1, eos_id=-1, unk_piece=hidden[0], control_symbols=hidden[1:],
             user_defined_symbols=symbols, max_sentence_length=10**9, minloglevel=2, **options,
         )  # fmt: skip
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise unreadable[0] if unreadable else DataError(_training_problem(vocab_size, str(error))) from error
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
     pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(trained.vocab_size())]
