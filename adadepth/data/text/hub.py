@@ -81,7 +81,17 @@ def hub_rows(
     by_file = streaming and rows.num_shards >= shards
     if by_file and shards > 1:
         rows = rows.shard(num_shards=shards, index=shard)
-    return _texts(_label(entry), rows, column), by_file
+    return _unbroken(entry, _texts(_label(entry), rows, column)), by_file
+
+
+def _unbroken(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
+    """Tell a connection that breaks while rows are read in one line."""
+    try:
+        yield from texts
+    except DataError:
+        raise
+    except Exception as error:  # as in `_ask_hub`
+        raise DataError(f"{_label(entry)}: {first_line(error)}; start again, or read local files") from error
 
 
 def hub_tables(entry: Mapping[str, Any]) -> dict[str, Table]:
@@ -125,7 +135,7 @@ def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
             alternative = f"unset HF_HUB_OFFLINE to ask the hub, or {alternative}"
     try:
         return ask()
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # of three libraries, one of which has errors of its own for a broken connection
         raise DataError(f"{_label(entry)}: {first_line(error)}; {alternative}") from error
 
 
