@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 
 from adadepth.errors import DataError
 
+_PATIENCE_S = 5.0
 
-def first_line(error: BaseException) -> str:
+
+def first_line(error: object) -> str:
     """What a library says about a failure, cut to a line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
@@ -23,11 +26,12 @@ def require_hub(what: str, alternative: str) -> None:
     if constants.HF_HUB_OFFLINE:
         return
     try:
-        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
+        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=_PATIENCE_S).close()
     except urllib.error.HTTPError:
         return  # an answer, whatever it says
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
+        reason = first_line(getattr(error, "reason", error))
         raise DataError(
-            f"{what}: the Hugging Face hub cannot be reached ({getattr(error, 'reason', error)}); {alternative}, "
+            f"{what}: the Hugging Face hub cannot be reached ({reason}); {alternative}, "
             "or set HF_HUB_OFFLINE=1 to use what was downloaded before"
         ) from error

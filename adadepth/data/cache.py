@@ -9,18 +9,23 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
 
+from adadepth.data.seal import discard_damaged, find_damage, seal
 from adadepth.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 CACHE_FORMAT = 1  # raise it when what is written, or how text becomes tokens, changes
-FULL = {errno.ENOSPC, errno.EDQUOT}
-FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_LONGEST = 200  # characters of a path that are worth repeating
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_UNUSABLE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP
+}  # fmt: skip
 
 
 def digest(*parts: object) -> str:
@@ -35,7 +40,7 @@ def cache_root(cache_dir: str | None) -> Path:
 
 
 def cached_folder(root: Path, name: str, build: Callable[[Path], None]) -> Path:
-    """Return ``root/name``, calling ``build(empty folder)`` first when it does not exist.
+    """Return ``root/name``, calling ``build(empty folder)`` first when it does not exist or is damaged.
 
     The folder appears whole or not at all (built under another name, then renamed). Of several processes that want
     it, one builds and the others wait.
@@ -44,26 +49,47 @@ def cached_folder(root: Path, name: str, build: Callable[[Path], None]) -> Path:
         DataError: the folder cannot be written, e.g. the disk is full.
     """
     target = root / name
-    if target.exists():
-        return target
-    temporary = root / f"{name}.{uuid.uuid4().hex}.partial"
-    try:
+    with usable_cache(root, "free some space"):
+        if target.exists() and find_damage(target) is None:
+            return target
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f"{name}.lock"):
+            discard_damaged(target)
             if not target.exists():
-                for abandoned in root.glob(f"{name}.*.partial"):  # of a killed process: the lock is ours
-                    shutil.rmtree(abandoned, ignore_errors=True)
-                logger.info("preparing %s in %s", name, root)
-                temporary.mkdir()
-                build(temporary)
-                temporary.rename(target)
-    except OSError as error:
-        if error.errno not in FULL | FORBIDDEN:
-            raise
-        raise DataError(
-            f"dataset.cache_dir={root}: cannot write the prepared data ({error.strerror}); free some space or "
-            "choose another folder with dataset.cache_dir=..."
-        ) from error
+                _build(root, name, build)
+    return target
+
+
+def _build(root: Path, name: str, build: Callable[[Path], None]) -> None:
+    for abandoned in root.glob(f"{name}.*.partial"):  # of a killed process: the lock is ours
+        shutil.rmtree(abandoned, ignore_errors=True)
+    logger.info("preparing %s in %s", name, root)
+    temporary = root / f"{name}.{uuid.uuid4().hex}.partial"
+    try:
+        temporary.mkdir()
+        build(temporary)
+        seal(temporary)
+        temporary.rename(root / name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target
+
+
+@contextmanager
+def usable_cache(root: Path, when_full: str) -> Iterator[None]:
+    """Turn a cache folder that is full, closed to the user or no folder into one line.
+
+    Raises:
+        DataError: ``when_full`` where the disk is, else what the system says.
+    """
+    try:
+        yield
+    except OSError as error:
+        # What was read to be prepared is not the cache's, so its troubles are told by the file that they have.
+        is_ours = error.errno in _UNUSABLE and str(error.filename or root).startswith(str(root))
+        if error.errno not in _FULL and not is_ours:
+            raise
+        advice = when_full if error.errno in _FULL else "make it a folder that can be written"
+        raise DataError(
+            f"dataset.cache_dir={str(root)[:_LONGEST]}: {error.strerror}; {advice}, or choose another folder with "
+            "dataset.cache_dir=..."
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,37 @@ class EpochSampler(Sampler[tuple[int, int]]):
             return ((epoch, index) for index in range(self.length))
         order = random_generator(self.seed, Purpose.ORDER, epoch, 0).permutation(self.length)
         return ((epoch, int(index)) for index in order)
+
+
+class ProcessBatches(Sampler[list[Any]]):
+    """This process's micro-batches of an epoch, of which every example is in exactly one process's.
+
+    Micro-batch m of process p holds the examples [(m P + p) B, (m P + p + 1) B) of the order, so that the examples of
+    an update are the same for any number P of processes with B P examples together. All processes have equally many
+    micro-batches; at the end of an epoch some hold fewer examples, or none.
+
+    Args:
+        order: Of the examples.
+        batch_size: B, the most examples of a micro-batch.
+        process: p.
+        processes: P.
+        drop_last: Leave out the last examples where they do not fill a micro-batch of every process.
+    """
+
+    def __init__(self, order: Sampler[Any], batch_size: int, process: int, processes: int, *, drop_last: bool) -> None:
+        self.order = order
+        self.share = slice(process * batch_size, (process + 1) * batch_size)
+        self.together = batch_size * processes
+        self.drop_last = drop_last
+
+    def __len__(self) -> int:
+        examples = len(self.order)  # type: ignore[arg-type]
+        return examples // self.together if self.drop_last else -(-examples // self.together)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        order = iter(self.order)
+        for _ in range(len(self)):
+            yield list(islice(order, self.together))[self.share]
 
 
 def known_lengths(examples: Any) -> np.ndarray | None:

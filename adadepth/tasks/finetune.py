@@ -49,6 +49,7 @@ from adadepth.tasks.session import (
     train_parts,
 )
 from adadepth.tasks.stored import checked_model_path
+from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
@@ -175,6 +176,7 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
 
 def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
     """Whether a checkpoint can read and answer what the data ask."""
+    check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     settings: Any = model.config
     if data.problem in _OWN_CLASSES:

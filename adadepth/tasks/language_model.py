@@ -19,6 +19,7 @@ from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family, load
 from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
+from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.extension import Extension
 from adadepth.training.gates import GateLearning, StopUnchanged, two_phase
@@ -40,6 +41,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     path, overrides, tokenizer = evaluated_checkpoint(config)
     model = load_language_model(path, config.model, overrides)
     data = load_data(config, args, tokenizer)
+    check_vocabulary(config, model, data.tokenizer)
     return evaluate_parts(config, args, language_parts(config, args, data, model), path)
 
 

@@ -23,6 +23,7 @@ from adadepth.tasks.session import (
     evaluated_checkpoint,
     train_parts,
 )
+from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 
 
@@ -42,6 +43,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     path, overrides, tokenizer = evaluated_checkpoint(config)
     model = load_model(path, pretraining_class(config.model), config.model, overrides)
     data = _load_data(config, args, tokenizer)
+    check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     check_depth(config, model)
     fit = partial(budgets.compare, config.budget) if config.budget.targets else None

@@ -29,6 +29,7 @@ from adadepth.tasks.session import (
     overridden_model_settings,
 )
 from adadepth.tasks.stored import check_weights, checked_model_path
+from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import run_directory
 
@@ -45,6 +46,7 @@ def probe(config: ExperimentConfig) -> None:
     check_weights(model, path)
     tokenizer, options = checkpoint_tokenizer(config, path), cls_options(config.model.name, model.config)
     data = main_first(args, lambda: load_labelled_data(config.dataset, tokenizer, config.seed, **options))
+    check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, Parts(data, data.evaluation, _never, model)) as session:

@@ -29,6 +29,7 @@ from adadepth.tasks.session import (
     overridden_model_settings,
 )
 from adadepth.tasks.stored import check_weights, checked_model_path
+from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.run_directory import run_directory
 
@@ -46,6 +47,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     assert isinstance(dataset, TreebankConfig), "validated"
     tokenizer = checkpoint_tokenizer(config, path).path
     data = main_first(args, lambda: load_treebank(dataset, str(tokenizer), masks=masks))
+    check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     scorers = _scorers(data, args.device)
     examples = {name: scorer.words.examples for name, scorer in scorers.items()}

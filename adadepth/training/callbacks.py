@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -257,6 +258,7 @@ class TrackingCallback(TrainerCallback):
         """A picture of the gates now; the dashboards show those of all evaluations as a film."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
         save_frame(frame_panel(step, described), path)
+        gc.collect()  # a drawing refers to itself: 2 MiB an evaluation would wait a thousand updates for it
         if not self._is_muted:
             self.tracker.image("search/gates", path, step)
 

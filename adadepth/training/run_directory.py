@@ -10,7 +10,6 @@ import os
 import platform
 import secrets
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -34,8 +33,9 @@ from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
 from adadepth.interpolations import told, unresolved
 from adadepth.results import result_hash, result_settings
+from adadepth.training.lock import locked
 
-RECORD, CONFIG, LOCK = "run.json", "config.yaml", ".lock"
+RECORD, CONFIG = "run.json", "config.yaml"
 MODEL = "model"  # the folder of a run that holds its best weights
 CHECKPOINTS, EVALUATIONS = "checkpoints", "evaluations"  # those of a run
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
@@ -78,7 +78,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
     if not is_main:
         yield Run(directory, is_main=False)
         return
-    with _locked(directory):
+    with locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
         remove_leftovers(directory)
         write_atomic(directory / CONFIG, OmegaConf.to_yaml(OmegaConf.create(settings_of(config))))
@@ -350,43 +350,3 @@ def _hardware() -> dict[str, Any]:
         hardware["threads"] = torch.get_num_threads()
         hardware["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return hardware | {"processes": int(os.environ.get("WORLD_SIZE", "1"))}
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the folder's lock file, which names process and host; one left by a dead process is taken over."""
-    path = directory / LOCK
-    owner = {"pid": os.getpid(), "host": socket.gethostname()}
-    try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    except FileExistsError:
-        _refuse_live_owner(path)
-        descriptor = os.open(path, os.O_TRUNC | os.O_WRONLY)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(owner, file)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _refuse_live_owner(path: Path) -> None:
-    try:
-        owner = json.loads(path.read_text(encoding="utf-8") or "null")
-        pid, host = (int(owner["pid"]), str(owner["host"])) if owner else (None, None)  # killed before it was written
-    except (ValueError, LookupError, TypeError) as error:
-        problem = "does not say which process uses the folder; if none does, delete it"
-        raise CheckpointError(f"{path}: {problem}") from error
-    if pid is not None and (host != socket.gethostname() or (pid != os.getpid() and _alive(pid))):
-        where = f"by process {pid} on {host}"
-        raise CheckpointError(f"{path.parent}: in use {where}; if that run is dead, delete {path}")
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ from adadepth.analysis.exits.records import StepRecorder, StepRecords
 from adadepth.atomic import write_atomic
 from adadepth.config import TrainerConfig
 from adadepth.console import say
-from adadepth.data.sampler import EpochSampler, evaluation_order
+from adadepth.data.sampler import EpochSampler, ProcessBatches, evaluation_order
 from adadepth.data.streams.batches import StreamBatches
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
@@ -45,6 +46,7 @@ from adadepth.training.saving import tokenizer_of
 from adadepth.training.speed import Stopwatch, count_tokens
 
 PROGRESS = "progress_{}.json"  # of a checkpoint, by process
+STAND_IN = "stand_in"  # in a batch: its examples do not count
 
 
 class TrainingData(Protocol):
@@ -128,12 +130,35 @@ class DepthTrainer(Trainer):
         return self.train_sampler
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of one epoch; a stream shards itself over processes, so accelerate must not do it again."""
+        """Batches of one epoch.
+
+        accelerate would fill up the last batches of several processes with examples that were already read, and share
+        out a stream that has done so itself.
+        """
         if self._has_whole_batches:
             return self._loader(self.train_dataset, 1, sampler=self._get_train_sampler())
         if not isinstance(self.train_dataset, IterableDataset):
-            return super().get_train_dataloader()
+            return super().get_train_dataloader() if self.args.world_size == 1 else self._shared_loader()
         return self._loader(self.train_dataset, self.args.train_batch_size, drop_last=True)
+
+    def _shared_loader(self) -> DataLoader:
+        """This process's micro-batches; one without examples is a `stand_in`."""
+        shares = ProcessBatches(
+            self._get_train_sampler(),
+            self.args.train_batch_size,
+            self.args.process_index,
+            self.args.world_size,
+            drop_last=self.args.dataloader_drop_last,
+        )
+        return DataLoader(
+            self.data.train,
+            batch_sampler=shares,
+            collate_fn=partial(stand_in, self.data.collate, self.data.train[0]),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """This process's share of an evaluation set, by length: every example exactly once over all processes."""
@@ -176,7 +201,7 @@ class DepthTrainer(Trainer):
         if not batches:
             return batches, {}
         counts = [self._count_targets(batch) for batch in batches]
-        tokens = torch.stack([count_tokens(batch) for batch in batches]).sum()
+        tokens = torch.stack([count_tokens(batch) * is_read(batch) for batch in batches]).sum()
         sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
         totals = torch.stack([*sums, tokens]).float().to(device)
         if self.args.world_size > 1:
@@ -187,7 +212,8 @@ class DepthTrainer(Trainer):
     def _count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a micro-batch is divided by."""
         own = {name: count for one in self.extensions for name, count in one.counts(batch).items()}
-        return {**self.unwrapped_model.count_targets(batch), **own}
+        counts = {**self.unwrapped_model.count_targets(batch), **own}
+        return {name: count * is_read(batch) for name, count in counts.items()}
 
     def compute_loss(
         self,
@@ -196,17 +222,19 @@ class DepthTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: dict[str, Tensor] | None = None,
     ) -> Any:
-        """The loss of a micro-batch as its share of the update's; its parts are kept for the log."""
+        """The loss of a micro-batch as its share of the update's, 0 of a stand-in; its parts are kept for the log."""
+        counts = {name: count * is_read(inputs) for name, count in (num_items_in_batch or {}).items()}
         options = {name: value for one in self.extensions for name, value in one.forward_options(inputs).items()}
-        outputs = model(**self.model_inputs(inputs), **options, num_targets=num_items_in_batch)
-        self.progress.record_loss(outputs.loss)
+        outputs = model(**self.model_inputs(inputs), **options, num_targets=counts)
+        self.progress.record_loss(outputs.loss * is_read(inputs))
         for extension in self.extensions:
             extension.after_forward(inputs, outputs)
-            for name, part in extension.loss_parts(outputs, num_items_in_batch or {}).items():
+            for name, part in extension.loss_parts(outputs, counts).items():
                 outputs.loss_parts[name] = part
                 outputs.loss = outputs.loss + part
+        outputs.loss = outputs.loss * is_read(inputs)
         for name, part in outputs.loss_parts.items():
-            self.progress.record(name, part.detach(), self.state.global_step + 1)
+            self.progress.record(name, part.detach() * is_read(inputs), self.state.global_step + 1)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
@@ -478,6 +506,19 @@ def _reading(checkpoint: Path | str | None, part: str) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{checkpoint}: {part} cannot be read: {reason}") from error
+
+
+def stand_in(collate: Callable[[list[Any]], dict[str, Any]], example: Any, examples: list[Any]) -> dict[str, Any]:
+    """The batch of some examples; of none, the one of an example that is not read.
+
+    At the end of an epoch a process may have no examples left, but has to take part in the update of the others.
+    """
+    return collate(examples) if examples else {**collate([example]), STAND_IN: True}
+
+
+def is_read(batch: Mapping[str, Any]) -> bool:
+    """Whether a batch's examples count."""
+    return STAND_IN not in batch
 
 
 def first_item(items: list[Any]) -> Any:

@@ -7,7 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from adadepth.console import progress
-from adadepth.data.cache import CACHE_FORMAT, FORBIDDEN, FULL, digest
+from adadepth.data.cache import CACHE_FORMAT, digest, usable_cache
 from adadepth.data.features.store import (
     DESCRIPTION,
     Description,
@@ -35,6 +35,7 @@ from adadepth.data.features.store import (
 from adadepth.data.labelled.contract import Examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.sampler import known_lengths
+from adadepth.data.seal import discard_damaged, find_damage, seal
 from adadepth.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -92,16 +93,16 @@ def cached_features(
     folder = root / f"features-{digest(description)}"
     partial = folder.with_name(f"{folder.name}.partial")
     is_main = processes[0] == 0
-    with ExitStack() as held, _one_line(root):
-        if is_main and not folder.exists():
+    with ExitStack() as held, usable_cache(root, "what was finished stays, free some space and start again"):
+        if is_main and not (folder.exists() and find_damage(folder) is None):
             root.mkdir(parents=True, exist_ok=True)
             held.enter_context(FileLock(f"{folder}.lock"))
+            discard_damaged(folder)
+            _discard_other(partial, description)
         barrier()  # from here to the last barrier no other run touches the folder
         if not folder.exists():
             started = time.perf_counter()
             is_begun = (partial / DESCRIPTION).exists()
-            if is_begun:
-                check_description(partial, description)
             done = finished_tokens(partial) if is_begun else 0
             _check_size(description, done, root, limit_gib)  # in every process, so that all end on a refusal
             barrier()
@@ -114,6 +115,7 @@ def cached_features(
             barrier()
             if is_main:
                 open_store(partial)  # refuses if a process wrote to a disk of its own
+                seal(partial)
                 partial.rename(folder)
                 logger.info("features: computed in %.1f s", time.perf_counter() - started)
             barrier()
@@ -173,6 +175,16 @@ class FeatureReader:
         ids = batch["input_ids"]
         found = self.stores[numbers[0]].read(rows - bounds[numbers[0]], states, ids.shape[1])
         return batch | {"states": {state: values.to(ids.device).float() for state, values in found.items()}}
+
+
+def _discard_other(partial: Path, description: Description) -> None:
+    """Delete what was begun, and say so, unless it can be completed."""
+    try:
+        if (partial / DESCRIPTION).exists():
+            check_description(partial, description)
+    except DataError as error:
+        logger.warning("%s; it is made anew", error)
+        shutil.rmtree(partial)
 
 
 def _fingerprint(examples: Examples) -> tuple[str, np.ndarray]:
@@ -246,18 +258,3 @@ def _batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[slice]:
         last = min(first + max(1, batch_tokens // int(lengths[first])), len(lengths))
         yield slice(first, last)
         first = last
-
-
-@contextmanager
-def _one_line(root: Path) -> Iterator[None]:
-    """Turn a disk that is full or closed to the user into one line."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in FULL:
-            what = "the disk filled up; what was finished stays, free some space and start again"
-        elif error.errno in FORBIDDEN:
-            what = f"cannot use the cache of features ({error.strerror})"
-        else:
-            raise
-        raise DataError(f"dataset.cache_dir={root}: {what}, or choose another folder") from error

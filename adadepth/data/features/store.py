@@ -223,7 +223,7 @@ def _check_files(folder: Path) -> tuple[Description, np.ndarray]:
 
 
 def _damaged(folder: Path, what: str) -> DataError:
-    return DataError(f"features={folder}: not a whole cache of this base and these texts: {what}; delete the folder")
+    return DataError(f"features={folder}: not a whole cache of this base and these texts: {what}")
 
 
 def _state_file(folder: Path, state: int) -> Path:

@@ -47,7 +47,12 @@ def _distinct(key: str, column: str, table: Table, root: Path) -> list[str]:
     def build(folder: Path) -> None:
         values = (value for batch in table.batches() for value in batch[column])
         flat = (label for value in values for label in (value if isinstance(value, list) else [value]))
-        ordered = _ordered(name for name in map(_name, flat) if name is not None)
+        try:
+            ordered = _ordered(name for name in map(_name, flat) if name is not None)
+        except DataError:  # of the file
+            raise
+        except ValueError as error:
+            raise DataError(f"dataset.{key}={column}: {table.label}: {error}") from error
         if numbers := [name for name in ordered if _is_number(name) and "." in name]:
             raise DataError(
                 f"dataset.{key}={column}: {table.label} holds values such as {numbers[0]}, not classes; "
@@ -67,7 +72,13 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 
 def _name(value: Any) -> str | None:
-    """Return the text of a label: 3.0, "3.0" and True are ``3``, ``3`` and ``1``; None for what is not there."""
+    """Return the text of a label: 3.0, "3.0" and True are ``3``, ``3`` and ``1``; None for what is not there.
+
+    Raises:
+        ValueError: It is bytes, which could be text in any encoding.
+    """
+    if isinstance(value, bytes):
+        raise ValueError(f"a name or a number is needed, not bytes such as {value!r}")
     text = "" if value is None else str(int(value) if isinstance(value, bool) else value).strip()
     if text in ("", "nan"):
         return None

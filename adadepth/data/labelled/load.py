@@ -172,7 +172,7 @@ def _store(
 
     name = f"labelled-{digest(key, table.fingerprint(), label_column, *difficulty)}"
     classes = partial(read_labels, column=dataset.label_column, read_label=read_label) if names else None
-    blanks = dict.fromkeys(dataset.text_columns)
+    blanks = dict.fromkeys(dataset.text_columns, "")
     folder = cached_rows(root, name, dataset, split, table, write, blanks, classes)
     return open_store(folder, len(dataset.text_columns))
 

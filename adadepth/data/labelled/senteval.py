@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adadepth.data.labelled.table import Rows, Table
-from adadepth.data.text.files import files_digest, text_lines
+from adadepth.data.text.files import as_path, files_digest, text_lines
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def senteval_tables(dataset: SentEvalConfig) -> dict[str, Table]:
 
 
 def _find(dataset: SentEvalConfig) -> Path:
-    folder = Path(str(dataset.path)).expanduser()
+    folder = as_path("dataset.path", str(dataset.path))
     if not folder.is_dir():
         raise DataError(f"dataset.path={dataset.path}: no such folder; it must hold {dataset.task}.txt")
     file = folder / f"{dataset.task}.txt"

@@ -16,7 +16,7 @@ from adadepth.data.labelled.held_out import table_splits
 from adadepth.data.labelled.senteval import senteval_tables
 from adadepth.data.labelled.table import Rows, Table, joined, require_columns
 from adadepth.data.text.columns import COLUMN_TEXT, column_table
-from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, files_digest, find_files, text_lines
+from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, as_path, files_digest, find_files, text_lines
 from adadepth.data.text.hub import file_table, hub_tables
 from adadepth.data_sets import installed_data_set
 from adadepth.errors import DataError, nearest
@@ -110,7 +110,7 @@ def _named_files(path: Mapping[Any, Any]) -> dict[str, list[Path]]:
 
 def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
     """Return the files of a folder that are called like a split, like a part of it on the hub, or as in a treebank."""
-    folder = Path(str(path)).expanduser()
+    folder = as_path("dataset.path", str(path))
     if not folder.is_dir():
         siblings = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
         problem = "is a file" if folder.exists() else f"no such folder{nearest(folder.name, siblings)}"
@@ -157,6 +157,8 @@ def _delimited(file: Path) -> Table:
             raise DataError(f"{label}: {error}") from error
 
     columns = next(rows(), [])
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise DataError(f"{label}: its header names the column {twice[0]} {columns.count(twice[0])} times")
 
     def batches() -> Iterator[Rows]:
         numbered = enumerate(islice(rows(), 1, None))

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import digest
-from adadepth.data.text.tokenizer import load_tokenizer, train_unigram, trained_once
+from adadepth.data.text.tokenizer import load_tokenizer, short_parts, train_unigram, trained_once
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def _unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tok
     """
     assert config.vocab_size is not None, "checked with the configuration"
     normalizer = normalizers.Sequence([normalizers.NFKC(), *_lowercase(config)])
-    counted = (f"{word}\t{count}" for word, count in _word_counts(lines(), normalizer).items())
+    counts = _word_counts(lines(), normalizer)
+    counted = (f"{part}\t{count}" for word, count in counts.items() for part in short_parts(word))
     return train_unigram(
         counted, config.vocab_size, _SPECIAL, normalizer, config.symbols,
         input_format="tsv", required_chars="".join(sorted(set("".join(_SPECIAL)))),  # see _NEVER_TEXT

@@ -23,7 +23,7 @@ from adadepth.data.text.files import (
     text_documents,
     text_lines,
 )
-from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
+from adadepth.data.text.hub import file_rows, hub_digest, hub_rows, warn_once
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -149,14 +149,28 @@ class Split:
     def train(self, shard: int = 0, shards: int = 1) -> Iterator[str]:
         """Yield the training documents, or part ``shard`` of ``shards`` of them."""
         is_held_out = self._is_held_out
-        return (text for text in self._documents(shard, shards) if text.strip() and not is_held_out(text))
+        return (text for text in self._with_text(self._documents(shard, shards)) if not is_held_out(text))
 
     def evaluation(self) -> Iterator[str]:
         """Yield the held-out documents."""
         if self.held_out is not None:
-            return (text for text in self.held_out.documents(0, 1) if text.strip())
+            return self._with_text(self.held_out.documents(0, 1))
         is_held_out = self._is_held_out
-        return (text for text in self._documents() if text.strip() and is_held_out(text))
+        return (text for text in self._with_text(self._documents()) if is_held_out(text))
+
+    def _with_text(self, documents: Iterator[str]) -> Iterator[str]:
+        """Leave out documents of white space, and say how many there were."""
+        seen = blank = 0
+        try:
+            for text in documents:
+                seen, blank = seen + 1, blank + (not text.strip())
+                if text.strip():
+                    yield text
+        finally:  # not all may be wanted
+            if blank:
+                warn_once(
+                    f"dataset.name={self.dataset.name}", f"{blank} of {seen} documents are blank, and are left out"
+                )
 
     @cached_property
     def key(self) -> str:

@@ -25,7 +25,27 @@ PARQUET_SUFFIXES = (".parquet",)
 _SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + PARQUET_SUFFIXES
 # What a part of a file's name says that it is for: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
 _USES = {"train": "train", "valid": "evaluation", "validation": "evaluation", "dev": "evaluation", "test": "test"}
+_LONGEST_TOLD = 200  # characters of a path in a message
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
+
+
+def as_path(key: str, value: Any) -> Path:
+    """Return the path that a setting names, whether there is something or not.
+
+    Raises:
+        DataError: It is no text, or nothing that the system takes for a path, e.g. too long.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise DataError(f"{key}={value}: must be the name of a file or folder, not {type(value).__name__}")
+    try:
+        path = Path(value).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{key}={str(value)[:_LONGEST_TOLD]}: no path to anything ({reason})") from error
+    return path
 
 
 def find_files(key: str, path: Any) -> list[Path]:
@@ -36,7 +56,7 @@ def find_files(key: str, path: Any) -> list[Path]:
     """
     if isinstance(path, list | tuple):
         return [file for entry in path for file in find_files(key, entry)]
-    place = Path(path).expanduser()
+    place = as_path(key, path)
     if place.is_file():
         if not os.access(place, os.R_OK):
             raise DataError(f"{key}={path}: no permission to read the file")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +15,10 @@ from adadepth.data.labelled.table import Rows, Table
 from adadepth.data.text.files import JSON_SUFFIXES, files_digest, text_lines
 from adadepth.errors import DataError, nearest
 
+logger = logging.getLogger(__name__)
+
 _BATCH = 1000  # rows read at a time
+_warned: set[str] = set()  # subjects of `warn_once`
 
 
 def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
@@ -54,7 +59,7 @@ def _readable(key: str, file: Path) -> Iterator[None]:
         for _ in text_lines(key, file):  # finds the byte and names it
             pass
         raise
-    except (RuntimeError, OSError, ValueError) as error:
+    except (RuntimeError, OSError, ValueError, EOFError, zlib.error) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{key}={file}: not a readable {_kind(file)} file ({first_line(error)})") from error
@@ -76,7 +81,17 @@ def hub_rows(
     by_file = streaming and rows.num_shards >= shards
     if by_file and shards > 1:
         rows = rows.shard(num_shards=shards, index=shard)
-    return _texts(_label(entry), rows, column), by_file
+    return _unbroken(entry, _texts(_label(entry), rows, column)), by_file
+
+
+def _unbroken(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
+    """Tell a connection that breaks while rows are read in one line."""
+    try:
+        yield from texts
+    except DataError:
+        raise
+    except Exception as error:  # as in `_ask_hub`
+        raise DataError(f"{_label(entry)}: {first_line(error)}; start again, or read local files") from error
 
 
 def hub_tables(entry: Mapping[str, Any]) -> dict[str, Table]:
@@ -120,7 +135,7 @@ def _ask_hub(entry: Mapping[str, Any], ask: Any) -> Any:
             alternative = f"unset HF_HUB_OFFLINE to ask the hub, or {alternative}"
     try:
         return ask()
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # of three libraries, one of which has errors of its own for a broken connection
         raise DataError(f"{_label(entry)}: {first_line(error)}; {alternative}") from error
 
 
@@ -130,9 +145,25 @@ def _texts(label: str, rows: Any, column: str) -> Iterator[str]:
         raise DataError(
             f"dataset.text_column={column}: {label} has the columns {', '.join(columns)}{nearest(column, columns)}"
         )
-    for batch in rows.select_columns([column]).iter(batch_size=_BATCH):
-        for text in batch[column]:
-            if text is not None and not isinstance(text, str):
-                raise DataError(f"dataset.text_column={column}: {label} holds {type(text).__name__} there, not text")
-            if text is not None:
-                yield text
+    seen = missing = 0
+    try:
+        for batch in rows.select_columns([column]).iter(batch_size=_BATCH):
+            for text in batch[column]:
+                seen, missing = seen + 1, missing + (text is None)
+                if text is not None and not isinstance(text, str):
+                    kind = type(text).__name__
+                    raise DataError(f"dataset.text_column={column}: {label} holds {kind} there, not text")
+                if text is not None:
+                    yield text
+    finally:  # not all may be wanted
+        if missing:
+            warn_once(
+                f"dataset.text_column={column}: {label}", f"{missing} of {seen} rows hold no text, and are left out"
+            )
+
+
+def warn_once(subject: str, message: str) -> None:
+    """Say something about a text, which is read several times and not always to its end."""
+    if subject not in _warned:
+        _warned.add(subject)
+        logger.warning("%s: %s", subject, message)

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.connection import first_line, require_hub
 from adadepth.data.cache import cached_folder, digest
+from adadepth.data.text.files import as_path
 from adadepth.errors import DataError, nearest
 from adadepth.places import resolve_place
 from adadepth.remote_code import load_trusted
@@ -32,8 +33,9 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS
                   "mask_token": "[MASK]"}  # fmt: skip
 PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token")
 TOKENIZER_FILE = "tokenizer.json"
-_FILES = ("tokenizer*", "vocab*", "*.model")  # of tokenizers of any age
+_FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # that hold pieces, of tokenizers of any age
 _NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text is never taken for one
+_LONGEST_PART = 10_000  # characters; a cut may part a piece in two, of which there are thousands
 _TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
 
 
@@ -52,6 +54,8 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
     tokenizer: PreTrainedTokenizerFast = _load(resolve_place("tokenizer.path", path))
     if not getattr(tokenizer, "is_fast", False):
         raise DataError(f"tokenizer.path={path}: not a fast tokenizer (it has no {TOKENIZER_FILE})")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes one up where it finds no pieces
+        raise DataError(f"tokenizer.path={path}: it has {len(tokenizer)} special tokens and no other piece")
     missing = [name for name in needed if getattr(tokenizer, name) is None]
     if missing:
         raise DataError(f"tokenizer.path={path}: the model needs {', '.join(missing)}, which this tokenizer lacks")
@@ -59,7 +63,7 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
 
 
 def _load(path: str) -> Any:
-    place = Path(path).expanduser()
+    place = as_path("tokenizer.path", path)
     alternative = "give a local folder with tokenizer.path=... or tokenizer.path=null to train one"
     if place.exists() or path.startswith((".", "/", "~")):
         siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
@@ -78,7 +82,7 @@ def _load(path: str) -> Any:
         try:
             found = str(place) if place.exists() else path
             return load_trusted(found, partial(_from_place, found, options))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # of a damaged file, the library raises what has no class of its own
             if number == len(attempts) - 1:
                 reason = first_line(error)
                 raise DataError(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
@@ -105,10 +109,16 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symb
     """
     normalizer = _normalizer(lowercase)
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS.values())))
-    sentences = (normalizer.normalize_str(special.sub(" ", text)) for text in texts)
+    parts = (part for text in texts for part in short_parts(special.sub(" ", text)))
+    sentences = (normalizer.normalize_str(part) for part in parts)
     tokenizer = train_unigram(sentences, vocab_size, list(SPECIAL_TOKENS.values()), normalizer, symbols)
     wrap_texts(tokenizer)
     return tokenizer
+
+
+def short_parts(text: str) -> Iterator[str]:
+    """Cut what is far longer than any sentence: the trainer's time grows with the square of the length."""
+    return (text[first : first + _LONGEST_PART] for first in range(0, len(text), _LONGEST_PART))
 
 
 def wrap_texts(tokenizer: Tokenizer) -> None:
@@ -163,7 +173,7 @@ def train_unigram(
             unk_id=0, bos_id=-1, eos_id=-1, unk_piece=hidden[0], control_symbols=hidden[1:],
             user_defined_symbols=symbols, max_sentence_length=10**9, minloglevel=2, **options,
         )  # fmt: skip
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise unreadable[0] if unreadable else DataError(_training_problem(vocab_size, str(error))) from error
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
     pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(trained.vocab_size())]

@@ -18,7 +18,7 @@ from adadepth.data.labelled.table import Table, joined
 from adadepth.data.padding import Examples, PretrainingCollator
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.text.columns import column_table
-from adadepth.data.text.files import find_files
+from adadepth.data.text.files import as_path, find_files
 from adadepth.data.text.hub import hub_tables
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, load_tokenizer, needed_tokens
@@ -119,11 +119,11 @@ def _tables(dataset: TreebankConfig) -> dict[str, Table]:
     path = dataset.path
     if path is None:
         return hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
-    is_folder = isinstance(path, str) and Path(path).expanduser().is_dir()
+    is_folder = isinstance(path, str) and as_path("dataset.path", path).is_dir()
     if isinstance(path, Mapping) or is_folder:
         if found := file_splits(path, list(path) if isinstance(path, Mapping) else list(_SPLITS)):
             return found
-        if not (path := sorted(map(str, Path(path).expanduser().glob("*.conllu")))):
+        if not (path := sorted(map(str, as_path("dataset.path", path).glob("*.conllu")))):
             raise DataError(f"dataset.path={dataset.path}: no file of CoNLL-U (.conllu) in that folder")
     return {WHOLE: joined([column_table(file) for file in _treebank_files(path)])}
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,3 +117,10 @@ def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("adadepth.data.text.tokenizer.AutoTokenizer.from_pretrained", lambda *_, **__: maskless)
     with pytest.raises(DataError, match="the model needs mask_token, which this tokenizer lacks"):
         load_tokenizer(str(tmp_path / "maskless"))
+
+
+def test_a_word_of_megabytes_is_learned_from_in_parts(sentences: list[str]) -> None:
+    """SentencePiece needs minutes for a whole one, or fails at a score that is not finite."""
+    long = "".join(random.Random(0).choices("abcdefghij", k=10**5)) + "a" * 10**6
+    tokenizer = train_tokenizer([*sentences[:50], long], 200, lowercase=True)
+    assert tokenizer.encode(long[:50]).tokens

@@ -1,0 +1,112 @@
+"""Prepared data that something happened to: whatever it was, they are made anew and give what they gave before."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from adadepth.data import load_pretraining_data
+from adadepth.data.cache import cached_folder
+from adadepth.data.seal import SEAL, find_damage, seal
+from adadepth.data.stores.documents import TokenStore
+from tests.unit.data.support import local_config, small_tokenizer, write_corpus
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "halved": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "zeroed": lambda file: file.write_bytes(bytes(file.stat().st_size)),
+    "emptied": lambda file: file.write_bytes(b""),
+    "one bit": flip,
+    "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0"),
+    "deleted": Path.unlink,
+}
+
+
+def read(corpus: Path, cache: Path) -> tuple[list[int], list[int], str]:
+    """What training and evaluation read, and the vocabulary."""
+    data = load_pretraining_data(local_config(corpus, cache), small_tokenizer(), 0)
+    stores: list[TokenStore] = [data.train.store, data.evaluation.store]  # type: ignore[union-attr]
+    return stores[0].tokens.tolist(), stores[1].tokens.tolist(), data.tokenizer.backend_tokenizer.to_str()
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    corpus, cache = write_corpus(tmp_path), tmp_path / "cache"
+    whole = read(corpus, cache)
+    files = [file.relative_to(cache) for file in sorted(cache.glob("*/*"))]
+    assert {file.name for file in files} == {"tokens_16", "sentences", "documents", "tokenizer.json", SEAL}
+    for file in files:
+        caplog.clear()
+        DAMAGES[kind](cache / file)
+        assert read(corpus, cache) == whole, file
+        (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert str(cache / file.parent) in told
+        assert find_damage(cache / file.parent) is None
+
+
+def test_a_whole_folder_is_left_alone(tmp_path: Path) -> None:
+    def build(folder: Path) -> None:
+        (folder / "a").write_bytes(os.urandom(5 * 2**20))
+        (folder / "b").write_bytes(b"")
+
+    folder = cached_folder(tmp_path, "x", build)
+    begun = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert cached_folder(tmp_path, "x", build) == folder
+    assert begun == {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+
+
+def test_files_reach_the_disk_before_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def note_sync(descriptor: int) -> None:
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        sync(descriptor)
+
+    def note_rename(path: Path, target: Path) -> Path:
+        events.append("renamed")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    cached_folder(tmp_path, "x", lambda folder: (folder / "a").write_text("text") and None)
+    assert events[0] == "a"
+    assert f".{SEAL}." in events[1]
+    assert events[2].endswith(".partial")
+    assert events[-1] == "renamed"
+
+
+def _build_once(root: Path, log: Path) -> None:
+    def build(folder: Path) -> None:
+        (folder / "a").write_text("content")
+        with log.open("a") as file:
+            file.write("built\n")
+
+    assert (cached_folder(root, "x", build) / "a").read_text() == "content"
+
+
+def test_of_several_processes_one_mends_a_damaged_folder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    for number in range(10):
+        folder, log = tmp_path / "cache" / "x", tmp_path / f"log {number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "a").write_text("content")
+        seal(folder)
+        (folder / "a").write_text("garbage")
+        processes = [context.Process(target=_build_once, args=(folder.parent, log)) for _ in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * 4
+        assert log.read_text() == "built\n"

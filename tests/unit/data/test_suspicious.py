@@ -1,0 +1,112 @@
+"""Input that is legal but suspicious is named once with its count; what has no meaning is one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adadepth.config import LabelledConfig, Source
+from adadepth.data import load_labelled_data, load_pretraining_data
+from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.text import hub
+from adadepth.errors import DataError
+from tests.unit.data.support import local_config, small_tokenizer, write_corpus
+
+TEXTS = [f"The cat sees dog number {number}. It was a fine day in story {number}." for number in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def _unwarned() -> None:
+    hub._warned.clear()
+
+
+def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def load(folder: Path) -> LabelledData:
+    dataset = LabelledConfig(
+        name="table", source=Source.local, path=str(folder), text_columns=["sentence"], label_column="label",
+        evaluation_splits=["validation"], sequence_length=32, cache_dir=str(folder / "cache"),
+    )  # fmt: skip
+    return load_labelled_data(dataset, small_tokenizer(), 0)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [message for message in found if "vocab_size" not in message]
+
+
+@pytest.mark.parametrize(
+    ("nothing", "says"),
+    [
+        (None, "dataset.text_column=text: {}: 8 of 40 rows hold no text, and are left out"),
+        (" \n", "dataset.name=test: 8 of 40 documents are blank, and are left out"),
+    ],
+)
+def test_rows_of_a_corpus_without_text_are_counted(
+    tmp_path: Path, nothing: str | None, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text": text if number % 5 else nothing} for number, text in enumerate(TEXTS)]
+    file = write_rows(tmp_path / "a.jsonl", rows)
+    load_pretraining_data(local_config(file, tmp_path / "cache"), small_tokenizer(), 0)
+    assert warnings(caplog) == [says.format(f"dataset.path={file}")]
+
+
+def test_missing_texts_of_a_table_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"sentence": text if number % 5 else None, "label": number % 2} for number, text in enumerate(TEXTS)]
+    write_rows(tmp_path / "train.jsonl", rows)
+    write_rows(tmp_path / "validation.jsonl", rows[::-1])
+    load(tmp_path)
+    assert len(warnings(caplog)) == 2
+    assert all(message.endswith("lacks 8 texts, which are read as empty ones") for message in warnings(caplog))
+
+
+def test_labels_that_are_bytes_are_refused(tmp_path: Path) -> None:
+    labels = [b"ab" if number % 2 else b"cd" for number in range(len(TEXTS))]
+    for split in ("train", "validation"):
+        pq.write_table(pa.table({"sentence": TEXTS, "label": labels}), tmp_path / f"{split}.parquet")
+    with pytest.raises(DataError, match="a name or a number is needed, not bytes such as b'cd'"):
+        load(tmp_path)
+
+
+def test_a_column_named_twice_is_refused(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.csv").write_text("sentence,label,label\na,0,1\nb,1,0\n")
+    with pytest.raises(DataError, match="its header names the column label 2 times"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"path": 7}, {"path": True}, {"path": {"a": "b"}}, {"path": [7, None]}, {"path": "x" * 5000},
+        {"path": "x/" * 2500}, {"path": "a\0b"}, {"evaluation_path": 7}, {"cache_dir": "x" * 5000},
+        {"cache_dir": "x/" * 2500}, {"cache_dir": "/proc/x"}, {"cache_dir": "/dev/null"},
+    ],
+)  # fmt: skip
+def test_what_is_no_path_is_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
+    (key,) = changes
+    config = local_config(write_corpus(tmp_path), tmp_path / "cache")
+    setattr(config, key, changes[key])
+    with pytest.raises(DataError, match=f"^dataset.{key}=") as caught:
+        load_pretraining_data(config, small_tokenizer(), 0)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("kept", [20, -9])
+def test_a_broken_archive_is_one_line(tmp_path: Path, kept: int) -> None:
+    file = tmp_path / "a.jsonl.gz"
+    whole = gzip.compress("".join(f"{json.dumps({'text': text})}\n" for text in TEXTS).encode())
+    file.write_bytes(whole[:kept])
+    with pytest.raises(DataError, match=f"^dataset.path={file}: not a readable json file"):
+        load_pretraining_data(local_config(file, tmp_path / "cache"), small_tokenizer(), 0)
