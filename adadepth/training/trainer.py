@@ -438,9 +438,17 @@ class DepthTrainer(Trainer):
             self._load_progress(self.resumed_from)
             for extension in self.extensions:
                 extension.load(self.resumed_from, self.args.process_index, self.args.device)
+        self._load_rng_state(str(self.resumed_from))
+        self._begin_last_update_again()
         is_last = self.state.global_step >= self.state.max_steps
         if is_last or any(extension.has_ended() for extension in self.extensions):
             self.control.should_training_stop = True
+
+    def _begin_last_update_again(self) -> None:
+        """Tell the callbacks where the last update was: from there a model that follows a schedule is evaluated."""
+        self.state.global_step -= 1
+        self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
+        self.state.global_step += 1
 
     def _load_progress(self, checkpoint: Path) -> None:
         best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
@@ -457,8 +465,6 @@ class DepthTrainer(Trainer):
         """Nothing, where a resumed run was at its end: transformers would make an update before it looks."""
         if not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
-        elif self.resumed_from is not None:
-            self._load_rng_state(str(self.resumed_from))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         with _reading(resume_from_checkpoint, "the weights"):

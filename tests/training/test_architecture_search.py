@@ -305,9 +305,18 @@ def test_root(root, tmp_path):
     assert ("eval/test/perplexity" in record["final_metrics"]) == (root in ("par_wikitext2", "par_base"))
 
 
+def searched(run):
+    found = record_of(run)["final_metrics"]
+    return {
+        name: value
+        for name, value in found.items()
+        if name.startswith("search/") and "runtime" not in name and "_second" not in name
+    }
+
+
 def figures_of(run):
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [(line["step"], name) for line in lines for name in line if name.startswith("figures/")]
+    return [line[name] for line in lines for name in line if name.startswith("figures/")]
 
 
 @pytest.mark.parametrize("window", ["supernet saved", "derived", "derived half"])
@@ -334,6 +343,8 @@ def test_a_stage_is_done_when_it_is_recorded(finished, tmp_path, window):
         == metric
     )
     assert record_of(killed)["status"] == "finished"
+    metrics = [searched(folder) for folder in (run, killed)]
+    assert metrics[0] == metrics[1], "the supernet is evaluated at the temperature of its last update"
     for name in ("model", "supernet", "derived/model"):
         weights = [(folder / name / "model.safetensors").read_bytes() for folder in (run, killed)]
         assert weights[0] == weights[1], name
