@@ -99,6 +99,7 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
         self.signal: int | None = None
         self.reason: str | None = None
+        self._was_asked = False  # this process itself; another one's signal may come to be known first
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -111,9 +112,9 @@ class StopCallback(TrainerCallback):
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self._was_asked:
             raise SystemExit(128 + number)
-        self.signal = number
+        self.signal, self._was_asked = number, True
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
