@@ -102,6 +102,7 @@ class StopCallback(TrainerCallback):
         self.signal: int | None = None
         self.reason: str | None = None
         self._is_put_off = False
+        self._was_asked = False  # this process itself; another one's signal may come to be known first
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -114,9 +115,9 @@ class StopCallback(TrainerCallback):
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self._was_asked:
             raise SystemExit(128 + number)
-        self.signal = number
+        self.signal, self._was_asked = number, True
 
     def why(self) -> str | None:
         """Why the run stops; also after a signal that came when there was no update left to stop at."""

@@ -140,6 +140,16 @@ def test_what_a_signal_saved_is_kept_where_only_the_best_checkpoint_is(tmp_path)
     assert [path.name for path in complete_checkpoints(tmp_path)] == ["checkpoint-2", "checkpoint-3"]
 
 
+def test_a_signal_that_another_process_told_of_first_does_not_end_the_saving():
+    """Processes get their launcher's signal one after the other, and agree on it when the first of them has it."""
+    stop = StopCallback()
+    with stop.listening():
+        stop.signal = signal.SIGTERM  # what the vote says
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+
+
 def test_early_stopping(tmp_path):
     """With a learning rate that moves nothing, the second evaluation without improvement is the last."""
     overrides = ("trainer.max_steps=40", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.learning_rate=1e-12")

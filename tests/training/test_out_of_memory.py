@@ -1,0 +1,43 @@
+"""A run that runs out of memory is recorded as failed, its last checkpoint is whole, and `resume=` goes on from it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+
+from adadepth import tasks
+from adadepth.families.registry import family
+from adadepth.training.checkpoints import complete_checkpoints
+from adadepth.training.run_directory import CHECKPOINTS, read_record
+from tests.configs.support import configured
+
+SETTINGS = ("debug=default", "trainer.max_steps=4", "trainer.eval_strategy=no", "trainer.load_best_model_at_end=false",
+            "trainer.save_steps=2", "trainer.eval_on_start=false")  # fmt: skip
+
+
+def test_a_run_out_of_memory_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = family("albert_act").head("pretraining")
+    forward, calls = head.forward, [0]
+
+    def short(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
+        calls[0] += self.training
+        if calls[0] == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(self, *args, **kwargs)
+
+    # transformers and the trainer read its signature
+    short.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    monkeypatch.setattr(head, "forward", short)
+    with pytest.raises(torch.OutOfMemoryError):
+        tasks.run(configured("act_tiny", *SETTINGS, f"output_dir={tmp_path}"))
+    (run,) = (tmp_path / "act_tiny").iterdir()
+    record = read_record(run)
+    assert (record["status"], record["error"][:16]) == ("failed", "OutOfMemoryError")
+    assert [path.name for path in complete_checkpoints(run / CHECKPOINTS)] == ["checkpoint-2"]
+    calls[0] = 10
+    tasks.run(configured("act_tiny", *SETTINGS, f"output_dir={tmp_path}", f"resume={run}"))
+    assert read_record(run)["status"] == "finished"
+    assert [path.name for path in complete_checkpoints(run / CHECKPOINTS)][-1] == "checkpoint-4"
