@@ -13,6 +13,7 @@ from adadepth.config import ModelConfig
 from adadepth.declaration import declared, shapes
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
+from adadepth.families.memory import check_memory
 from adadepth.families.registry import family, load, one_of
 from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.steps import rule_of
@@ -121,6 +122,7 @@ def _build(
     attention = {"attn_implementation": str(wanted)} if wanted else {}
     try:
         if source is None:
+            check_memory(model_class, config)
             return model_class._from_config(config, **attention)
         return _load_weights(model_class, str(settings.pretrained), source, config, attention)
     except (ImportError, KeyError) as error:
