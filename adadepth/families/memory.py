@@ -30,7 +30,8 @@ def check_memory(model_class: Any, config: Any) -> None:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:2]
         parts = ", ".join(f"{name} {_gib(sizes[name])}" for name in largest)
         raise ConfigError(
-            f"model.name={config.model_type}: its weights take {_gib(needed)} ({parts}), and this machine has {_gib(there)}"
+            f"model.name={config.model_type}: its weights take {_gib(needed)} ({parts}), "
+            f"and this machine has {_gib(there)}"
         )
 
 
