@@ -52,6 +52,7 @@ def trained(folder, name, batch, accumulation):
     return gradients, [line for line in trainer.state.log_history if "loss" in line]
 
 
+@pytest.mark.slow
 def test_two_processes_end_an_epoch_as_one_does(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", _free_port()]
     script = str(Path(__file__).with_name("two_epoch_ends.py"))

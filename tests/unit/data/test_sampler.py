@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from adadepth.config import CorpusConfig, LabelledConfig, ParityConfig, TaggingConfig, TokenizerConfig
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.features.states import RowNumbers
-from adadepth.data.sampler import evaluation_order, known_lengths, longest_first
+from adadepth.data.sampler import EpochSampler, ProcessBatches, evaluation_order, known_lengths, longest_first
 from tests.unit.data.labelled_support import config, load, rows_of_pairs, write_splits
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
 
@@ -105,3 +105,21 @@ def test_examples_of_a_corpus_are_numbered(tmp_path: Path) -> None:
     dataset: CorpusConfig = local_config(write_corpus(tmp_path), tmp_path / "cache")
     data = load_pretraining_data(dataset, small_tokenizer(), 0)
     assert data.collate([data.evaluation[index] for index in (5, 2)])["index"].tolist() == [5, 2]
+
+
+@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 4), st.booleans())
+def test_processes_read_what_one_reads_in_every_update(
+    examples: int, size: int, processes: int, drop_last: bool
+) -> None:
+    def batches(batch_size: int, process: int, count: int) -> list[list[Any]]:
+        found = ProcessBatches(EpochSampler(examples, 3), batch_size, process, count, drop_last=drop_last)
+        listed = list(found)
+        assert len(listed) == len(found)
+        return listed
+
+    whole = batches(size * processes, 0, 1)
+    shares = [batches(size, process, processes) for process in range(processes)]
+    assert [[item for share in update for item in share] for update in zip(*shares, strict=True)] == whole
+    read = [item for batch in whole for item in batch]
+    order = list(EpochSampler(examples, 3))
+    assert read == (order[: examples // (size * processes) * size * processes] if drop_last else order)
