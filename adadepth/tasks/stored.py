@@ -65,6 +65,8 @@ def _flaw_of_best(checkpoint: Path) -> str | None:
     best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
     if best is None or (place := checkpoint.with_name(Path(best).name)) == checkpoint:
         return None
+    if not place.is_dir() and not (checkpoint / MANIFEST).is_file():
+        return None  # an older version wrote it, which went on without
     problem = flaw(place) if place.is_dir() else "it is missing"
     return None if problem is None else f"of its best one, {place.name}, {problem}"
 
