@@ -72,7 +72,7 @@ gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL 
 	$(BIN)/python benchmarks/ragged_execution.py
 
 docs: $(READY_FOR_MORE) ## Build the documentation as a site into site/; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(READY) ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -19,6 +19,11 @@ def test_there_is_a_tutorial_of_every_family_that_the_readme_lists():
     assert [path.stem for path in TUTORIALS] == ["act_albert", "adalayers", "par_xl", "ponder_albert"]
 
 
+def test_every_page_is_in_the_menu_of_the_site():
+    menu = set(re.findall(r"[\w/]+\.(?:md|ipynb)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= menu
+
+
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_commands_of_a_tutorial_compose(tutorial):
     """A key that is renamed is noticed before the slow test runs it."""
