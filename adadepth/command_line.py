@@ -46,10 +46,7 @@ def arguments(given: list[str]) -> list[str]:
 
 def help_text(given: list[str]) -> str | None:
     """What is asked for without a configuration: nothing at all, or ``--help [GROUP|EXPERIMENT|KEY]``; else None."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--help", "-h", nargs="?", const="")
-    options.add_argument("--config-dir", "-cd")
-    found, others = options.parse_known_args(given)
+    found, others = _own_options(given)
     if found.help and "=" not in found.help:
         return about(found.help, folders())
     return None if others or found.help or (found.help is None and given) else overview(folders())
@@ -75,10 +72,16 @@ def check_own_folder() -> None:
 
 def _own_folder() -> Path | None:
     """The user's folder of YAML files."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--config-dir", "-cd")
-    own = options.parse_known_args(sys.argv[1:])[0].config_dir
+    own = _own_options(sys.argv[1:])[0].config_dir
     return None if own is None else Path(own)
+
+
+def _own_options(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What is read here before Hydra reads it, `help` and `config_dir`, and the other arguments."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--help", "-h", nargs="?", const="")
+    options.add_argument("--config-dir", "-cd")
+    return options.parse_known_args(given)
 
 
 def _is_dashed_override(item: str) -> bool:

@@ -80,7 +80,7 @@ def compare(directory: Path, rival: Path) -> None:
     draw_figures(directory)
     for text in _shown(own, other):
         say(f"\n{text}")
-    say(f"\n{rivals_text(found)}\n\n{plain(as_lines(judge(directory)))}\n\nreport: {write_report(directory)}")
+    say(f"\n{rivals_text(found)}\n\n{plain(as_lines(judged))}\n\nreport: {write_report(directory)}")
 
 
 def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
