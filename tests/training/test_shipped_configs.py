@@ -19,8 +19,14 @@ ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tok
 SWEEPS = {("sweep", "penalty"), ("sweep", "optuna_penalty")}
 # What only evaluations read; see test_treebank.py.
 EVALUATED = {("dataset", "treebank")}
+# Options of a package that `make install` leaves out and `make test-slow` brings.
+FURTHER_PACKAGES = {("logger", "comet"), ("logger", "mlflow"), ("logger", "trackio")}
 OURS = [option for option in OPTIONS if home(*option) == "act_tiny" and option[0] != "debug"]
-RUNNABLE = [option for option in OURS if option not in ONLINE | SWEEPS | EVALUATED]
+RUNNABLE = [
+    pytest.param(*option, marks=pytest.mark.slow if option in FURTHER_PACKAGES else ())
+    for option in OURS
+    if option not in ONLINE | SWEEPS | EVALUATED
+]
 
 
 def run(tmp_path, root, *overrides):
