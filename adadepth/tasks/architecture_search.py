@@ -24,6 +24,7 @@ from adadepth.analysis.architecture.tables import comparison_text
 from adadepth.analysis.files import write_architectures
 from adadepth.config import BudgetConfig, Costs, ExperimentConfig, RetrainFrom, SearchConfig, Stage, Task
 from adadepth.console import say
+from adadepth.contents import damage
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import Family, Searching, family, load
@@ -35,7 +36,6 @@ from adadepth.tasks.processes import decide, wait_for_all
 from adadepth.tasks.session import Trained, device_name, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint
 from adadepth.training.arguments import training_arguments
-from adadepth.training.checkpoints import damage
 from adadepth.training.run_directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.training.tracking import closing_tracker, log_size, open_tracker
 

@@ -23,6 +23,7 @@ from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Kept, Mode, TokenizerConfig, positions_read
 from adadepth.console import say
+from adadepth.contents import describe
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
@@ -40,11 +41,7 @@ from adadepth.training.callbacks import (
     StopCallback,
     TrackingCallback,
 )
-from adadepth.training.checkpoints import (
-    checkpoint_step,
-    describe_files,
-    remove_incomplete,
-)
+from adadepth.training.checkpoints import checkpoint_step, remove_incomplete
 from adadepth.training.divergence import DivergedError
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
@@ -215,7 +212,7 @@ def fit(
     _time_executions(session)
     trainer.save_model(str(run.directory / folder))
     best = trainer.state.best_model_checkpoint
-    saved = describe_files(run.directory / folder) if trainer.is_world_process_zero() else {}
+    saved = describe(run.directory / folder) if trainer.is_world_process_zero() else {}
     run.update(
         saved={**run.record.get("saved", {}), folder: saved},
         final_metrics=session.tracking.last_metrics,

@@ -10,9 +10,10 @@ from transformers import TrainingArguments
 
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
+from adadepth.contents import Record, damage
 from adadepth.errors import CheckpointError
 from adadepth.tasks.processes import decide
-from adadepth.training.checkpoints import MANIFEST, TRAINER_STATE, Files, checkpoints, damage, flaw
+from adadepth.training.checkpoints import MANIFEST, TRAINER_STATE, checkpoints, flaw
 from adadepth.training.divergence import first_not_finite
 from adadepth.training.run_directory import CHECKPOINTS, model_path, read_record, run_of_checkpoint
 from adadepth.training.tracking import METRICS, read_metrics
@@ -91,7 +92,7 @@ def checked_model_path(config: ExperimentConfig) -> str:
     return path
 
 
-def _needed(folder: Path, written: Files) -> Files:
+def _needed(folder: Path, written: Record) -> Record:
     """The files that have to be there: a tokenizer may be named instead, and whoever reads it tells that it is gone."""
     return {name: file for name, file in written.items() if "tokenizer" not in name or (folder / name).is_file()}
 

@@ -1,23 +1,21 @@
 """A run's checkpoints: each is whole or passed over, and the newest whole one is never deleted.
 
-What a checkpoint consists of says its manifest, which is written last: size and SHA-256 of every file. While one is
+What a checkpoint consists of says its manifest, which is written last, see `adadepth.contents`. While one is
 being written the manifest names no files, so a folder without one is of a version that had none.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from transformers import TrainerState
 
 from adadepth.atomic import write_atomic
+from adadepth.contents import Record, damage, describe
 
 MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -28,7 +26,6 @@ _PARTS = (
     ("scheduler.pt",),
     ("rng_state.pth", "rng_state_*.pth"),
 )
-Files = Mapping[str, Mapping[str, Any]]  # by name: `bytes` and `sha256`
 
 
 def checkpoints(directory: Path) -> list[Path]:
@@ -49,8 +46,8 @@ def complete_checkpoints(directory: Path) -> list[Path]:
 
 def last_good(directory: Path) -> str:
     """Say which checkpoint is left when training has diverged."""
-    found = complete_checkpoints(directory)
-    return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+    newest = next((path for path in reversed(checkpoints(directory)) if flaw(path) is None), None)
+    return "there is no checkpoint yet" if newest is None else f"the last good checkpoint is {newest}"
 
 
 # ---- writing
@@ -65,15 +62,7 @@ def begin_checkpoint(checkpoint: Path) -> None:
 
 def seal_checkpoint(checkpoint: Path) -> None:
     """Say what the checkpoint consists of: it is whole now."""
-    _write_manifest(checkpoint, describe_files(checkpoint))
-
-
-def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Size and digest of every file in a folder, by its path there; the manifest itself is left out."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    return {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in paths
-    }
+    _write_manifest(checkpoint, describe(checkpoint, but=MANIFEST))
 
 
 def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:
@@ -106,13 +95,8 @@ def _discard(checkpoint: Path) -> None:
         shutil.rmtree(checkpoint)
 
 
-def _write_manifest(checkpoint: Path, files: Files | None) -> None:
+def _write_manifest(checkpoint: Path, files: Record | None) -> None:
     write_atomic(checkpoint / MANIFEST, json.dumps({"files": files}, indent=1) + "\n")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # ---- checking
@@ -127,19 +111,6 @@ def flaw(checkpoint: Path) -> str | None:
         return "it was not written to its end" if files is None else damage(checkpoint, files)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return f"its {MANIFEST} is damaged"
-
-
-def damage(folder: Path, files: Files) -> str | None:
-    """Which file of a folder is missing or not as it was written; None: all are."""
-    for name, written in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"its {name} is missing"
-        if (size := path.stat().st_size) != written["bytes"]:
-            return f"its {name} is damaged ({size:,} bytes of {written['bytes']:,})"
-        if _digest(path) != written["sha256"]:
-            return f"its {name} is not as it was written"
-    return None
 
 
 def _flaw_of_older(checkpoint: Path) -> str | None:

@@ -445,10 +445,10 @@ def change_base(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (cut_state, "state_02 has 8 bytes"), (unfinish, "finished is not what was written"),
-        (remove_lengths, "lengths.npy is missing"), (garble, "features.json has 1 bytes"),
-        (garble_lengths, "lengths.npy has 0 bytes"), (forget, "features.json has"),
-        (swap_lengths, "lengths.npy is not what was written"), (change_base, "features.json has"),
+        (cut_state, "state_02 is damaged (8 bytes of "), (unfinish, "finished is not as it was written"),
+        (remove_lengths, "lengths.npy is missing"), (garble, "features.json is damaged (1 bytes of "),
+        (garble_lengths, "lengths.npy is damaged (0 bytes of "), (forget, "features.json is damaged (2 bytes of "),
+        (swap_lengths, "lengths.npy is not as it was written"), (change_base, "features.json is damaged ("),
     ],
 )  # fmt: skip
 def test_a_damaged_cache_is_named_and_made_anew(
@@ -460,7 +460,7 @@ def test_a_damaged_cache_is_named_and_made_anew(
     expect_all(build(tmp_path, base=base), make_examples())
     assert len(base.rows) == len(LENGTHS)
     (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told.startswith(f"{folder}: damaged ({says}")
+    assert told.startswith(f"{folder}: damaged (its {says}")
 
 
 def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:

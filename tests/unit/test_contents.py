@@ -1,0 +1,75 @@
+"""What folders say of their files, and what older versions said of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from adadepth.contents import damage, describe
+from adadepth.data.seal import SEAL, find_damage
+from adadepth.training import checkpoints
+from adadepth.training.checkpoints import MANIFEST, begin_checkpoint, flaw, last_good, seal_checkpoint
+
+TEXT = b"123456789"
+CRC = 0xCBF43926  # the check value of CRC-32 in every catalogue
+SHA = hashlib.sha256(TEXT).hexdigest()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a file, and one in a folder of its own."""
+    (tmp_path / "inner").mkdir()
+    for name in ("a", "inner/b"):
+        (tmp_path / name).write_bytes(TEXT)
+    return tmp_path
+
+
+def test_a_record_has_every_file_but_its_own(folder: Path) -> None:
+    (folder / "record").write_text("{}")
+    entry = {"bytes": 9, "crc32": CRC}
+    assert describe(folder, but="record") == {"a": entry, "inner/b": entry}
+
+
+@pytest.mark.parametrize("entry", [{"bytes": 9, "crc32": CRC}, {"bytes": 9, "sha256": SHA}])
+def test_files_are_compared_with_the_digest_that_their_record_has(folder: Path, entry: dict[str, object]) -> None:
+    record = {"a": entry, "inner/b": entry}
+    assert damage(folder, record) is None
+    (folder / "inner" / "b").write_bytes(b"123456780")
+    assert damage(folder, record) == "its inner/b is not as it was written"
+    (folder / "inner" / "b").write_bytes(b"12345")
+    assert damage(folder, record) == "its inner/b is damaged (5 bytes of 9)"
+    (folder / "inner" / "b").unlink()
+    assert damage(folder, record) == "its inner/b is missing"
+
+
+def test_prepared_data_of_an_older_version_are_whole_still(folder: Path) -> None:
+    """They said size and checksum as a pair."""
+    (folder / SEAL).write_text(json.dumps({"a": [9, CRC]}))
+    assert find_damage(folder) is None
+    (folder / "a").write_bytes(b"123456780")
+    assert find_damage(folder) == "its a is not as it was written"
+
+
+@pytest.mark.parametrize("record", ["[]", '{"a": [9]}', '{"a": {"bytes": 9}}', '{"a": null}', "{", '{"a": "no"}'])
+def test_a_record_that_is_none_is_a_flaw(folder: Path, record: str) -> None:
+    (folder / SEAL).write_text(record)
+    assert find_damage(folder) == f"its {SEAL} is unreadable"
+    (folder / MANIFEST).write_text(f'{{"files": {record}}}')
+    assert flaw(folder) == f"its {MANIFEST} is damaged"
+
+
+def test_the_last_good_checkpoint_is_found_without_reading_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (5, 10, 15, 20):
+        begin_checkpoint(tmp_path / f"checkpoint-{step}")
+        if step < 20:
+            (tmp_path / f"checkpoint-{step}" / "weights").write_bytes(TEXT)
+            seal_checkpoint(tmp_path / f"checkpoint-{step}")
+    read: list[str] = []
+    monkeypatch.setattr(checkpoints, "flaw", lambda path: (read.append(path.name), flaw(path))[1])
+    assert last_good(tmp_path) == f"the last good checkpoint is {tmp_path / 'checkpoint-15'}"
+    assert read == ["checkpoint-20", "checkpoint-15"]
