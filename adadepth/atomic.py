@@ -11,7 +11,7 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\.\d+\..+\.(png|pdf|gif)")
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a whole UTF-8 file or nothing: a kill or a full disk leaves the earlier version."""
+    """Write a whole UTF-8 file or nothing: a kill or a full disk leaves the earlier version, and an error names it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", newline="") as file:
@@ -19,6 +19,9 @@ def write_atomic(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a failing write names none, a failing `open` the temporary one
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

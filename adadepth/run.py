@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 if not __package__:  # run by path: sys.path[0] is this folder, whose modules must not shadow installed ones
     sys.path[0] = str(ROOT)
 
-import errno
 import os
 import signal
 import traceback
@@ -33,6 +32,7 @@ from adadepth.composition import register_schema
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
 from adadepth.debugging import given_keys
+from adadepth.disk import full_disk
 from adadepth.errors import UserError
 from adadepth.hints import explain
 from adadepth.hydra_keys import close_hydra_keys
@@ -86,8 +86,8 @@ def main() -> None:
     except KeyboardInterrupt:
         exit_with("interrupted", 130)
     except Exception as error:
-        if _disk_is_full(error):
-            exit_with(f"no space left on the device: {error}", 2)
+        if (line := full_disk(error)) is not None:
+            exit_with(line, 2)
         if _memory_is_short(error):
             exit_with(f"{_first_line(error)}; {_LESS_MEMORY}", 2)
         if _started(error):
@@ -118,17 +118,6 @@ def _leave_process_group() -> None:
     """Part from the other processes of a run in good order; if torch was never imported there are none."""
     if (torch := sys.modules.get("torch")) and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-def _disk_is_full(error: BaseException | None) -> bool:
-    """Whether a full disk or quota is the cause; the checkpoint writers report it in their own exception types."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if "No space left on device" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _memory_is_short(error: BaseException) -> bool:

@@ -16,13 +16,13 @@ from pathlib import Path
 from filelock import FileLock
 
 from adadepth.data.seal import discard_damaged, find_damage, seal
+from adadepth.disk import free_space, is_full
 from adadepth.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 CACHE_FORMAT = 1  # raise it when what is written, or how text becomes tokens, changes
 _LONGEST = 200  # characters of a path that are worth repeating
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 _UNUSABLE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP
 }  # fmt: skip
@@ -86,10 +86,12 @@ def usable_cache(root: Path, when_full: str) -> Iterator[None]:
     except OSError as error:
         # What was read to be prepared is not the cache's, so its troubles are told by the file that they have.
         is_ours = error.errno in _UNUSABLE and str(error.filename or root).startswith(str(root))
-        if error.errno not in _FULL and not is_ours:
+        if not is_full(error) and not is_ours:
             raise
-        advice = when_full if error.errno in _FULL else "make it a folder that can be written"
+        reason, advice = error.strerror, "make it a folder that can be written"
+        if is_full(error):
+            reason, advice = f"No space left on device ({free_space(root)})", when_full
         raise DataError(
-            f"dataset.cache_dir={str(root)[:_LONGEST]}: {error.strerror}; {advice}, or choose another folder with "
+            f"dataset.cache_dir={str(root)[:_LONGEST]}: {reason}; {advice}, or choose another folder with "
             "dataset.cache_dir=..."
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Kept, Mode, TokenizerConfig, positions_read
 from adadepth.console import say
 from adadepth.contents import describe
+from adadepth.disk import writing
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
@@ -50,6 +51,7 @@ from adadepth.training.model_card import write_card
 from adadepth.training.run_directory import (
     CHECKPOINTS,
     MODEL,
+    RECORD,
     Run,
     open_run,
     run_directory,
@@ -114,34 +116,52 @@ def open_session(
     args.output_dir = str(directory / CHECKPOINTS)
     resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
     logged = 0 if checkpoint is None else logged_before(checkpoint)
-    with ExitStack() as last:  # trackers close when the report is written, which some of them keep
-        try:
-            with open_run(config, directory, is_main) as run:
-                if is_main:
-                    remove_incomplete(directory / CHECKPOINTS)
-                run.update(
-                    data=parts.data.summary,
-                    baselines=parts.baselines,
-                    precision=choose_precision(config.trainer),
-                    parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
-                )
-                tracker = open_tracker(config, run, resume_step, logged)
-                last.enter_context(closing_tracker(tracker))
-                session = _assemble(config, args, run, tracker, parts)
-                if is_main:
-                    say(_banner(run, args, parts.data.summary))
-                try:
-                    yield session
-                finally:
-                    if is_main:
-                        _judge(run)
-                        track_figures(directory, tracker, session.trainer.state.global_step)
-        finally:
+    with writing(directory), ExitStack() as last:  # trackers close when the report is written, which some of them keep
+        with _at_the_end(partial(_report, directory), is_main), open_run(config, directory, is_main) as run:
             if is_main:
-                say(f"report: {write_report(directory)}")
+                remove_incomplete(directory / CHECKPOINTS)
+            run.update(
+                data=parts.data.summary,
+                baselines=parts.baselines,
+                precision=choose_precision(config.trainer),
+                parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
+            )
+            tracker = open_tracker(config, run, resume_step, logged)
+            last.enter_context(closing_tracker(tracker))
+            session = _assemble(config, args, run, tracker, parts)
+            if is_main:
+                say(_banner(run, args, parts.data.summary))
+            with _at_the_end(partial(_show, session), is_main):
+                yield session
         for kind in config.logger.artifacts if is_main else ():
             if (kept := directory / _KEPT[kind]).exists():  # an evaluation has no model of its own
                 tracker.artifact(str(kind), kept)
+
+
+@contextmanager
+def _at_the_end(do: Callable[[], None], is_main: bool) -> Iterator[None]:
+    """Let the main process do something however the block ends; no full disk takes the place of the block's error."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            if is_main:
+                do()
+        raise
+    if is_main:
+        do()
+
+
+def _show(session: Session) -> None:
+    """The verdict and the figures of what there is."""
+    _judge(session.run)
+    track_figures(session.run.directory, session.tracking.tracker, session.trainer.state.global_step)
+
+
+def _report(directory: Path) -> None:
+    """Write the report, and say where it is; of a folder that is no run there is none."""
+    if (directory / RECORD).is_file():
+        say(f"report: {write_report(directory)}")
 
 
 def train_parts(
@@ -210,7 +230,8 @@ def fit(
     _refuse_losses(session.tracking.last_metrics)
     _show_grid(session)
     _time_executions(session)
-    trainer.save_model(str(run.directory / folder))
+    with writing(run.directory / folder):
+        trainer.save_model(str(run.directory / folder))
     best = trainer.state.best_model_checkpoint
     saved = describe(run.directory / folder) if trainer.is_world_process_zero() else {}
     run.update(

@@ -10,12 +10,15 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from transformers import TrainerState
 
 from adadepth.atomic import write_atomic
 from adadepth.contents import Record, damage, describe
+from adadepth.disk import DiskFullError, writing
 
 MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -51,6 +54,30 @@ def last_good(directory: Path) -> str:
 
 
 # ---- writing
+
+
+@contextmanager
+def whole_or_nothing(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
+    """Write a checkpoint in the block: it is whole at its end, and nothing of it stays where the disk is full.
+
+    Args:
+        checkpoint: The folder, which is made anew.
+        is_main: Whether this process makes, describes and removes it.
+
+    Raises:
+        DiskFullError: Naming it.
+    """
+    try:
+        with writing(checkpoint):
+            if is_main:
+                begin_checkpoint(checkpoint)
+            yield
+            if is_main:
+                seal_checkpoint(checkpoint)
+    except DiskFullError:
+        if is_main:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        raise
 
 
 def begin_checkpoint(checkpoint: Path) -> None:
@@ -91,7 +118,8 @@ def remove_incomplete(directory: Path) -> None:
 def _discard(checkpoint: Path) -> None:
     """Delete a checkpoint; what a kill leaves of it is not whole."""
     if checkpoint.is_dir():
-        _write_manifest(checkpoint, None)
+        with suppress(OSError):  # on a full disk deleting helps
+            _write_manifest(checkpoint, None)
         shutil.rmtree(checkpoint)
 
 

@@ -10,6 +10,7 @@ import os
 import platform
 import secrets
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from adadepth.atomic import remove_leftovers, write_atomic
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, Schedule
 from adadepth.data_sets import dataset_schemas
 from adadepth.declaration import telling
+from adadepth.disk import DiskFullError, writing
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
 from adadepth.interpolations import told, unresolved
@@ -73,12 +75,16 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
     """Lock the folder and keep its record while a task runs: running, then finished, failed or interrupted.
 
     What an earlier start has recorded stays until it is recorded anew; what a kill left half-written is removed.
-    A status set by ``run.update(status=...)`` is kept. Raises ``CheckpointError`` if a live run uses the folder.
+    A status set by ``run.update(status=...)`` is kept. Of a new run that cannot even be recorded no folder stays.
+
+    Raises:
+        CheckpointError: If a live run uses the folder.
+        DiskFullError: Naming the folder.
     """
     if not is_main:
         yield Run(directory, is_main=False)
         return
-    with locked(directory):
+    with _gone_if_not_begun(directory), writing(directory), locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
         remove_leftovers(directory)
         write_atomic(directory / CONFIG, OmegaConf.to_yaml(OmegaConf.create(settings_of(config))))
@@ -90,13 +96,25 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
             run.update(status=status, wall_time_s=round(seconds, 3), **fields)
 
         try:
-            yield run
+            with writing(directory):
+                yield run
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
             with suppress(OSError, CheckpointError):  # a full disk must not hide the first error
                 close("interrupted" if interrupted else "failed", error=f"{type(error).__name__}: {error}")
             raise
         close("finished")
+
+
+@contextmanager
+def _gone_if_not_begun(directory: Path) -> Iterator[None]:
+    """Remove the folder of a run for whose record there was no room."""
+    try:
+        yield
+    except DiskFullError:
+        if not (directory / RECORD).is_file():
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def run_directory(config: ExperimentConfig) -> Path:

@@ -37,7 +37,7 @@ from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.records import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
-from adadepth.training.checkpoints import TRAINER_STATE, begin_checkpoint, last_good, rotate, seal_checkpoint
+from adadepth.training.checkpoints import TRAINER_STATE, last_good, rotate, whole_or_nothing
 from adadepth.training.divergence import DivergedError, first_not_finite
 from adadepth.training.extension import Extension
 from adadepth.training.optimization import build_optimizer, build_schedule
@@ -382,13 +382,11 @@ class DepthTrainer(Trainer):
                 say(f"no checkpoint at step {self.state.global_step}: the loss is more than ten times the first one")
             return
         checkpoint = self._checkpoints / f"checkpoint-{self.state.global_step}"
+        with whole_or_nothing(checkpoint, self.args.should_save):
+            self.accelerator.wait_for_everyone()
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            begin_checkpoint(checkpoint)
-        self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            seal_checkpoint(checkpoint)
             best = self.state.best_model_checkpoint
             rotate(self._checkpoints, self.settings.save_total_limit, {checkpoint, Path(best or checkpoint)})
 

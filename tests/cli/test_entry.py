@@ -121,8 +121,8 @@ def failing(error: BaseException) -> Callable[[ExperimentConfig], float]:
 
 @pytest.mark.parametrize(("error", "status", "message"), [
     (DataError("corpus.txt: no such file"), 2, "error: corpus.txt: no such file\n"),
-    (OSError(errno.ENOSPC, "No space left on device"), 2, "error: no space left on the device"),
-    (RuntimeError("writer: No space left on device (os error 28)"), 2, "error: no space left on the device"),
+    (OSError(errno.ENOSPC, "No space left on device"), 2, "error: no space left on device"),
+    (RuntimeError("writer: No space left on device (os error 28)"), 2, "error: no space left on device"),
     (KeyboardInterrupt(), 130, "error: interrupted\n"),
 ])  # fmt: skip
 def test_how_a_failing_task_ends(
