@@ -20,6 +20,7 @@ from adadepth.checks.data import (
 )
 from adadepth.checks.families import check_family, check_halting_stage
 from adadepth.checks.generated import check_generated
+from adadepth.checks.metrics import check_optimised
 from adadepth.checks.probing import check_probing
 from adadepth.checks.questions import check_choices, check_questions
 from adadepth.checks.training import check_trainer
@@ -204,6 +205,7 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
         return  # only measured: the metric of training has no part in it
     kind, _, metric = config.optimise.partition("/")
     known = evaluation_metrics(config)
+    yield from check_optimised(config)
     if kind == "eval":
         yield from _evaluation_metric("optimise", config.optimise, metric, known)
     if best := config.trainer.metric_for_best_model:

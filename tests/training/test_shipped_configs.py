@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
 from adadepth import tasks
+from adadepth.checks.metrics import may_be_logged
 from tests.configs.support import NEEDS, OPTIONS, configured, home
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
@@ -55,6 +56,8 @@ def test_root(root, tmp_path):
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/loss"] == metric
+    others = [name for name in record["final_metrics"] if not name.startswith("eval/")]
+    assert not [name for name in others if not may_be_logged(name)]
     written = "config.yaml metrics.jsonl halting.json sentences.jsonl depth_by_class.csv report.html"
     for name in written.split():
         assert (directory / name).stat().st_size > 0, name

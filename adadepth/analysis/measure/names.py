@@ -1,7 +1,10 @@
-"""Names that every tracker takes."""
+"""Names of metrics: those that every tracker takes, and what stands at their end."""
 
 import re
 
+CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss", "accuracy")
+LAYER_SCALARS = ("entropy", "effective_layers", "expected_depth", "deepest", "active")
+ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commonest_share")
 _WORDS = (("<=", "up to"), (">", "over"))
 
 

@@ -16,6 +16,7 @@ from adadepth.analysis.layers.distribution import WEIGHT, WEIGHTS, describe_laye
 from adadepth.analysis.measure.adaptation import describe_adaptation
 from adadepth.analysis.measure.correlation import spearman_from_table
 from adadepth.analysis.measure.depths import least_depth
+from adadepth.analysis.measure.names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS
 from adadepth.halting.trace import Work
 
 Sums = Mapping[str, NDArray[Any]]
@@ -252,10 +253,6 @@ def _describe_layers(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
     return {"layers": describe_layers(weights.tolist())}
 
 
-_CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss", "accuracy")
-_LAYER_SCALARS = ("entropy", "effective_layers", "expected_depth", "deepest", "active")
-
-
 def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     """The figures worth a curve, by flat name; what the summary does not have is not there.
 
@@ -268,7 +265,7 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     """
     flat: dict[str, float | list[Any]] = {}
     for name, described in summary["classes"].items():
-        flat |= {f"halting/{name}/{key}": described[key] for key in _CLASS_SCALARS if key in described}
+        flat |= {f"halting/{name}/{key}": described[key] for key in CLASS_SCALARS if key in described}
     everyone = summary["classes"]["all"]
     flat |= _flatten_adaptation(summary.get("adaptation", {}))
     flat |= {f"halting/{key}": everyone[key] for key in ("remainder", "ponder_cost", "entropy") if key in everyone}
@@ -286,11 +283,8 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     return flat | {f"cost/{key}": value for key, value in summary["cost"].items()}
 
 
-_ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commonest_share")
-
-
 def _flatten_adaptation(found: Mapping[str, Any]) -> dict[str, float]:
-    flat = {f"halting/{key}": found[key] for key in _ADAPTATION if key in found}
+    flat = {f"halting/{key}": found[key] for key in ADAPTATION if key in found}
     return flat | {f"halting/between/{way}": told["share"] for way, told in found.get("between", {}).items()}
 
 
@@ -307,7 +301,7 @@ def _flatten_difficulties(found: Mapping[str, Any]) -> dict[str, float]:
 def _flatten_layers(layers: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     flat: dict[str, float | list[Any]] = {WEIGHTS: layers["weights"]}
     flat |= {f"{WEIGHT}{state}": weight for state, weight in enumerate(layers["weights"])}
-    flat |= {f"halting/layers/{key}": layers[key] for key in _LAYER_SCALARS}
+    flat |= {f"halting/layers/{key}": layers[key] for key in LAYER_SCALARS}
     if "added_parameters" in layers:
         flat["cost/added_parameters"] = layers["added_parameters"]
     return flat
