@@ -119,6 +119,14 @@ FINETUNING_MISTAKES = [
         "dataset.test_hub.ax: needs path, name and split, has path",
     ),
     ("ponder_parity", ["dataset.train_ones=[1,97]"], "dataset.train_ones=[1, 97]: must be [lowest, highest] within 1"),
+    ("ponder_parity", ["dataset.train_ones=[]"], "dataset.train_ones=[]: must be [lowest, highest] within 1 and"),
+    ("ponder_parity", ["dataset.train_ones=[0,0]"], "dataset.train_ones=[0, 0]: must be [lowest, highest] within 1"),
+    (
+        "ponder_parity",
+        ["dataset.train_ones=[]", "dataset.easy_epochs=1", "dataset.easy_ones=0"],
+        "dataset.train_ones=[]",
+    ),
+    ("ponder_parity", ["dataset.extrapolation_ones=[]"], "dataset.extrapolation_ones=[]: must be [lowest, highest]"),
     (
         "ponder_parity",
         ["dataset.extrapolation_ones=[5,3]"],

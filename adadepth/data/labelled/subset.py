@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from adadepth.data.labelled.table import Rows, Table
 
 if TYPE_CHECKING:
     from adadepth.config import TableConfig
+
+logger = logging.getLogger(__name__)
 
 
 def cached_rows(
@@ -41,11 +44,13 @@ def cached_rows(
         classes: From the training table to the class of each row, see `set_aside`.
     """
     limits = _limits(dataset, split)
+    texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
     if limits is None or (root / name).exists():
-        return cached_folder(root, name, lambda folder: write(folder, table))
+        return cached_folder(root, name, lambda folder: write(folder, _counted(table, texts)))
 
     def write_used(folder: Path) -> None:
-        write(folder, _blanked(table, _used(dataset, split, table, classes), blanks))
+        used = _used(dataset, split, table, classes)
+        write(folder, _blanked(_counted(table, texts, used), used, blanks))
 
     # Which rows these are follows from the table, which the name stands for, and from how many of them are used.
     return cached_folder(root, f"{name}-{digest(limits, dataset.held_out)}", write_used)
@@ -75,6 +80,28 @@ def _used(dataset: TableConfig, split: str, table: Table, classes: Callable[[Tab
         for limit in _uses(dataset, part):
             used[numbers[spread_rows(len(numbers), limit)]] = True
     return used
+
+
+def _counted(table: Table, columns: Sequence[str], used: np.ndarray | None = None) -> Table:
+    """Return the table; whoever reads it to its end is told how many texts of the used rows are missing or blank."""
+
+    def batches() -> Iterator[Rows]:
+        first = missing = 0
+        for batch in table.batches():
+            rows = len(batch[table.columns[0]])
+            kept = np.ones(rows, dtype=bool) if used is None else used[first : first + rows]
+            missing += sum(_is_missing(batch[name][row]) for name in columns for row in np.flatnonzero(kept).tolist())
+            yield batch
+            first += rows
+        if missing:
+            logger.warning("columns %s: %s lacks %d texts, which are read as empty ones",
+                           ", ".join(columns), table.label, missing)  # fmt: skip
+
+    return replace(table, batches=batches)
+
+
+def _is_missing(text: Any) -> bool:
+    return text is None or (isinstance(text, str) and not text.strip())
 
 
 def _blanked(table: Table, used: np.ndarray, blanks: Mapping[str, Any]) -> Table:

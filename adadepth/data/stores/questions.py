@@ -136,15 +136,19 @@ def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
 def read_rows(
     table: Table, batch: Rows, dataset: QuestionConfig, first: int
 ) -> Iterator[tuple[str, Question, Sequence[int]]]:
-    """Yield the question of each row, the texts that go with it, and where in its context each answer begins."""
+    """Yield the question of each row, the texts that go with it, and where in its context each answer begins.
+
+    A missing text is an empty one.
+    """
     columns = [dataset.question_column, dataset.context_column, dataset.answers_column]
     ids = batch[dataset.id_column] if dataset.id_column else None
     for number, (question, context, answers) in enumerate(zip(*map(batch.get, columns), strict=True)):
         place = f"row {first + number} of {table.label}"
         for key, text in (("question", question), ("context", context)):
-            if not isinstance(text, str):
+            if text is not None and not isinstance(text, str):
                 column = getattr(dataset, f"{key}_column")
                 raise DataError(f"dataset.{key}_column={column}: {place} holds {type(text).__name__}, not text")
+        question, context = question or "", context or ""
         texts, starts = _answers(answers, f"dataset.answers_column={dataset.answers_column}: {place}")
         if not texts and not dataset.unanswerable:
             raise DataError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,8 +15,6 @@ from adadepth.data.labelled.table import Rows, Table
 from adadepth.data.stores.documents import map_file
 from adadepth.data.text.tokenizer import encode_sentences
 from adadepth.errors import DataError
-
-logger = logging.getLogger(__name__)
 
 _FILES = {"label": "labels.npy", "difficulty": "difficulty.npy"}
 
@@ -78,7 +75,7 @@ def write_store(
     Raises:
         DataError: A text is not text, or a label or difficulty is not allowed; the message names the row.
     """
-    dtype, missing = token_type(tokenizer), 0
+    dtype = token_type(tokenizer)
     lengths = []
     numbers: dict[str, tuple[str, Callable[[Any], float], list[np.ndarray]]] = {}
     if label_column is not None:
@@ -88,16 +85,12 @@ def write_store(
     with (folder / dtype.__name__).open("wb") as tokens:
         first = 0
         for batch in table.batches():
-            missing += sum(text is None for column in columns for text in batch[column])
             encoded = encode_sentences(tokenizer, list(_texts(table, batch, columns, first)))
             lengths.append(np.array([len(ids) for ids in encoded], dtype=np.int64))
             tokens.write(np.array([token for ids in encoded for token in ids], dtype=dtype).tobytes())
             for kind, (column, read, found) in numbers.items():
                 found.append(_numbers(table, batch[column], kind, column, read, first))
             first += len(batch[columns[0]])
-    if missing:
-        logger.warning("dataset.text_columns=%s: %s lacks %d texts, which are read as empty ones",
-                       ",".join(columns), table.label, missing)  # fmt: skip
     np.save(folder / "offsets.npy", np.concatenate([[0], *lengths]).cumsum())
     for kind, (_, _, found) in numbers.items():
         np.save(folder / _FILES[kind], np.concatenate([np.empty(0), *found]))

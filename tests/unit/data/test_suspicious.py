@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adadepth.config import LabelledConfig, Source
+from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.text import hub
@@ -30,6 +30,11 @@ def _unwarned() -> None:
 def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return file
+
+
+def write_splits(folder: Path, train: list[dict[str, Any]], validation: list[dict[str, Any]]) -> None:
+    for split, rows in (("train", train), ("validation", validation)):
+        write_rows(folder / f"{split}.jsonl", rows)
 
 
 def load(folder: Path) -> LabelledData:
@@ -61,13 +66,55 @@ def test_rows_of_a_corpus_without_text_are_counted(
     assert warnings(caplog) == [says.format(f"dataset.path={file}")]
 
 
-def test_missing_texts_of_a_table_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = [{"sentence": text if number % 5 else None, "label": number % 2} for number, text in enumerate(TEXTS)]
-    write_rows(tmp_path / "train.jsonl", rows)
-    write_rows(tmp_path / "validation.jsonl", rows[::-1])
+@pytest.mark.parametrize("nothing", [None, " "])
+def test_missing_texts_of_a_table_are_counted(
+    tmp_path: Path, nothing: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"sentence": text if number % 5 else nothing, "label": number % 2} for number, text in enumerate(TEXTS)]
+    write_splits(tmp_path, rows, rows[::-1])
     load(tmp_path)
     assert len(warnings(caplog)) == 2
     assert all(message.endswith("lacks 8 texts, which are read as empty ones") for message in warnings(caplog))
+
+
+@pytest.mark.parametrize("limit", [None, 10])
+def test_missing_texts_of_choices_are_counted(
+    tmp_path: Path, limit: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the rows that are used: the others are not read."""
+    rows: list[dict[str, Any]] = [
+        {"sent1": text, "sent2": "a", "label": number % 2, "ending0": "b" if number % 5 else None, "ending1": "c"}
+        for number, text in enumerate(TEXTS)
+    ]
+    rows[39]["sent1"] = "  "
+    write_splits(tmp_path, rows, rows[::-1])
+    dataset = ChoiceConfig(
+        name="table", source=Source.local, path=str(tmp_path), ending_columns=["ending0", "ending1"],
+        sequence_length=32, cache_dir=str(tmp_path / "cache"), max_train_examples=limit, max_evaluation_examples=limit,
+    )  # fmt: skip
+    data = load_labelled_data(dataset, small_tokenizer(), 0)
+    used = data.train.rows.tolist()
+    assert len(used) == (limit or len(TEXTS))
+    missing = sum((row % 5 == 0) + (row == 39) for row in used)
+    told, _ = warnings(caplog)
+    assert told.startswith("columns sent1, sent2, ending0, ending1: dataset.path=")
+    assert told.endswith(f"train.jsonl lacks {missing} texts, which are read as empty ones")
+
+
+def test_missing_texts_of_questions_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        {"id": str(number), "question": "Which cat?" if number % 5 else None, "context": text if number % 8 else " ",
+         "answers": {"text": [], "answer_start": []}}
+        for number, text in enumerate(TEXTS)
+    ]  # fmt: skip
+    write_splits(tmp_path, rows, rows[::-1])
+    dataset = QuestionConfig(
+        name="table", source=Source.local, path=str(tmp_path), sequence_length=64, stride=8, max_question_length=16,
+        cache_dir=str(tmp_path / "cache"), unanswerable=True,
+    )  # fmt: skip
+    load_labelled_data(dataset, small_tokenizer(), 0)
+    assert len(warnings(caplog)) == 2
+    assert all("lacks 13 texts, which are read as empty ones" in message for message in warnings(caplog))
 
 
 def test_labels_that_are_bytes_are_refused(tmp_path: Path) -> None:
