@@ -1,5 +1,6 @@
 """Losses and gradients do not depend on how an update is cut into micro-batches and processes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from adadepth.training.budget import TrainingBudget
+from adadepth.training.checkpoints import MANIFEST, flaw
 from adadepth.validation import PRETRAINING_METRICS
 from tests.training.support import extension, tiny_trainer
 
@@ -112,11 +114,28 @@ def test_two_processes_equal_one(tmp_path):
         assert two["metrics"][name] == pytest.approx(metrics[name], rel=1e-5), name
     assert_same_budget(two["budget"], budget_states(tmp_path / "budget", 8, 1))
     assert two["exact"] is not False, "two processes resumed in their second epoch must end where the whole run does"
+    assert_every_process_is_in_the_manifest(tmp_path / "whole" / "checkpoint-8")
     one = tiny_trainer(tmp_path / "again", "trainer.max_steps=1", "trainer.per_device_train_batch_size=8")
     one.evaluate()
     assert two["untrained"]["n"] == one.last_reports["held_out"].statistics["n"]
     for name, described in one.last_reports["held_out"].statistics["classes"].items():
         assert two["untrained"]["classes"][name].get("histogram") == described.get("histogram"), name
+
+
+def assert_every_process_is_in_the_manifest(checkpoint):
+    """Its own files are found damaged, too: first one of the second process, and of the first where that is whole."""
+    listed = json.loads((checkpoint / MANIFEST).read_text())["files"]
+    assert set(listed) == {path.name for path in checkpoint.iterdir()} - {MANIFEST}
+    assert flaw(checkpoint) is None
+    for own in ("rng_state_{}.pth", "progress_{}.json"):
+        for process in (1, 0):
+            path = checkpoint / own.format(process)
+            whole = path.read_bytes()
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+            assert flaw(checkpoint) == f"its {path.name} is not as it was written"
+            path.unlink()
+            assert flaw(checkpoint) == f"its {path.name} is missing"
+            path.write_bytes(whole)
 
 
 def _free_port() -> str:
