@@ -43,6 +43,7 @@ class DepthModel(Protocol):
         depth_unit: What has a depth: the `unit` of all its traces.
         max_updates: The most updates a unit can receive: the `max_depth` of all its traces.
         longest_sequence: The most tokens it has positions for; None where any number will do.
+        vocabulary_size: How many pieces it has embeddings for; None where it reads no tokens.
     """
 
     @property
@@ -56,6 +57,9 @@ class DepthModel(Protocol):
 
     @property
     def longest_sequence(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def vocabulary_size(self) -> int | None: ...  # noqa: D102
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A `DepthOutput` with the logits of the task."""
@@ -104,6 +108,7 @@ class StateEncoder(Protocol):
     Attributes:
         max_updates: The most updates a token can receive.
         longest_sequence: See `DepthModel`.
+        vocabulary_size: See there.
     """
 
     @property
@@ -111,6 +116,9 @@ class StateEncoder(Protocol):
 
     @property
     def longest_sequence(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def vocabulary_size(self) -> int | None: ...  # noqa: D102
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """An output with `hidden_states` and `last_hidden_state`."""

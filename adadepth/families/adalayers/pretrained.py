@@ -12,7 +12,7 @@ from adadepth.families.adalayers.base import cut_blocks, encoder_of, load_base, 
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.shared.albert.pretrained import HUB_ARGUMENTS
 from adadepth.families.shared.configuration import check_field_names
-from adadepth.families.shared.encoders import longest_sequence
+from adadepth.families.shared.encoders import longest_sequence, vocabulary_size
 
 
 class OnBaseModel(PreTrainedModel):
@@ -155,6 +155,11 @@ class OnBaseModel(PreTrainedModel):
     def longest_sequence(self) -> int | None:
         """The most tokens that the base has positions for; None where they are relative."""
         return longest_sequence(self.model)
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Pieces that the base has embeddings for; None where it has no table of them."""
+        return vocabulary_size(self.model)
 
     def train(self, mode: bool = True) -> Any:
         """Set the mode; a frozen base stays in evaluation mode."""

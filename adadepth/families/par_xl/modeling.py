@@ -54,6 +54,11 @@ class ParXLLanguageModel(ParXLPreTrainedModel):
     depth_unit: DepthUnit = "architecture"
     longest_sequence: int | None = None
 
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Words that it has embeddings for."""
+        return int(self.config.vocab_size)
+
     def __init__(self, config: ParXLConfig) -> None:
         super().__init__(config)
         self.model = ParXLModel(config, alone=False)

@@ -39,7 +39,9 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
     depth_unit: DepthUnit = "sequence"
-    longest_sequence: int | None = None  # its inputs have no tokens
+    # Its inputs have no tokens.
+    longest_sequence: int | None = None
+    vocabulary_size: int | None = None
 
     def __init__(self, config: PonderRnnConfig) -> None:
         super().__init__(config)

@@ -25,6 +25,12 @@ def longest_sequence(base: PreTrainedModel) -> int | None:
     return None
 
 
+def vocabulary_size(base: PreTrainedModel) -> int | None:
+    """The number of pieces that a base has embeddings for; None where it has no table of them."""
+    table = base.get_input_embeddings()
+    return table.num_embeddings if isinstance(table, nn.Embedding) else None
+
+
 def accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that a base knows; segments only where it has more than one kind of them."""
     known = set(inspect.signature(base.forward).parameters)

@@ -25,7 +25,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.block import words_of
-from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence
+from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence, vocabulary_size
 from adadepth.families.shared.losses import (
     LossTerm,
     check_classes,
@@ -142,6 +142,11 @@ class StockClassifier(WithStockConfig):
     def longest_sequence(self) -> int | None:
         """The most tokens it has positions for; None where they are relative."""
         return longest_sequence(self)
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Pieces that it has embeddings for; None where it has no table of them."""
+        return vocabulary_size(self)
 
     def take_classes(self, names: Sequence[str]) -> None:
         """Predict the data's classes in their order; see `adadepth.families.stock_classifier.classes`.

@@ -169,6 +169,11 @@ class RouterForTokenClassification(DepthKnob, PreTrainedModel):
         return self.config.max_position_embeddings
 
     @property
+    def vocabulary_size(self) -> int:
+        """Pieces."""
+        return self.config.vocab_size
+
+    @property
     def readout_work(self) -> float:
         """Multiply-accumulates of one prediction."""
         return float(self.classifier.weight.numel())

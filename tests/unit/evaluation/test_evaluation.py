@@ -36,7 +36,7 @@ def test_a_part_without_targets_is_absent():
 class Fixed:
     """Rows that get as many updates as their `depth` says; its loss is their mean."""
 
-    config, max_updates, longest_sequence = PreTrainedConfig(), 4, None
+    config, max_updates, longest_sequence, vocabulary_size = PreTrainedConfig(), 4, None, None
 
     def __init__(self, unit="sequence"):
         self.depth_unit = unit

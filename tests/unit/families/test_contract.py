@@ -93,6 +93,9 @@ def test_a_model_is_what_it_declares(name):
     assert (trace.unit, trace.max_depth) == (model.depth_unit, model.max_updates)
     assert trace.updates.max() <= model.max_updates
     assert model.longest_sequence is None or model.longest_sequence >= inputs_of(name)["input_ids"].shape[-1]
+    table = None if model.vocabulary_size is None else model.get_input_embeddings()
+    assert isinstance(table, torch.nn.Embedding | None)
+    assert table is None or table.num_embeddings == model.vocabulary_size
     assert 0 < model.price(trace).adaptive <= model.price(trace).full
 
 

@@ -254,6 +254,11 @@ class OneBlock:
         """The most tokens it has positions for."""
         return int(self.config.max_position_embeddings)
 
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Pieces that it has embeddings for."""
+        return int(self.config.vocab_size)
+
 
 class SharedBlockModel(OneBlock, PreTrainedModel):
     """What all models have in common that apply one ALBERT block again and again."""
