@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 _ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
 _REFERENCE = re.compile(r"\$\{\s*([\w.]+)\s*\}")
+_LEAST = 8  # characters of a value that is looked for in a text
 _noted: dict[str, str] = {}  # by dotted key, as it was written
 _texts: dict[str, str] = {}  # by what it was
 
@@ -39,6 +40,17 @@ def told(values: Any) -> Any:
     if isinstance(values, list | tuple):
         return [told(value) for value in values]
     return _texts.get(values, values) if isinstance(values, str) else values
+
+
+def told_within(text: str) -> str:
+    """A text that others have written, such as an error, with the values of the environment in it as they were written.
+
+    Values of fewer than eight characters stay: they may stand there by chance, and a secret is longer.
+    """
+    for value in sorted(_texts, key=len, reverse=True):  # one may hold another
+        if len(value) >= _LEAST:
+            text = text.replace(value, _texts[value])
+    return text
 
 
 def unresolved(values: Any, prefix: str = "") -> Any:

@@ -37,6 +37,7 @@ from adadepth.errors import UserError
 from adadepth.hints import explain
 from adadepth.hydra_keys import close_hydra_keys
 from adadepth.inheritance import inheritance
+from adadepth.interpolations import told_within
 from adadepth.processes import end_with_launcher, exit_with, is_first_process
 from adadepth.remote_code import allow_remote_code
 from adadepth.resuming import resumption
@@ -64,7 +65,7 @@ def run_job(composed: DictConfig) -> float | None:
     except (UserError, OmegaConfBaseException) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise  # Hydra names the failing job and goes on with the next
-        exit_with(explain(error, folders), 2)
+        exit_with(told_within(explain(error, folders)), 2)
 
 
 def main() -> None:

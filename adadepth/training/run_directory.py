@@ -33,7 +33,7 @@ from adadepth.declaration import telling
 from adadepth.disk import DiskFullError, writing
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
-from adadepth.interpolations import told, unresolved
+from adadepth.interpolations import told, told_within, unresolved
 from adadepth.results import result_hash, result_settings
 from adadepth.training.lock import locked
 
@@ -101,7 +101,8 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
             with suppress(OSError, CheckpointError):  # a full disk must not hide the first error
-                close("interrupted" if interrupted else "failed", error=f"{type(error).__name__}: {error}")
+                how = "interrupted" if interrupted else "failed"
+                close(how, error=told_within(f"{type(error).__name__}: {error}"))
             raise
         close("finished")
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from adadepth.training.run_directory import open_run, settings_of
+from adadepth.errors import DataError
+from adadepth.training.run_directory import open_run, read_record, settings_of
 from adadepth.validation import checked
 from tests.configs.support import composed, configured
 
@@ -34,6 +35,22 @@ def test_a_runs_files_say_where_a_value_came_from(tmp_path: Path, monkeypatch: p
     written = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert written["logger"]["entity"] == "team-${oc.env:TOKEN}"
     assert OmegaConf.load(tmp_path / "config.yaml").logger.group == f"team-{SECRET}"  # read again
+
+
+def test_an_error_says_where_a_value_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not wherever a short value stands by chance."""
+    monkeypatch.setenv("TOKEN", SECRET)
+    monkeypatch.setenv("LONGER", f"{SECRET}-2")
+    monkeypatch.setenv("SHORT", "1")
+    node = composed("act_tiny")
+    node.logger.entity, node.logger.project, node.logger.group = (
+        f"${{oc.env:{name}}}" for name in ("TOKEN", "SHORT", "LONGER")
+    )
+    config = checked(node)
+    with pytest.raises(DataError), open_run(config, tmp_path):
+        raise DataError(f"https://hub/{SECRET}/x: 11 of 1 failed, {SECRET}-2 too")
+    told = "DataError: https://hub/${oc.env:TOKEN}/x: 11 of 1 failed, ${oc.env:LONGER} too"
+    assert read_record(tmp_path)["error"] == told
 
 
 def test_the_next_configuration_has_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
