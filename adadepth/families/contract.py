@@ -72,6 +72,19 @@ class DepthModel(Protocol):
 
 
 @runtime_checkable
+class KnowsActivations(Protocol):
+    """A model that can say what a batch of training costs in memory, before there is one."""
+
+    def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
+        """Numbers that a forward pass keeps for the backward pass, by part; it may keep more, but not fewer.
+
+        Args:
+            lengths: Tokens of every row.
+            recomputed: Whether the backward pass computes most of them again: gradient checkpointing.
+        """
+
+
+@runtime_checkable
 class PredictsEveryStep(Protocol):
     """A model with a prediction after every step, and rules that choose among them.
 

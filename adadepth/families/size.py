@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError
+from adadepth.families.contract import KnowsActivations
 
 _GIB = 2**30
 # Bytes a number in float32: of all parameters their values, of those that train also a gradient and two moments.
@@ -43,6 +45,53 @@ def needed_bytes(model_class: Any, config: PreTrainedConfig) -> dict[str, int] |
     trained = sum(each.numel() for each in parameters if each.requires_grad)
     every = sum(each.numel() for each in parameters)
     return {name: size * (every if name == "weights" else trained) for name, size in _PARTS.items()}
+
+
+def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: int, recomputed: bool) -> None:
+    """Refuse a micro-batch that cannot be trained even by all memory there is; for the arguments see `least_bytes`.
+
+    Of models that cannot say what it costs nothing is refused here.
+
+    Raises:
+        ConfigError: With the parts.
+    """
+    if not isinstance(model, KnowsActivations):
+        return
+    least, parts = least_bytes(model, lengths, width=width, processes=processes, recomputed=recomputed)
+    if least <= (found := total_memory()):
+        return
+    listed = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in parts.items())
+    raise ConfigError(
+        f"trainer.per_device_train_batch_size: {len(lengths)} rows with {sum(lengths):,} tokens need at least "
+        f"{least / _GIB:,.1f} GiB ({listed}), here are {found / _GIB:,.1f}; make it or the sequences smaller, with "
+        "more trainer.gradient_accumulation_steps"
+    )
+
+
+def least_bytes(
+    model: Any, lengths: Sequence[int], *, width: int, processes: int, recomputed: bool
+) -> tuple[int, dict[str, int]]:
+    """What an update needs at the least, and its parts. Gradients come as activations go: the larger of them counts.
+
+    Nothing is kept for a part that does not train, so the activations of a model that is frozen in part do not count.
+
+    Args:
+        model: A `DepthModel`, made already.
+        lengths: Tokens of the rows of a micro-batch, at least.
+        width: Bytes of an activation.
+        processes: How many have such a micro-batch at once.
+        recomputed: See `KnowsActivations`.
+    """
+    parameters = list(model.parameters())
+    trained = [each for each in parameters if each.requires_grad]
+    counts = {name: sum(each.numel() for each in (parameters if name == "weights" else trained)) for name in _PARTS}
+    own = {name: size * counts[name] for name, size in _PARTS.items()}
+    kept: dict[str, int] = {}
+    if isinstance(model, KnowsActivations) and len(trained) == len(parameters):
+        numbers = model.least_activations(lengths, recomputed)
+        kept = {name: processes * width * count for name, count in numbers.items() if count}
+    least = own["weights"] + own["optimizer"] + max(own["gradients"], sum(kept.values()))
+    return least, {**own, **kept}
 
 
 def total_memory() -> int:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from hydra.core.hydra_config import HydraConfig
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
@@ -24,10 +25,13 @@ from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Kept, Mode, TokenizerConfig, positions_read
 from adadepth.console import say
 from adadepth.contents import describe
+from adadepth.data.sampler import known_lengths
+from adadepth.data.streams.batches import StreamBatches
 from adadepth.disk import writing
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
+from adadepth.families.size import check_batch
 from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.processes import decide
 from adadepth.tasks.stored import check_weights, checked_model_path, resumed_checkpoint
@@ -168,6 +172,7 @@ def train_parts(
     config: ExperimentConfig, args: TrainingArguments, parts: Parts, further: Callable[[Session], Any] | None = None
 ) -> Trained:
     """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end."""
+    check_memory(parts, args)
     repository = decide(args, lambda: open_repository(config))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
@@ -355,6 +360,26 @@ def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], Toke
     path = checked_model_path(config)
     tokenizer = config.tokenizer if config.tokenizer.path is not None else TokenizerConfig(path=path)
     return path, overridden_model_settings(), tokenizer
+
+
+def check_memory(parts: Parts, args: TrainingArguments) -> None:
+    """Whether a micro-batch of the shortest examples can be trained, where their lengths are known.
+
+    Raises:
+        ConfigError: With what it needs, by parts.
+    """
+    train = parts.data.train
+    if isinstance(train, StreamBatches):
+        shape = train[0]["input_ids"].shape
+        lengths = [shape[1]] * shape[0]
+    elif (found := known_lengths(train)) is not None:
+        lengths = np.sort(found)[: args.train_batch_size].tolist()
+    else:
+        return
+    width = 2 if args.bf16 or args.fp16 else 4
+    check_batch(
+        parts.model, lengths, width=width, processes=args.world_size, recomputed=bool(args.gradient_checkpointing)
+    )
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:

@@ -50,6 +50,11 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
     encoder_names = staticmethod(to_albert)
     depth_unit: DepthUnit = "sequence"
 
+    @property
+    def least_updates(self) -> int:
+        """All of them: nothing halts."""
+        return self.max_updates
+
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
         return {"task": count_sequences(self.config, batch["labels"])}

@@ -125,6 +125,17 @@ class ParXLLanguageModel(ParXLPreTrainedModel):
         """The most updates of a unit."""
         return self.config.num_hidden_layers
 
+    def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
+        """The states and inner states of the blocks that an architecture has, and the logits of the frequent words."""
+        config, tokens = self.config, sum(lengths)
+        blocks = config.architecture or ""  # a supernet may run any
+        inner = blocks.count("f")
+        return {
+            "states": tokens * config.hidden_size * (len(blocks) - blocks.count("-")),
+            "feed-forward": tokens * config.intermediate_size * (min(inner, 1) if recomputed else inner),
+            "logits": tokens * self.head.head_words,
+        }
+
     def context(self, memory_length: int | None, clamp_length: int | None, same_length: bool) -> Context:
         """What attention sees in evaluation; None leaves a length as the configuration says."""
         memory = self.config.memory_length if memory_length is None else memory_length

@@ -31,7 +31,11 @@ def small_stock(head):
     return head.for_type(config)(config)
 
 
-ACT = {"HasExecutions", "HasOneDepth", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "ForcesDepth", "ShowsStates"}
+ACT = {
+    "HasExecutions", "HasOneDepth", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "ForcesDepth", "ShowsStates",
+    "KnowsActivations",
+}  # fmt: skip
+PONDER = {"PredictsEveryStep", "HasHaltingPrior", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "TrainsHaltingAlone"}
 READS = {"PredictsEveryStep", "PricesReadouts"}
 # Model -> what it can do besides.
 MODELS = {
@@ -40,14 +44,11 @@ MODELS = {
     "act tagging": (lambda: AlbertActForTokenClassification(small_config()), ACT | READS),
     "act spans": (lambda: AlbertActForQuestionAnswering(small_config()), ACT),
     "act choices": (lambda: AlbertActForMultipleChoice(small_config()), ACT),
-    "albert": (lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)), set()),
+    "albert": (lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)), {"KnowsActivations"}),
     "stock classification": (lambda: small_stock(StockForSequenceClassification), {"HasOwnClasses", "HasOneDepth"}),
     "stock tagging": (lambda: small_stock(StockForTokenClassification), {"HasOwnClasses", "HasOneDepth"}),
-    "ponder": (
-        small_ponder,
-        {"PredictsEveryStep", "HasHaltingPrior", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "TrainsHaltingAlone"},
-    ),
-    "exits": (small_multi_exit, {"PredictsEveryStep", "HasDepthKnob"}),
+    "ponder": (small_ponder, PONDER | {"KnowsActivations"}),
+    "exits": (small_multi_exit, {"PredictsEveryStep", "HasDepthKnob", "KnowsActivations"}),
     "mixture": (
         small_mixture,
         {
@@ -57,12 +58,15 @@ MODELS = {
     ),
     "recurrent": (
         lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
-        {"PredictsEveryStep", "HasHaltingPrior", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "TrainsHaltingAlone"},
+        PONDER,
     ),
-    "network": (small_network, {"Remembers"}),
+    "network": (small_network, {"Remembers", "KnowsActivations"}),
     "supernet": (
         small_supernet,
-        {"Remembers", "LearnsGates", "SearchesArchitecture", "FollowsSchedule", "CountsDepth", "HasExpectedDepth"},
+        {
+            "Remembers", "LearnsGates", "SearchesArchitecture", "FollowsSchedule", "CountsDepth", "HasExpectedDepth",
+            "KnowsActivations",
+        },
     ),
 }  # fmt: skip
 CAPABILITIES = {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from adadepth import AlbertActForPreTraining
+from adadepth import AlbertActForPreTraining, tasks
 from adadepth.errors import ConfigError
 from adadepth.families import size
 from adadepth.families.build import build_pretraining_model
@@ -41,3 +45,43 @@ def test_what_just_fits_is_built_as_without_the_check(monkeypatch: pytest.Monkey
     monkeypatch.setattr(size, "total_memory", lambda: sum(exact.values()) - 1)
     with pytest.raises(ConfigError, match="model: training it needs"):
         build_pretraining_model(settings, 300)
+
+
+def test_a_batch_that_no_memory_holds_is_refused_with_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = AlbertActForPreTraining(small_config())
+    given = {"width": 4, "processes": 2, "recomputed": False}
+    least, parts = size.least_bytes(model, [30] * 9000, **given)
+    states, inner = (2 * 4 * 9000 * 30 * features for features in (32, 64))
+    assert (parts["states"], parts["feed-forward"]) == (states, inner)
+    assert least == parts["weights"] + parts["optimizer"] + states + inner
+    monkeypatch.setattr(size, "total_memory", lambda: least)
+    size.check_batch(model, [30] * 9000, **given)
+    monkeypatch.setattr(size, "total_memory", lambda: least - 1)
+    line = r"^trainer\.per_device_train_batch_size: 9000 rows with 270,000 tokens need at least 0\.2 GiB \(weights "
+    with pytest.raises(ConfigError, match=line) as error:
+        size.check_batch(model, [30] * 9000, **given)
+    assert "\n" not in str(error.value)
+    next(model.parameters()).requires_grad_(False)  # what is kept for the others, nobody knows
+    size.check_batch(model, [30] * 9000, **given)
+
+
+def test_attention_counts_where_it_is_written_down() -> None:
+    model = AlbertActForPreTraining._from_config(small_config(), attn_implementation="eager")
+    assert model.least_activations([3, 5], recomputed=True)["attention"] == 4 * (3**2 + 5**2)
+
+
+def test_a_run_with_such_a_batch_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("debug=default", "dataset.max_documents=12", "trainer.per_device_train_batch_size=64")
+    monkeypatch.setattr(size, "total_memory", lambda: 500_000)  # the model takes 390,000
+    with pytest.raises(ConfigError, match=r"^trainer\.per_device_train_batch_size: \d+ rows"):
+        tasks.run(configured("act_tiny", *given, "model.intermediate_size=32", f"output_dir={tmp_path}"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["par 32 256 sdpa", "albert 32 256 eager", "act 32 128 sdpa"])
+def test_a_real_update_takes_at_least_what_is_counted(case: str) -> None:
+    script = Path(__file__).with_name("peak_memory.py")
+    ran = subprocess.run([sys.executable, str(script), *case.split()], capture_output=True, text=True, check=True)
+    least, peak = map(int, ran.stdout.split())
+    assert 20_000_000 < least < peak

@@ -7,6 +7,7 @@ width, H hidden width, A attention heads.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -258,6 +259,26 @@ class OneBlock:
     def vocabulary_size(self) -> int | None:
         """Pieces that it has embeddings for."""
         return int(self.config.vocab_size)
+
+    @property
+    def least_updates(self) -> int:
+        """The fewest updates that a batch of training can need, whatever its units decide."""
+        return 1
+
+    def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
+        """The states, the inner states, and attention probabilities where they are written down; not the logits.
+
+        Which tokens have logits, the masking decides.
+        """
+        config, tokens, updates = self.config, sum(lengths), self.least_updates
+        at_once = 1 if recomputed else updates
+        found = {
+            "states": updates * tokens * config.hidden_size, "feed-forward": at_once * tokens * config.intermediate_size
+        }  # fmt: skip
+        if config._attn_implementation == "eager":
+            pairs = sum(length**2 for length in lengths)
+            found["attention"] = at_once * config.num_attention_heads * pairs
+        return found
 
 
 class SharedBlockModel(OneBlock, PreTrainedModel):
