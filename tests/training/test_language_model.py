@@ -221,7 +221,7 @@ def test_two_processes_train_as_one(tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     script = [str(ROOT / "tests" / "training" / "two_stream_processes.py"), str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*launch, *script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*launch, *script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     two = torch.load(tmp_path / "two.pt")
     for name, value in parameters(one).items():
