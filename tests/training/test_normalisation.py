@@ -1,19 +1,13 @@
 """Losses and gradients do not depend on how an update is cut into micro-batches and processes."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import TrainerCallback
 
 from adadepth.training.budget import TrainingBudget
 from adadepth.validation import PRETRAINING_METRICS
+from tests.training.processes_support import on_two_processes
 from tests.training.support import extension, tiny_trainer
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class GradientRecorder(TrainerCallback):
@@ -99,10 +93,7 @@ def test_accumulation_changes_neither_multiplier_nor_gradient(tmp_path):
 def test_two_processes_equal_one(tmp_path):
     """Gradients, losses, metrics and halting statistics of two gloo processes on the same global batch; resume too."""
     gradients, logged, metrics = first_update(tmp_path / "one", 8, 1)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", _free_port()]
-    script = str(Path(__file__).with_name("two_processes.py"))
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([*command, script, str(tmp_path)], check=True, cwd=ROOT, env=environment, timeout=600)
+    on_two_processes("two_processes.py", tmp_path)
     two = torch.load(tmp_path / "two.pt", weights_only=False)
     for name, gradient in gradients.items():
         torch.testing.assert_close(two["gradients"][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
@@ -117,14 +108,6 @@ def test_two_processes_equal_one(tmp_path):
     assert two["untrained"]["n"] == one.last_reports["held_out"].statistics["n"]
     for name, described in one.last_reports["held_out"].statistics["classes"].items():
         assert two["untrained"]["classes"][name].get("histogram") == described.get("histogram"), name
-
-
-def _free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def test_every_trainable_parameter_gets_a_gradient(tmp_path):
