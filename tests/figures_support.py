@@ -1,4 +1,4 @@
-"""Runs without their figures, for tests that look at other files."""
+"""Runs without what only costs time, for tests that look at other files: their figures, and what they time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from PIL import Image
 
 from adadepth.analysis.render import plots
 from adadepth.analysis.render.figure import Figure, Panel
+from adadepth.tasks import exit_rules, session
+from adadepth.training import speed
 
 
 @contextmanager
@@ -20,6 +22,17 @@ def undrawn() -> Iterator[None]:
         patch.setattr(plots, "save", _save)
         patch.setattr(plots, "save_film", _save_film)
         patch.setattr(plots, "save_frame", _save_film)
+        yield
+
+
+@contextmanager
+def briefly_timed() -> Iterator[None]:
+    """Time executions and exit rules once: what a test reads of the times is that they are there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "_REPEATS", 1)
+        patch.setattr(session, "_SECONDS_OF_TIMING", 0.0)
+        patch.setattr(exit_rules, "REPETITIONS", 1)
+        patch.setattr(exit_rules, "WARM_UP", 0)
         yield
 
 

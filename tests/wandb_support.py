@@ -21,7 +21,7 @@ def wandb_records(folder: Path, kind: str) -> list[Any]:
 
 def _whole(file: Path) -> list[Any]:
     """All records, once the last one is there: W&B's own process writes them a moment after a run is finished."""
-    for _ in range(100):
+    for _ in range(3000):
         records = list(_records(file))
         if records and records[-1].HasField("exit"):
             return records

@@ -32,7 +32,7 @@ from adadepth.analysis.layers.sections import layers_text
 from adadepth.analysis.measure.class_table import class_table, halting_text
 from adadepth.analysis.measure.names import metric_name
 from adadepth.analysis.measure.statistics import flatten
-from adadepth.analysis.render.plots import save_frame
+from adadepth.analysis.render import plots
 from adadepth.analysis.render.table import as_records
 from adadepth.console import say
 from adadepth.evaluation.scorer import EvaluationReport
@@ -258,7 +258,7 @@ class TrackingCallback(TrainerCallback):
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
         """A picture of the gates now; the dashboards show those of all evaluations as a film."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
-        save_frame(frame_panel(step, described), path)
+        plots.save_frame(frame_panel(step, described), path)
         gc.collect()  # a drawing refers to itself: 2 MiB an evaluation would wait a thousand updates for it
         if not self._is_muted:
             self.tracker.image("search/gates", path, step)

@@ -15,7 +15,7 @@ from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasExecutions
 from adadepth.timing import time_interleaved, wait_for
 
-_REPEATS, _MOST_BATCHES, _SECONDS = 5, 16, 4.0
+_REPEATS, _MOST_BATCHES = 5, 16
 
 ForwardPass = tuple[dict[str, Tensor], Any]
 
@@ -60,13 +60,14 @@ class Stopwatch:
         return tokens * processes / seconds
 
 
-def compare_executions(trainer: Any, *, training: bool = False) -> tuple[float, float] | None:
+def compare_executions(trainer: Any, *, seconds: float, training: bool = False) -> tuple[float, float] | None:
     """Time both executions of the trainer's model: medians over rounds in which they take turns.
 
-    As many of the first batches are read as a few seconds allow.
+    As many of the first batches are read as the seconds allow, and one at the least.
 
     Args:
         trainer: With a model that is left as it was; its gradients are dropped.
+        seconds: That all of it may take.
         training: Whether it is forward and backward passes of training data, and not passes of evaluation data.
 
     Returns:
@@ -96,7 +97,7 @@ def compare_executions(trainer: Any, *, training: bool = False) -> tuple[float, 
     try:
         model.train(training)
         once = time_interleaved({"once": partial(run, executions[0], 1)}, 1, 1, trainer.args.device)["once"]["median"]
-        count = min(len(batches), max(1, int(_SECONDS / (once * len(executions) * (_REPEATS + 1)))))
+        count = min(len(batches), max(1, int(seconds / (once * len(executions) * (_REPEATS + 1)))))
         calls = {execution: partial(run, execution, count) for execution in executions}
         timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,13 @@ import pytest
 import adadepth.tasks
 from adadepth import run
 from adadepth.config import ExperimentConfig
+from tests.figures_support import briefly_timed
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _briefly_timed() -> Iterator[None]:
+    with briefly_timed():
+        yield
 
 
 @dataclass

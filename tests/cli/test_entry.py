@@ -24,7 +24,7 @@ TINY = ["--config-name", "act_tiny"]
 def run_by_path(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "HYDRA_FULL_ERROR")}
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, str(SCRIPT), *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
     )
 
 
@@ -38,7 +38,7 @@ def test_help_from_another_directory_imports_no_torch(tmp_path: Path) -> None:
     )
     path = [str(SCRIPT.parent)]  # what Python itself puts first when a script is run by its path
     command = [sys.executable, "-c", f"import sys; sys.path[0:1] = {path!r}\n{code}"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     for text in ("--config-name act_tiny", "albert_act_tiny, ", "optuna_penalty", "  ponder_tiny   "):
         assert text in result.stdout

@@ -64,7 +64,7 @@ def test_a_stale_lock_is_taken_over_by_one_process_at_a_time(tmp_path: Path) -> 
 def test_a_killed_holder_stands_in_nobodys_way(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from adadepth.training.lock import locked\n"
-        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert owner.stdout is not None

@@ -114,7 +114,7 @@ def test_torchrun_writes_one_folder(tmp_path):
     script = words.index("adadepth/run.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:script]]
     arguments = [str(ROOT / words[script]), *words[script + 1 :], "debug=default", "trainer.precision=fp32"]
-    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     (report,) = tmp_path.glob("outputs/act_base/*/report.html")
     assert done.stdout.count(f"report: {report.relative_to(tmp_path)}") == 1

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [str(argument) for argument in arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
+        [str(argument) for argument in arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
     )
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from adadepth import tasks
-from adadepth.training import speed
 from tests.configs.support import configured
-from tests.figures_support import undrawn
+from tests.figures_support import briefly_timed, undrawn
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +18,13 @@ def _undrawn() -> Iterator[None]:
 
     The README's runs, in tests/cli, draw those of every family.
     """
-    with undrawn(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(speed, "_SECONDS", 0.0)  # executions are compared on one batch
+    with undrawn():
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _briefly_timed() -> Iterator[None]:
+    with briefly_timed():
         yield
 
 
@@ -28,7 +32,7 @@ def _undrawn() -> Iterator[None]:
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the first family with its tokenizer, as its own training would leave it."""
     folder = tmp_path_factory.mktemp("pretrained")
-    with undrawn():
+    with undrawn(), briefly_timed():
         tasks.run(
             configured(
                 "act_tiny", "debug=default", f"output_dir={folder}", "trainer.disable_tqdm=true",

@@ -384,7 +384,7 @@ def test_two_processes_share_the_computation_of_states(root, tmp_path, base):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command = [*launch, str(ROOT / "adadepth" / "run.py"), "--config-name", root, *given, "trainer.precision=fp32"]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (trained,) = (tmp_path / "outputs" / root).iterdir()

@@ -23,6 +23,11 @@ from tests.training.support import stopped_early
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINES = ("alternating", "paper_rule", "sandwich", "random")
+# The run that a module's tests share; evaluated and saved in its middle and at its end.
+WHOLE = (
+    "search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "trainer.eval_steps=4",
+    "trainer.save_steps=4", "seed=3",
+)  # fmt: skip
 
 
 def only_run(folder):
@@ -44,8 +49,7 @@ def forget(run, *keys):
 def finished(tmp_path_factory):
     """A run of all stages, and the metric it returned."""
     folder = tmp_path_factory.mktemp("search")
-    config = stream_config(folder, "search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
-    return only_run_after(folder, tasks.run(config))
+    return only_run_after(folder, tasks.run(stream_config(folder, *WHOLE)))
 
 
 def only_run_after(folder, metric):
@@ -102,15 +106,14 @@ def test_the_model_of_the_run_is_the_retrained_network(finished):
 def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
     run, metric = finished
     shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
-    same = ("search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
-    tasks.run(stream_config(tmp_path, *same, "search.stages=[search]"))
+    tasks.run(stream_config(tmp_path, *WHOLE, "search.stages=[search]"))
     copy = only_run(tmp_path)
     assert record_of(copy)["status"] == "finished"
     assert not (copy / "derived").exists()
     with pytest.raises(CheckpointError, match="no network was derived yet; add the stage derive"):
-        tasks.run(stream_config(tmp_path, *same, "search.stages=[retrain]", f"resume={copy}"))
+        tasks.run(stream_config(tmp_path, *WHOLE, "search.stages=[retrain]", f"resume={copy}"))
     for stage in ("derive", "retrain", "compare"):
-        last = tasks.run(stream_config(tmp_path, *same, f"search.stages=[{stage}]", f"resume={copy}"))
+        last = tasks.run(stream_config(tmp_path, *WHOLE, f"search.stages=[{stage}]", f"resume={copy}"))
     assert last == metric
     assert record_of(copy)["architectures"] == record_of(run)["architectures"]
 
@@ -118,7 +121,6 @@ def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
 def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkeypatch):
     run, metric = finished
     shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
-    same = ("search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
     retrain = architecture_search._retrain
 
     def stop_before_the_sandwich(search, name, architecture):
@@ -128,12 +130,12 @@ def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkey
 
     monkeypatch.setattr(architecture_search, "_retrain", stop_before_the_sandwich)
     with pytest.raises(KeyboardInterrupt):
-        tasks.run(stream_config(tmp_path, *same))
+        tasks.run(stream_config(tmp_path, *WHOLE))
     stopped = only_run(tmp_path)
     assert record_of(stopped)["status"] == "interrupted"
     finished_before = (stopped / "retrained" / "derived" / "run.json").stat().st_mtime
     monkeypatch.undo()
-    assert tasks.run(stream_config(tmp_path, *same, f"resume={stopped}")) == metric
+    assert tasks.run(stream_config(tmp_path, *WHOLE, f"resume={stopped}")) == metric
     assert record_of(stopped)["status"] == "finished"
     assert (stopped / "retrained" / "derived" / "run.json").stat().st_mtime == finished_before
 
@@ -268,6 +270,7 @@ def test_several_seeds_tell_how_far_they_agree(tmp_path):
     assert set(agreement["strings"]) == {"0", "1"}
 
 
+@pytest.mark.slow
 def test_two_processes_search_as_one_run(tmp_path):
     """They agree on the folder, wait for each other between the stages, and both end well."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -279,7 +282,7 @@ def test_two_processes_search_as_one_run(tmp_path):
     ]
     command = [*launch, "adadepth/run.py", "--config-name", "par_tiny", *overrides]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert record_of(only_run(tmp_path))["status"] == "finished"
 
@@ -338,9 +341,8 @@ def test_a_stage_is_done_when_it_is_recorded(finished, tmp_path, window):
         if window == "derived half":
             (killed / "derived" / "model" / "model.safetensors").write_bytes(b"")
             forget(killed / "derived", "final_metrics")
-    same = ("search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
     assert (
-        tasks.run(stream_config(tmp_path, *same, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}"))
+        tasks.run(stream_config(tmp_path, *WHOLE, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}"))
         == metric
     )
     assert record_of(killed)["status"] == "finished"
@@ -359,6 +361,5 @@ def test_a_supernet_that_is_gone_is_one_line(finished, tmp_path):
     shutil.copytree(run, killed)
     shutil.rmtree(killed / "supernet")
     forget(killed, "architectures")
-    same = ("search.method=two_phase", "search.weights_only=1", "trainer.max_steps=8", "seed=3")
     with pytest.raises(CheckpointError, match=r"supernet: its \S+ is missing$"):
-        tasks.run(stream_config(tmp_path, *same, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}"))
+        tasks.run(stream_config(tmp_path, *WHOLE, f"dataset.path={run.parents[2] / 'text.txt'}", f"resume={killed}"))

@@ -1,16 +1,13 @@
 """What an epoch's incomplete last batch teaches does not depend on the number of processes."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 
+from tests.training.processes_support import on_two_processes
 from tests.training.support import tiny_trainer
-from tests.training.test_normalisation import ROOT, LastGradients, _free_port
+from tests.training.test_normalisation import LastGradients
 
 PARTS = ("loss", "mlm_loss", "sop_loss", "ponder_loss")
 
@@ -54,10 +51,7 @@ def trained(folder, name, batch, accumulation):
 
 @pytest.mark.slow
 def test_two_processes_end_an_epoch_as_one_does(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", _free_port()]
-    script = str(Path(__file__).with_name("two_epoch_ends.py"))
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([*command, script, str(tmp_path)], check=True, cwd=ROOT, env=environment, timeout=240)
+    on_two_processes("two_epoch_ends.py", tmp_path)
     two = torch.load(tmp_path / "two.pt", weights_only=False)
     for name, case in CASES.items():
         gradients, log = trained(tmp_path / f"one {name}", name, 4, 1)

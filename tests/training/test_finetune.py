@@ -300,7 +300,7 @@ def test_two_processes_train_and_evaluate_as_one(tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command = [*launch, str(root / "adadepth" / "run.py"), "--config-name", "ponder_tiny", *shared]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (trained,) = (tmp_path / "outputs" / "ponder_tiny").iterdir()

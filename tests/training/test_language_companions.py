@@ -82,7 +82,7 @@ def harness(run, tmp_path, window):
         str(ROOT / "examples" / "lm_eval_tasks"), "--device", "cpu", "--limit", "1", "--output_path", str(tmp_path),
     ]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     (file,) = tmp_path.rglob("results_*.json")
     return json.loads(file.read_text())["results"]["python_docs"]

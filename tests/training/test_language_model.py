@@ -1,11 +1,7 @@
 """Training and evaluation over contiguous streams: memory, accumulation, processes, resume, phases, perplexities."""
 
 import math
-import os
-import subprocess
-import sys
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +14,10 @@ from adadepth.tasks.language_model import load_data
 from adadepth.training.arguments import training_arguments
 from adadepth.training.memory import RecurrentMemory
 from tests.configs.support import configured
+from tests.training.processes_support import on_two_processes
 from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
 from tests.training.support import extension
 
-ROOT = Path(__file__).resolve().parents[2]
 JOINT = ("search.method=joint", "search.gate_learning_rate=null")
 TWO_PHASE = ("search.method=two_phase", "search.gate_learning_rate=3e-2")
 NETWORK = "par_network"
@@ -218,11 +214,7 @@ def test_two_processes_train_as_one(tmp_path):
     one = stream_trainer(config, tmp_path / "one")
     one.train()
     metrics = one.evaluate()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    script = [str(ROOT / "tests" / "training" / "two_stream_processes.py"), str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*launch, *script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    on_two_processes("two_stream_processes.py", tmp_path)
     two = torch.load(tmp_path / "two.pt")
     for name, value in parameters(one).items():
         torch.testing.assert_close(two["parameters"][name], value, atol=2e-5, rtol=1e-4, msg=name)

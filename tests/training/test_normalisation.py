@@ -1,10 +1,6 @@
 """Losses and gradients do not depend on how an update is cut into micro-batches and processes."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +9,8 @@ from transformers import TrainerCallback
 from adadepth.training.budget import TrainingBudget
 from adadepth.training.checkpoints import MANIFEST, flaw
 from adadepth.validation import PRETRAINING_METRICS
+from tests.training.processes_support import on_two_processes
 from tests.training.support import extension, tiny_trainer
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class GradientRecorder(TrainerCallback):
@@ -101,10 +96,7 @@ def test_accumulation_changes_neither_multiplier_nor_gradient(tmp_path):
 def test_two_processes_equal_one(tmp_path):
     """Gradients, losses, metrics and halting statistics of two gloo processes on the same global batch; resume too."""
     gradients, logged, metrics = first_update(tmp_path / "one", 8, 1)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", _free_port()]
-    script = str(Path(__file__).with_name("two_processes.py"))
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([*command, script, str(tmp_path)], check=True, cwd=ROOT, env=environment, timeout=240)
+    on_two_processes("two_processes.py", tmp_path)
     two = torch.load(tmp_path / "two.pt", weights_only=False)
     for name, gradient in gradients.items():
         torch.testing.assert_close(two["gradients"][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
@@ -136,14 +128,6 @@ def assert_every_process_is_in_the_manifest(checkpoint):
             path.unlink()
             assert flaw(checkpoint) == f"its {path.name} is missing"
             path.write_bytes(whole)
-
-
-def _free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def test_every_trainable_parameter_gets_a_gradient(tmp_path):

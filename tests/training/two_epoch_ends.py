@@ -1,4 +1,4 @@
-"""Run by torchrun: two epochs whose last batch is incomplete; the first process saves gradients and logs."""
+"""Run by each of two processes: two epochs whose last batch is incomplete; the first one saves gradients and logs."""
 
 import sys
 from pathlib import Path

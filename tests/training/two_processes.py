@@ -1,4 +1,4 @@
-"""Run by torchrun: one update on two processes, and a resumed run; the first one saves what came out."""
+"""Run by each of two processes: one update on two processes, and a resumed run; the first one saves what came out."""
 
 import sys
 from pathlib import Path

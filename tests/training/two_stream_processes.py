@@ -1,4 +1,4 @@
-"""Run by torchrun: a few updates over streams on two processes, and a resumed run; the first one saves them."""
+"""Run by each of two processes: some updates over streams, and a resumed run; the first one saves what came out."""
 
 import sys
 from pathlib import Path

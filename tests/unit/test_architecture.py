@@ -144,7 +144,7 @@ def loaded_by(statement: str) -> set[str]:
     """Return the top-level packages that a fresh interpreter has loaded after a statement."""
     code = f"{statement}\nimport sys\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=600
     )
     return set(result.stdout.split())
 

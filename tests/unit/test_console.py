@@ -77,7 +77,7 @@ def in_terminal(**environment: str) -> str:
             if not part:
                 break
             text += part
-    assert done.wait(60) == 0, text
+    assert done.wait(600) == 0, text
     return text.decode()
 
 

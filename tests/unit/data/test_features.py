@@ -286,7 +286,7 @@ def test_a_process_killed_while_preparing_leaves_nothing_in_the_way(
 
 def test_processes_share_the_work(tmp_path: Path) -> None:
     bases = [Base(), Base(), Base()]
-    barrier = threading.Barrier(3, timeout=20)
+    barrier = threading.Barrier(3, timeout=600)
 
     def run(rank: int) -> FeatureStore:
         return build(tmp_path, base=bases[rank], processes=(rank, 3), barrier=barrier.wait)
@@ -300,7 +300,7 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
 
 
 def test_all_processes_refuse_alike(tmp_path: Path) -> None:
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=600)
 
     def run(rank: int) -> str:
         with pytest.raises(DataError) as caught:
@@ -314,7 +314,7 @@ def test_all_processes_refuse_alike(tmp_path: Path) -> None:
 def test_another_number_of_processes_continues(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, base=Base(fail_at=2, failure=interrupt))
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=600)
     with ThreadPoolExecutor(2) as pool:
         stores = pool.map(lambda rank: build(tmp_path, processes=(rank, 2), barrier=barrier.wait), range(2))
         for store in stores:

@@ -207,9 +207,9 @@ def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
     processes = [context.Process(target=_load_in_process, args=(str(file), str(cache), queue)) for _ in range(3)]
     for process in processes:
         process.start()
-    results = [queue.get(timeout=60) for _ in processes]
+    results = [queue.get(timeout=600) for _ in processes]
     for process in processes:
-        process.join(timeout=60)
+        process.join(timeout=600)
         assert process.exitcode == 0
     assert results[0] == results[1] == results[2]
     folders = [entry.name for entry in cache.iterdir() if entry.is_dir()]

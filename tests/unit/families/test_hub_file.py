@@ -40,7 +40,7 @@ def run(code: str, home: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HF_HOME": str(home), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=home, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
