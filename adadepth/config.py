@@ -329,6 +329,22 @@ class AdditionConfig(FieldConfig):
 
 
 @dataclass
+class PuzzleConfig(GeneratedConfig):
+    """Puzzles: a grid is given, its solution is the answer, and all cells have to be right."""
+
+    metrics: list[str] = setting(["exact_accuracy", "cell_accuracy"], "eval/score is their mean")
+    symmetries: bool = setting(True, "training sees each puzzle under a symmetry drawn anew in every epoch")
+
+
+@dataclass
+class SudokuConfig(PuzzleConfig):
+    """Sudoku with one solution each. A puzzle's difficulty is the number of its blanks."""
+
+    size: int = setting(6, "digits, and cells along each side", Allowed(lambda size: size in (4, 6, 9), "4, 6 or 9"))
+    blanks: int | None = setting(None, "no more of a puzzle; None: as many as leave one solution", at_least(1))
+
+
+@dataclass
 class TokenizerConfig:
     """An existing tokenizer, or one trained on the corpus."""
 
@@ -414,6 +430,9 @@ class TrainerConfig(BorrowedConfig):
         Optimizer.adamw, "adam: weight decay is a part of the gradient; lamb: ALBERT's published recipe"
     )
     decay_vectors: bool = setting(False, "weight_decay on biases and layer norms, too")
+    ema_decay: float | None = setting(
+        None, "evaluate and keep an exponential moving average of the weights, of this decay an update", OPEN_SHARE
+    )
     schedule: Schedule = setting(
         Schedule.linear, "reference_linear decays from step 0; plateau when the metric stops improving"
     )
@@ -624,6 +643,7 @@ DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "question_answering": QuestionConfig,
     "senteval_task": SentEvalConfig,
     "stream": StreamConfig,
+    "sudoku_task": SudokuConfig,
     "tagging": TaggingConfig,
     "trees": TreebankConfig,
 }
@@ -640,6 +660,8 @@ def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
     """The setting that says how many positions a model must know, and its value."""
     if isinstance(dataset, FieldConfig):
         return "dataset.field", dataset.field
+    if isinstance(dataset, SudokuConfig):
+        return "dataset.size", dataset.size**2
     return "dataset.sequence_length", dataset.sequence_length
 
 

@@ -32,6 +32,7 @@ from adadepth.config import (
     GeneratedConfig,
     Mode,
     ParityConfig,
+    PuzzleConfig,
     Representation,
     StreamConfig,
     TableConfig,
@@ -123,6 +124,9 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset={dataset.name}: task={config.task} reads streams of text, e.g. dataset=stream_python_docs"
     elif isinstance(dataset, TextConfig):
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
+    elif isinstance(dataset, PuzzleConfig):
+        if "puzzle" not in about.heads:
+            yield f"model={about.name}: dataset={dataset.name} has puzzles, for {one_of(with_head('puzzle'))} only"
     elif "classification" not in about.heads and not labels_tokens(dataset):
         yield f"model={about.name}: task=finetune has no classifier of this family"
     if wanted is not None:
@@ -240,7 +244,7 @@ def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
     if isinstance(dataset, CorpusConfig):
         return (*PRETRAINING_METRICS, *losses)
     drawn = ["token_accuracy" if labels_tokens(dataset) else "accuracy"]
-    metrics = dataset.metrics if isinstance(dataset, TableConfig) else drawn
+    metrics = dataset.metrics if isinstance(dataset, TableConfig | PuzzleConfig) else drawn
     return ("loss", "task_loss", *losses, "score", *map(metric_key, metrics))
 
 
