@@ -338,7 +338,7 @@ class PuzzleConfig(GeneratedConfig):
 
 @dataclass
 class SudokuConfig(PuzzleConfig):
-    """Sudoku with one solution each. A puzzle's difficulty is the number of its blanks."""
+    """Sudoku with one solution each. A puzzle's difficulty is how many rounds of simple conclusions fill it."""
 
     size: int = setting(6, "digits, and cells along each side", Allowed(lambda size: size in (4, 6, 9), "4, 6 or 9"))
     blanks: int | None = setting(None, "no more of a puzzle; None: as many as leave one solution", at_least(1))

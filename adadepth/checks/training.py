@@ -23,7 +23,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     if trainer.fsdp and trainer.deepspeed:
         yield "trainer.fsdp and trainer.deepspeed: choose one"
     if trainer.ema_decay is not None and (trainer.fsdp or trainer.deepspeed):
-        yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.fsdp or trainer.deepspeed, which share out weights"
+        yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.fsdp or trainer.deepspeed"
     for name in ("deepspeed", "fsdp_config"):
         if not isinstance(value := getattr(trainer, name), str | dict | None):
             yield f"trainer.{name}={value}: must be a JSON file or a mapping"

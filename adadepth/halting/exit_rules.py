@@ -336,21 +336,8 @@ class Correct(ExitRule):
         return view.halting_logits.sigmoid() > self.threshold, memory
 
 
-RULES: dict[str, type[ExitRule]] = {
-    rule.name: rule
-    for rule in (
-        Quantile,
-        Sample,
-        Expectation,
-        Fixed,
-        Entropy,
-        NormalisedEntropy,
-        Confidence,
-        Margin,
-        Patience,
-        Correct,
-    )  # fmt: skip
-}
+_ALL = (Quantile, Sample, Expectation, Fixed, Entropy, NormalisedEntropy, Confidence, Margin, Patience, Correct)
+RULES: dict[str, type[ExitRule]] = {rule.name: rule for rule in _ALL}
 
 
 @cache

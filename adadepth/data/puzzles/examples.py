@@ -59,8 +59,10 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
 
 
 def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
-    """``input_ids``, ``attention_mask`` and ``labels`` (B, L), -100 where no answer is asked for; ``index`` and
-    ``difficulty`` (B,); all int64.
+    """Return a batch, all int64.
+
+    ``input_ids``, ``attention_mask`` and ``labels`` (B, L), -100 where no answer is asked for, ``index`` and
+    ``difficulty`` (B,).
     """
     cells, answers = (
         torch.from_numpy(np.stack([example[name] for example in examples]).astype(np.int64))

@@ -10,7 +10,15 @@ import numpy as np
 from adadepth.data.generated.blocks import evaluation_size
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.puzzles.examples import PADDING, PuzzleExamples, collate_puzzles, puzzle_tokenizer
-from adadepth.data.puzzles.sudoku import SHAPES, Shape, draw_grids, draw_symmetry, invariants, minimal_puzzles
+from adadepth.data.puzzles.sudoku import (
+    SHAPES,
+    Shape,
+    draw_grids,
+    draw_symmetry,
+    invariants,
+    minimal_puzzles,
+    rounds_needed,
+)
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 
 if TYPE_CHECKING:
@@ -29,10 +37,11 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
     held_out = draw(evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
     puzzles, solutions = unlike(*draw(dataset.train_examples, seed, evaluation=False), held_out[0], shape)
     symmetry = partial(under_symmetry, shape) if dataset.symmetries else None
-    train = PuzzleExamples(*as_tokens(puzzles, solutions), blanks_of(puzzles), symmetry, seed)
-    evaluation = PuzzleExamples(*as_tokens(*held_out), blanks_of(held_out[0]))
+    difficulty = rounds_needed(puzzles, solutions, shape)
+    train = PuzzleExamples(as_tokens(puzzles), as_tokens(solutions), difficulty, symmetry, seed)
+    evaluation = PuzzleExamples(*map(as_tokens, held_out), rounds_needed(*held_out, shape))
     symbols = (BLANK, *map(str, range(1, shape.size + 1)))
-    givens = (shape.cells - train.difficulty).mean()
+    givens = (puzzles > 0).sum(axis=1).mean()
     summary = {
         "name": dataset.name, "source": "drawn", "size": shape.size, "givens": round(float(givens), 2),
         "train": {"examples": len(train)}, "evaluation": {"validation": {"examples": len(evaluation)}},
@@ -70,12 +79,6 @@ def under_symmetry(
     return tokens[puzzle[cells]], tokens[solution[cells]]
 
 
-def as_tokens(*grids: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Blanks are token 1, the digit d is d + 1."""
-    return tuple((grid + 1).astype(np.int8) for grid in grids)
-
-
-def blanks_of(puzzles: np.ndarray) -> np.ndarray:
-    """How many cells are blank, (rows,) int64: a puzzle's difficulty."""
-    blanks: np.ndarray = (puzzles == 0).sum(axis=1)
-    return blanks
+def as_tokens(grids: np.ndarray) -> np.ndarray:
+    """Blanks are token 1, the digit d is d + 1; int8."""
+    return (grids + 1).astype(np.int8)

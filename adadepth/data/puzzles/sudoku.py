@@ -58,36 +58,67 @@ def candidates_of(puzzles: np.ndarray, shape: Shape) -> Candidates:
     return np.where(puzzles > 0, 1 << (puzzles.astype(np.int32) - 1).clip(min=0), everything).astype(np.int32)
 
 
-def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
-    """Draw the two simplest conclusions until none is left.
+def conclude(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
+    """Draw the two simplest conclusions once, in all cells and units at the same time.
 
     A digit that a cell must have is taken from its peers; a digit with one place left in a unit is put there.
 
     Returns:
         The candidates left, and in which grids something cannot be filled, (rows,).
     """
-    bits = 1 << np.arange(shape.size, dtype=np.int32)
+    known = np.where((candidates & (candidates - 1)) == 0, candidates, 0)
+    found = candidates & ~np.bitwise_or.reduce(known[:, shape.peers], axis=2)
+    members = found[:, shape.units]  # (rows, units, n)
+    once, more = np.zeros_like(members[..., 0]), np.zeros_like(members[..., 0])
+    for place in range(shape.size):
+        more |= once & members[..., place]
+        once |= members[..., place]
+    single = members & (once & ~more)[..., None]
+    forced = np.zeros_like(found)
+    for unit, cells in enumerate(shape.units):
+        forced[:, cells] |= single[:, unit]
+    has_no_place = (once != (1 << shape.size) - 1).any(axis=1)
+    clashes = ((forced & (forced - 1)) != 0).any(axis=1)
+    return np.where(forced > 0, forced, found), (found == 0).any(axis=1) | has_no_place | clashes
+
+
+def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
+    """Draw conclusions until none is left; returns what `conclude` does."""
     candidates = candidates.copy()
     failed = np.zeros(len(candidates), dtype=bool)
     active = np.arange(len(candidates))
     while len(active):
         before = candidates[active]
-        known = np.where((before & (before - 1)) == 0, before, 0)
-        found = before & ~np.bitwise_or.reduce(known[:, shape.peers], axis=2)
-        members = found[:, shape.units]  # (active, units, n)
-        once, more = np.zeros_like(members[..., 0]), np.zeros_like(members[..., 0])
-        for place in range(shape.size):
-            more |= once & members[..., place]
-            once |= members[..., place]
-        single = members & (once & ~more)[..., None]
-        forced = np.zeros_like(found)
-        for unit, cells in enumerate(shape.units):
-            forced[:, cells] |= single[:, unit]
-        wrong = (found == 0).any(axis=1) | (once != bits.sum()).any(axis=1) | ((forced & (forced - 1)) != 0).any(axis=1)
-        found = np.where(forced > 0, forced, found)
-        candidates[active], failed[active] = found, wrong
-        active = active[~wrong & (found != before).any(axis=1)]
+        candidates[active], failed[active] = conclude(before, shape)
+        active = active[~failed[active] & (candidates[active] != before).any(axis=1)]
     return candidates, failed
+
+
+def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.ndarray:
+    """How many rounds of conclusions fill each puzzle, (rows,) int64: how hard it is for whoever sees all cells at once.
+
+    Where nothing follows any more, the cell with the fewest candidates gets its right digit, a lucky guess, which
+    counts as a round.
+
+    Args:
+        puzzles: (rows, n^2).
+        solved: Their solutions, likewise.
+        shape: Of the grids.
+    """
+    candidates, answers = candidates_of(puzzles, shape), candidates_of(solved, shape)
+    rounds = np.zeros(len(puzzles), dtype=np.int64)
+    open_ones = (candidates != answers).any(axis=1)
+    while open_ones.any():
+        active = np.flatnonzero(open_ones)
+        before = candidates[active]
+        after, _ = conclude(before, shape)
+        stuck = np.flatnonzero((after == before).all(axis=1))
+        cells = _most_constrained(after[stuck], shape)
+        after[stuck, cells] = answers[active[stuck], cells]
+        candidates[active] = after
+        rounds[active] += 1
+        open_ones[active] = (after != answers[active]).any(axis=1)
+    return rounds
 
 
 def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generator | None = None) -> np.ndarray:
@@ -112,15 +143,14 @@ def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generat
             continue
         stack, failed = propagate(stack, shape)
         owners, stack = owners[~failed], stack[~failed]
-        counts = np.bitwise_count(stack)
-        complete = (counts == 1).all(axis=1)
+        complete = (np.bitwise_count(stack) == 1).all(axis=1)
         found[owners[complete]] = np.log2(stack[complete]).astype(np.int8) + 1
         solved[owners[complete]] = True
-        owners, stack, counts = owners[~complete], stack[~complete], counts[~complete]
+        owners, stack = owners[~complete], stack[~complete]
         if not len(owners):
             continue
         rows = np.arange(len(owners))
-        cells = np.where(counts == 1, shape.size + 1, counts).argmin(axis=1)
+        cells = _most_constrained(stack, shape)
         options = stack[rows, cells]
         guess = _lowest(options) if generator is None else _random_bit(options, shape.size, generator)
         others = stack.copy()
@@ -208,8 +238,8 @@ def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray
 def _sums(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """For every cell, the sum over the cells of its group."""
     member = (groups[:, None] == np.arange(groups.max() + 1)).astype(np.uint64)
-    total: np.ndarray = (colours @ member)[:, groups]
-    return total
+    sums: np.ndarray = np.matmul(colours, member)[:, groups]
+    return sums
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
@@ -221,8 +251,16 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
+def _most_constrained(candidates: Candidates, shape: Shape) -> np.ndarray:
+    """The open cell of each grid with the fewest candidates, (rows,)."""
+    counts = np.bitwise_count(candidates)
+    cells: np.ndarray = np.where(counts == 1, shape.size + 1, counts).argmin(axis=1)
+    return cells
+
+
 def _lowest(options: np.ndarray) -> np.ndarray:
-    return options & -options
+    lowest: np.ndarray = options & -options
+    return lowest
 
 
 def _random_bit(options: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:

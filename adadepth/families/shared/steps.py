@@ -101,8 +101,9 @@ class Stepper(Protocol):
 class Steps(NamedTuple):
     """What the loop leaves: logits (B, N, C) and halting logits (B, N), exit steps (B,), rows and widths computed (N,).
 
-    Where an answer has L cells, logits are (B, N, L, C). They are float32 and NaN where a row did not run; the next three are int64, and the last two of them cover the
-    executed steps only and live on the CPU. `computed` counts the tokens of those steps.
+    Logits are float32 and NaN where a row did not run; where an answer has L cells they are (B, N, L, C). The next
+    three are int64, and the last two of them cover the executed steps only and live on the CPU. `computed` counts the
+    tokens of those steps.
     """
 
     logits: Tensor

@@ -14,6 +14,7 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
     """A tiny recursive model of puzzles of one size (Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
 
     keys_to_ignore_at_inference = [*BESIDE_LOGITS, "carry"]
+    pad_token_id: int | None = 0
     cells: int = setting(81, "L, of a puzzle", at_least(1), shape=True)
     puzzle_kinds: int = setting(
         1, "vectors that say what is asked; 1 where all puzzles ask the same", at_least(1), shape=True
@@ -26,15 +27,21 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
             raise ConfigError(
                 f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"
             )
-        if self.intermediate_size is None:
-            self.intermediate_size = published_width(self.hidden_size)
-        if self.mixing_size is None:
-            self.mixing_size = published_width(self.length)
 
     @property
     def length(self) -> int:
         """S = P + L, positions of a sequence."""
         return self.prefix_length + self.cells
+
+    @property
+    def inner_width(self) -> int:
+        """F, of a feed-forward layer."""
+        return self.intermediate_size or published_width(self.hidden_size)
+
+    @property
+    def mixing_width(self) -> int:
+        """Inner width of a feed-forward layer over positions."""
+        return self.mixing_size or published_width(self.length)
 
     @property
     def applications(self) -> int:

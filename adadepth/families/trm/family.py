@@ -11,6 +11,7 @@ FAMILY = Family(
     loss_parts={"halt_loss": "halt_loss_weight"},
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
     depth="num_steps",
+    checks=("adadepth.families.trm.checks:check_slots",),
     weights_from="adadepth.families.trm.convert:rename_weights",
     advice="a Q head tells puzzles apart only after it has seen some solved: train longer, or with fewer cycles",
 )

@@ -73,16 +73,18 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         self.network = Network(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.q_head = nn.Linear(config.hidden_size, 2)
+        self.answer_init: Tensor
+        self.reasoning_init: Tensor
         self.register_buffer("answer_init", torch.zeros(config.hidden_size))
         self.register_buffer("reasoning_init", torch.zeros(config.hidden_size))
         self.post_init()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As published: matrices 1 / sqrt(inputs), embeddings 1 / sqrt(D), the start states 1, the Q head certain of no."""
+        """As published: matrices 1 / sqrt(inputs), embeddings 1 / sqrt(D), start states 1, a Q head certain of no."""
         if isinstance(module, TrmForPuzzles):
-            for start in (module.answer_init, module.reasoning_init):
-                truncated_normal(start, 1.0)
+            truncated_normal(module.answer_init, 1.0)
+            truncated_normal(module.reasoning_init, 1.0)
         elif module is self.q_head:
             init.zeros_(self.q_head.weight)
             init.constant_(self.q_head.bias, Q_BIAS)
@@ -209,7 +211,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         return self.lm_head(answer[:, self.config.prefix_length :]), q[:, 0]
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
-        """y and z before the first step, (rows, S, D) each: one vector each, drawn once and never trained."""
+        """Y and z before the first step, (rows, S, D) each: one vector each, drawn once and never trained."""
         shape = (rows, self.config.length, self.config.hidden_size)
         return self.answer_init.expand(shape), self.reasoning_init.expand(shape)
 

@@ -61,10 +61,10 @@ class Block(nn.Module):
         super().__init__()
         self.mixes_positions = config.mixing == "positions"
         if self.mixes_positions:
-            self.mlp_t = SwiGlu(config.length, config.mixing_size or 1)
+            self.mlp_t = SwiGlu(config.length, config.mixing_width)
         else:
             self.self_attn = Attention(config)
-        self.mlp = SwiGlu(config.hidden_size, config.intermediate_size or 1)
+        self.mlp = SwiGlu(config.hidden_size, config.inner_width)
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         """(B, S, D) to (B, S, D); over positions the norm, too, is one over positions."""
@@ -91,8 +91,9 @@ class Network(nn.Module):
 
 
 def rms(states: Tensor) -> Tensor:
-    """u / sqrt(mean u^2 + eps) over the last dimension, computed in float32."""
-    return functional.rms_norm(states.float(), states.shape[-1:], eps=EPSILON).to(states.dtype)
+    """Divide by sqrt(mean u^2 + eps) over the last dimension, computed in float32 at least."""
+    precise = states.to(torch.promote_types(states.dtype, torch.float32))
+    return functional.rms_norm(precise, states.shape[-1:], eps=EPSILON).to(states.dtype)
 
 
 def rotations(length: int, width: int, theta: float) -> tuple[Tensor, Tensor]:

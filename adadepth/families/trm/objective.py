@@ -16,7 +16,7 @@ from adadepth.families.shared.losses import LossTerm
 
 
 def stablemax_log_probabilities(logits: Tensor) -> Tensor:
-    """log s(v) / sum s(v), s(v) = v + 1 for v >= 0 and 1 / (1 - v) below, (..., V) float64.
+    """Log s(v) / sum s(v), s(v) = v + 1 for v >= 0 and 1 / (1 - v) below, (..., V) float64.
 
     Prieto et al. 2025 (arXiv 2501.04697), equation 5: grows linearly, so that it does not overflow. float64 as in the
     published code; float32 on devices without it.

@@ -11,11 +11,9 @@ from adadepth.halting.trace import DepthTrace, Work
 def block_macs(config: TrmConfig) -> float:
     """Of one block and row: 4 S D^2 + 2 S^2 D of attention, or 3 S F_S D of positions, and 3 S D F."""
     length, width = config.length, config.hidden_size
-    assert config.intermediate_size is not None
-    assert config.mixing_size is not None
     attention = 4 * length * width**2 + 2 * length**2 * width
-    mixing = 3 * length * config.mixing_size * width if config.mixing == "positions" else attention
-    return float(mixing + 3 * length * width * config.intermediate_size)
+    mixing = 3 * length * config.mixing_width * width if config.mixing == "positions" else attention
+    return float(mixing + 3 * length * width * config.inner_width)
 
 
 def step_macs(config: TrmConfig) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from adadepth.families.trm.configuration import TrmConfig
 
-# answer, reasoning (B, S, D); steps int64, halted bool, puzzle_kinds (B,); input_ids, labels (B, L). Empty: no step yet.
+# answer, reasoning (B, S, D); steps int64, halted bool, puzzle_kinds (B,); input_ids, labels (B, L). Empty at first.
 Carry = dict[str, Tensor]
 
 

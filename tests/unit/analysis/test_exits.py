@@ -189,6 +189,12 @@ def test_a_distribution_that_knows_when_it_is_right_is_calibrated() -> None:
     assert halting_calibration(TABLE_LOGITS, ONES, pmf)["total_variation"] == pytest.approx(0.0)
 
 
+def judged(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How sure a classification is, and whether it is right."""
+    confidence, predictions = logits.double().softmax(dim=-1).max(dim=-1)
+    return confidence, predictions == labels
+
+
 def test_calibration_error_by_hand() -> None:
     confidence = torch.tensor([0.9, 0.9, 0.9, 0.6])
     logits = torch.stack([torch.zeros(4), (confidence / (1 - confidence)).log()], dim=1)
