@@ -28,17 +28,18 @@ from adadepth.composition import to_config
 from adadepth.config import (
     CorpusConfig,
     DatasetConfig,
+    DrawnPuzzleConfig,
     ExperimentConfig,
     GeneratedConfig,
     Mode,
     ParityConfig,
-    PuzzleConfig,
     Representation,
     StreamConfig,
     TableConfig,
     Task,
     TextConfig,
     TreebankConfig,
+    has_puzzles,
     labels_tokens,
 )
 from adadepth.debugging import given_keys, shrunk
@@ -124,7 +125,7 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset={dataset.name}: task={config.task} reads streams of text, e.g. dataset=stream_python_docs"
     elif isinstance(dataset, TextConfig):
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
-    elif isinstance(dataset, PuzzleConfig):
+    elif has_puzzles(dataset):
         if "puzzle" not in about.heads:
             yield f"model={about.name}: dataset={dataset.name} has puzzles, for {one_of(with_head('puzzle'))} only"
     elif "classification" not in about.heads and not labels_tokens(dataset):
@@ -244,7 +245,7 @@ def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
     if isinstance(dataset, CorpusConfig):
         return (*PRETRAINING_METRICS, *losses)
     drawn = ["token_accuracy" if labels_tokens(dataset) else "accuracy"]
-    metrics = dataset.metrics if isinstance(dataset, TableConfig | PuzzleConfig) else drawn
+    metrics = dataset.metrics if isinstance(dataset, TableConfig | DrawnPuzzleConfig) else drawn
     return ("loss", "task_loss", *losses, "score", *map(metric_key, metrics))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from adadepth.analysis.measure.quality import check_metrics
-from adadepth.config import AdditionConfig, ExperimentConfig, HopsConfig, LabelledUnit, MazeConfig, PuzzleConfig
+from adadepth.config import AdditionConfig, ExperimentConfig, HopsConfig, LabelledUnit, MazeConfig, has_puzzles
 from adadepth.errors import ConfigError
 
 
@@ -16,9 +16,9 @@ def check_generated(config: ExperimentConfig) -> Iterator[str]:
         yield from _hops(dataset)
     elif isinstance(dataset, AdditionConfig):
         yield from _addition(dataset)
-    elif isinstance(dataset, PuzzleConfig):
+    if has_puzzles(dataset):
         try:
-            check_metrics(dataset.metrics, "puzzle")
+            check_metrics(getattr(dataset, "metrics", ()), "puzzle")
         except ConfigError as error:
             yield str(error)
 

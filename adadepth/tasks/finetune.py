@@ -18,9 +18,9 @@ from adadepth.config import (
     MazeConfig,
     Mode,
     ParityConfig,
-    PuzzleConfig,
     QuestionConfig,
     TokenizerConfig,
+    has_puzzles,
     labels_tokens,
 )
 from adadepth.console import say
@@ -64,7 +64,7 @@ def problem_of(dataset: DatasetConfig) -> str:
     """Which head a data set asks for; that for whole sequences does classes and values."""
     if labels_tokens(dataset):
         return "tagging"
-    if isinstance(dataset, PuzzleConfig):
+    if has_puzzles(dataset):
         return "puzzle"
     return next((name for kind, name in _PROBLEMS.items() if isinstance(dataset, kind)), "classification")
 

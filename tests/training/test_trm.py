@@ -1,4 +1,4 @@
-"""Tiny recursive models as runs: slots and averages in checkpoints, answers in reports, rules and budgets afterwards."""
+"""Tiny recursive models as runs: slots and averages in checkpoints, answers in reports, rules and budgets after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.training.support import stopped_early
 
 ROOT = ("--config-name", "trm_tiny")
 SMALL = (
-    "dataset.size=4", "dataset.train_examples=90", "dataset.max_evaluation_examples=24", "model.hidden_size=16",
+    "dataset.train_examples=90", "dataset.max_evaluation_examples=24", "model.hidden_size=16",
     "model.intermediate_size=16", "model.mixing_size=16", "model.num_steps=4", "trainer.max_steps=12",
     "trainer.per_device_train_batch_size=8", "trainer.warmup_steps=0", "trainer.learning_rate=0.01",
     "trainer.ema_decay=0.5", "trainer.eval_steps=3", "trainer.save_steps=3", "trainer.save_total_limit=null",
@@ -125,7 +125,7 @@ def test_what_is_evaluated_and_kept_is_the_average(trained: Path, tmp_path: Path
 
 def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,correct:0.3,patience:1,confidence:0.5]"
-    data = ("dataset.size=4", "dataset.max_evaluation_examples=24", "dataset.train_examples=90")
+    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90")
     directory = run_in(tmp_path, *data, "mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")
     rows = {row["rule"]: row for row in read(directory / "exit_rules.json")["sets"]["validation"]["rows"]}
     one, full = rows["fixed:1"], rows["fixed:4"]
@@ -158,4 +158,4 @@ def test_mistakes_are_one_line(
 
 def test_a_saved_model_is_known_to_the_auto_classes(trained: Path) -> None:
     model = TrmForPuzzles.from_pretrained(trained / "model")
-    assert model.config.cells == 16
+    assert model.config.cells == 36

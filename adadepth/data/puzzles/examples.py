@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,8 +12,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.padding import Examples
 from adadepth.data.randomness import FIXED_EPOCH, Purpose, epoch_and_index, random_generator
+
+if TYPE_CHECKING:
+    from adadepth.config import DatasetConfig
 
 PADDING = "[PAD]"  # token 0, as in the published files; a label of it is not asked for
 Symmetry = Callable[[np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
@@ -28,21 +32,24 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         puzzles: Tokens of the cells, (puzzles, L).
         solutions: Likewise; 0 where a cell is not asked for.
         difficulty: Of each puzzle, (puzzles,) int64.
+
+    Attributes:
         symmetry: Draws what a puzzle and its solution become, each (L,); None: they stay as they are.
         seed: Of the symmetries.
     """
 
-    def __init__(
-        self,
-        puzzles: np.ndarray,
-        solutions: np.ndarray,
-        difficulty: np.ndarray,
-        symmetry: Symmetry | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, puzzles: np.ndarray, solutions: np.ndarray, difficulty: np.ndarray) -> None:
         self.puzzles, self.solutions, self.difficulty = puzzles, solutions, difficulty
-        self.symmetry = symmetry
-        self.seed = seed
+        self.symmetry: Symmetry | None = None
+        self.seed = 0
+
+    def chosen(self, rows: np.ndarray) -> PuzzleExamples:
+        """Some of the puzzles, by their numbers."""
+        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows])
+
+    def without(self, unwanted: np.ndarray) -> PuzzleExamples:
+        """The puzzles without some, boolean (puzzles,)."""
+        return self.chosen(np.flatnonzero(~unwanted))
 
     def __len__(self) -> int:
         return len(self.puzzles)
@@ -81,3 +88,33 @@ def puzzle_tokenizer(symbols: Sequence[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=PADDING))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PADDING)
+
+
+def puzzle_data(
+    dataset: DatasetConfig,
+    train: PuzzleExamples,
+    evaluation: Mapping[str, PuzzleExamples],
+    symbols: Sequence[str],
+    facts: Mapping[str, Any],
+) -> LabelledData:
+    """The data of a run on puzzles; `facts` are for reports.
+
+    Args:
+        dataset: Its name and metrics.
+        train: Training puzzles.
+        evaluation: Evaluation puzzles by the name of their set.
+        symbols: Symbol n is token n + 1.
+        facts: What is known of the puzzles.
+    """
+    settings: Any = dataset
+    cells = train.puzzles.shape[1]
+    summary = {
+        "name": dataset.name, "source": str(getattr(dataset, "source", "drawn")), "cells": cells, **facts,
+        "train": {"examples": len(train)},
+        "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
+    }  # fmt: skip
+    return LabelledData(
+        train, dict(evaluation), {}, puzzle_tokenizer(symbols), collate_puzzles, summary, "puzzle",
+        (PADDING, *symbols), tuple(settings.metrics), has_difficulty=True, has_special_tokens=False,
+        model_fields={"cells": cells},
+    )  # fmt: skip

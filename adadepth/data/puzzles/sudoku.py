@@ -95,7 +95,7 @@ def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndar
 
 
 def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.ndarray:
-    """How many rounds of conclusions fill each puzzle, (rows,) int64: how hard it is for whoever sees all cells at once.
+    """How many rounds of conclusions in all cells at once fill each puzzle, (rows,) int64: how hard it is.
 
     Where nothing follows any more, the cell with the fewest candidates gets its right digit, a lucky guess, which
     counts as a round.

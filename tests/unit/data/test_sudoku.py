@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from adadepth.config import SudokuConfig
-from adadepth.data.puzzles.load import load_sudoku, unlike
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
     Shape,
@@ -20,6 +19,9 @@ from adadepth.data.puzzles.sudoku import (
     rounds_needed,
     solutions,
 )
+from adadepth.data.puzzles.sudoku_task import load_sudoku
+from adadepth.data.puzzles.symmetries import alike_in_sudoku
+from adadepth.errors import DataError
 
 
 def drawn(size: int, rows: int, seed: int = 0) -> tuple[Shape, np.ndarray, np.ndarray]:
@@ -139,12 +141,14 @@ def test_invariants_tell_other_puzzles_apart() -> None:
 
 
 def test_no_training_puzzle_is_an_evaluation_puzzle_under_a_symmetry() -> None:
-    shape, grids, puzzles = drawn(6, 30)
-    cells, digits = draw_symmetry(shape, np.random.default_rng(5))
-    held_out = digits[puzzles[:10][:, cells]]
-    kept, solved = unlike(puzzles, grids, held_out, shape)
-    assert (kept == puzzles[10:]).all()
-    assert (solved == grids[10:]).all()
+    """Of 4 x 4 Sudoku there are few puzzles, so that most are left out."""
+    dataset = SudokuConfig(name="sudoku", size=4, train_examples=200, max_evaluation_examples=12)
+    data = load_sudoku(dataset, seed=1)
+    train, held_out = (alike_in_sudoku(each.puzzles, SHAPES[4]) for each in (data.train, *data.evaluation.values()))
+    assert 0 < len(train) < 200
+    assert not np.isin(train, held_out).any()
+    with pytest.raises(DataError, match="of 4 x 4 cells there are few others"):
+        load_sudoku(SudokuConfig(name="sudoku", size=4, train_examples=20, max_evaluation_examples=500), seed=1)
 
 
 def test_the_data_of_a_run() -> None:
