@@ -692,8 +692,6 @@ def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
     """The setting that says how many positions a model must know, and its value."""
     if isinstance(dataset, FieldConfig):
         return "dataset.field", dataset.field
-    if isinstance(dataset, SudokuConfig | MazePathConfig):
-        return "dataset.size", dataset.size**2
     return "dataset.sequence_length", dataset.sequence_length
 
 

@@ -187,6 +187,12 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
     check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     settings: Any = model.config
+    for name, value in data.model_fields.items():
+        if getattr(settings, name) != value:
+            raise CheckpointError(
+                f"checkpoint={config.checkpoint}: its {name} is {getattr(settings, name)}, "
+                f"dataset={config.dataset.name} needs {value}"
+            )
     if data.problem in _OWN_CLASSES:
         return  # any number of choices, any length of an answer
     wanted = 1 if data.problem == "regression" else len(data.labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from adadepth.config import MazePathConfig, SudokuConfig
+from adadepth.data.puzzles.maze_path import load_maze_path
+from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles
 from tests.toy_support import execute
 from tests.training.support import stopped_early
@@ -134,6 +138,14 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
     assert read(directory / "budgets.json")
 
 
+def test_a_checkpoint_reads_puzzles_of_its_size(
+    trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ("mode=evaluate", f"checkpoint={trained}", "dataset.size=4", f"output_dir={tmp_path}")
+    assert execute(*ROOT, *arguments, "dataset.max_evaluation_examples=4", "dataset.train_examples=40") == 2
+    assert "its " in capsys.readouterr().err
+
+
 def test_slots_need_full_batches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert execute(*ROOT, f"output_dir={tmp_path}", "trainer.dataloader_drop_last=false") == 2
     assert "trainer.dataloader_drop_last=false: " in capsys.readouterr().err
@@ -159,3 +171,53 @@ def test_mistakes_are_one_line(
 def test_a_saved_model_is_known_to_the_auto_classes(trained: Path) -> None:
     model = TrmForPuzzles.from_pretrained(trained / "model")
     assert model.config.cells == 36
+
+
+PUBLISHED = {"trm_sudoku_extreme": (9, ".123456789"), "trm_maze_hard": (10, "# SGo")}
+
+
+@pytest.mark.parametrize("root", PUBLISHED)
+def test_published_experiments_train_on_files_of_that_layout(root: str, tmp_path: Path) -> None:
+    """Two updates of a narrower network, on smaller mazes."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    if root == "trm_sudoku_extreme":
+        dataset = SudokuConfig(name="sudoku", size=9, blanks=30, train_examples=24, max_evaluation_examples=8)
+        data: Any = load_sudoku(dataset, seed=0)
+    else:
+        dataset = MazePathConfig(name="maze_path", size=10, train_examples=24, max_evaluation_examples=8)
+        data = load_maze_path(dataset, seed=0)
+    symbols = PUBLISHED[root][1]
+    for split, examples in (("train", data.train), ("test", data.evaluation["validation"])):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["source", "question", "answer", "rating"])
+            for puzzle, solution in zip(examples.puzzles, examples.solutions, strict=True):
+                texts = ("".join(symbols[token - 1] for token in cells) for cells in (puzzle, solution))
+                writer.writerow(["drawn", *texts, 0])
+    narrow = (
+        "model.hidden_size=32",
+        "model.intermediate_size=32",
+        "model.mixing_size=32",
+        "model.num_attention_heads=2",
+    )
+    small = (
+        "trainer.max_steps=2",
+        "trainer.per_device_train_batch_size=8",
+        "trainer.eval_steps=2",
+        "model.num_steps=2",
+    )
+    arguments = (
+        "--config-name",
+        root,
+        f"output_dir={tmp_path / 'out'}",
+        f"dataset.path={folder}",
+        "trainer.warmup_steps=0",
+    )
+    quiet = ("trainer.disable_tqdm=true", "model.exit_rule=fixed:2")
+    assert execute(*arguments, *narrow, *small, *quiet) == 0
+    (directory,) = (tmp_path / "out").glob("*/*")
+    record = read(directory / "run.json")
+    assert record["status"] == "finished"
+    assert record["data"]["cells"] == PUBLISHED[root][0] ** 2
+    assert len(logged(directory, "eval/exact_accuracy")) >= 1

@@ -67,7 +67,7 @@ class PuzzleSampler:
 
 def shown_steps(steps: int) -> list[int]:
     """Which answers of so many are shown: the first ones, and the last."""
-    return [*range(1, steps)][: MOST_STEPS - 1] + [steps]
+    return [*range(1, min(steps, MOST_STEPS)), steps]
 
 
 def answer_boards(grid: Grid) -> list[tuple[str, list[Cell]]]:

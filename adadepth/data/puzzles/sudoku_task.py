@@ -36,8 +36,8 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
     kept = ~np.isin(invariants(puzzles, shape), invariants(held_out[0], shape))
     if not kept.any():
         raise DataError(
-            f"dataset.train_examples={dataset.train_examples}: all are one of the {len(held_out[0])} evaluation puzzles "
-            f"under a symmetry; of {dataset.size} x {dataset.size} cells there are few others"
+            f"dataset.train_examples={dataset.train_examples}: all are one of the {len(held_out[0])} evaluation "
+            f"puzzles under a symmetry; of {dataset.size} x {dataset.size} cells there are few others"
         )
     train = _examples(puzzles[kept], solutions[kept], shape)
     if dataset.symmetries:

@@ -60,6 +60,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
     depth_unit: DepthUnit = "sequence"
+    longest_sequence: int | None = None  # the data decide how many cells there are
     exit_signals = frozenset({"logits", "correctness"})
     depth_knob = "exit_rule correct:p"
     trains_in_slots = True
@@ -240,11 +241,6 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
     def max_updates(self) -> int:
         """The most supervision steps of a puzzle."""
         return self.config.num_steps
-
-    @property
-    def longest_sequence(self) -> int | None:
-        """Cells of a puzzle."""
-        return self.config.cells
 
 
 class TrmStepper:

@@ -39,7 +39,9 @@ def sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
     puzzles = minimal_puzzles(grids, shape, generator, blanks=40)
     cells, digits = draw_symmetry(shape, generator)
     moved = digits[puzzles[:1, cells]], digits[grids[:1, cells]]
-    puzzles, grids = (np.concatenate([drawn[:20], first, drawn[20:]]) for drawn, first in zip((puzzles, grids), moved))
+    puzzles, grids = (
+        np.concatenate([drawn[:20], first, drawn[20:]]) for drawn, first in zip((puzzles, grids), moved, strict=True)
+    )
     rows = [
         {"source": "drawn", "question": text_of(puzzle), "answer": text_of(grid), "rating": number % 7}
         for number, (puzzle, grid) in enumerate(zip(puzzles, grids, strict=True))
@@ -101,7 +103,7 @@ def test_what_is_no_puzzle_is_told(column: str, text: str, message: str, tmp_pat
 def test_symmetries_need_their_shape(tmp_path: Path) -> None:
     row = {"question": "." * 25, "answer": "1" * 25}
     path = written(tmp_path, {"train": [row], "test": [row]})
-    with pytest.raises(ConfigError, match="dataset.symmetries=sudoku: the puzzles have 25 cells"):
+    with pytest.raises(ConfigError, match=r"dataset\.symmetries=sudoku: the puzzles have 25 cells"):
         load_puzzle_table(table(path, symmetries=Symmetries.sudoku), seed=0)
 
 
