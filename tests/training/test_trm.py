@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +105,41 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> N
         assert all(torch.equal(first[key], second[key]) for key in first), name
     assert logged(stopped, "train/loss")[-6:] == logged(trained, "train/loss")[-6:]
     assert logged(stopped, "eval/loss")[-1] == logged(trained, "eval/loss")[-1]
+
+
+@pytest.mark.slow
+def test_two_processes_with_half_the_slots_each_are_one(tmp_path: Path) -> None:
+    """The same puzzles in the same slots, the same steps and draws, and the weights to rounding."""
+    few = ("trainer.max_steps=6", "model.exploration=0.5", "trainer.learning_rate=0.001", "trainer.precision=fp32")
+    one = run_in(tmp_path / "one", *SMALL, *few)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "adadepth.run",
+    ]
+    halved = ("trainer.per_device_train_batch_size=4", f"output_dir={tmp_path / 'two'}", "trainer.use_cpu=true")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(
+        [*command, *ROOT, *SMALL, *few, *halved], capture_output=True, text=True, timeout=600, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (two,) = (tmp_path / "two").glob("*/*")
+    alone, shared = (run / "checkpoints" / "checkpoint-6" for run in (one, two))
+    whole = load_file(alone / "slots_0.safetensors")
+    halves = [load_file(shared / f"slots_{process}.safetensors") for process in (0, 1)]
+    for name in ("input_ids", "labels", "steps", "halted"):
+        joined = torch.cat([half[f"0/{name}"] for half in halves])
+        assert torch.equal(joined, whole[f"0/{name}"]), name
+    weights = [load_file(folder / "weights_in_training.safetensors") for folder in (alone, shared)]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, atol=1e-4, rtol=1e-3, msg=name)
+    for name in ("train/loss", "train/halted", "train/halting_steps"):
+        assert logged(two, name) == pytest.approx(logged(one, name), rel=1e-3), name
 
 
 def test_what_is_evaluated_and_kept_is_the_average(trained: Path, tmp_path: Path) -> None:
