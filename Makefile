@@ -15,6 +15,11 @@ MODEL_TESTS := .cache/model-tests
 WORKERS ?= 2
 # A folder with the files of WikiText-2; empty: the hub. `make gpu WIKITEXT2=../shared/data/wikitext-2`
 WIKITEXT2 ?=
+# Folders with train.csv and test.csv of Sudoku-Extreme and Maze-Hard; empty: the hub. The published runs take hours:
+# `make gpu PUZZLE_TIME=` trains them to their end.
+SUDOKU ?=
+MAZES ?=
+PUZZLE_TIME ?= trainer.time_budget_minutes=10
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow model-tests test-gpu gpu docs lint format bench lock lock-check clean
@@ -60,11 +65,13 @@ test-gpu: $(READY) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 gpu: OVERRIDES := $(if $(WIKITEXT2),dataset.path=$(WIKITEXT2))
-gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL on WikiText-2, the benchmarks
+gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL on WikiText-2, TRM, the benchmarks
 	$(BIN)/python adadepth/run.py --config-name act_tiny dataset=wikitext2 tokenizer.vocab_size=8000 trainer=adamw \
 		trainer.time_budget_minutes=10 $(OVERRIDES)
 	$(BIN)/python adadepth/run.py --config-name par_wikitext2 seeds=3 $(OVERRIDES)
 	$(BIN)/python adadepth/run.py --config-name par_wikitext2 preset=seed search.stages=[search] seeds=3 $(OVERRIDES)
+	$(BIN)/python adadepth/run.py --config-name trm_sudoku_extreme $(PUZZLE_TIME) $(if $(SUDOKU),dataset.path=$(SUDOKU))
+	$(BIN)/python adadepth/run.py --config-name trm_maze_hard $(PUZZLE_TIME) $(if $(MAZES),dataset.path=$(MAZES))
 	$(BIN)/python benchmarks/training_step.py --batch 64
 	$(BIN)/python benchmarks/ponder_inference.py
 	$(BIN)/python benchmarks/adalayers.py

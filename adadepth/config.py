@@ -38,6 +38,7 @@ Source = StrEnum("Source", ["embedded", "local", "hub", "auto"])
 Problem = StrEnum("Problem", ["classification", "regression"])
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
+Symmetries = StrEnum("Symmetries", ["none", "sudoku", "square"])
 LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])
 LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
@@ -329,6 +330,46 @@ class AdditionConfig(FieldConfig):
 
 
 @dataclass
+class DrawnPuzzleConfig(GeneratedConfig):
+    """Generated puzzles: a grid is given, its solution is the answer, and all cells have to be right."""
+
+    metrics: list[str] = setting(["exact_accuracy", "cell_accuracy"], "eval/score is their mean")
+    symmetries: bool = setting(True, "training sees each puzzle under a symmetry drawn anew in every epoch")
+
+
+@dataclass
+class SudokuConfig(DrawnPuzzleConfig):
+    """Sudoku with one solution each. A puzzle's difficulty is how many rounds of simple conclusions fill it."""
+
+    size: int = setting(6, "digits, and cells along each side", Allowed(lambda size: size in (4, 6, 9), "4, 6 or 9"))
+    blanks: int | None = setting(None, "no more of a puzzle; None: as many as leave one solution", at_least(1))
+
+
+@dataclass
+class MazePathConfig(DrawnPuzzleConfig):
+    """The shortest way from start to goal, where there is but one. A maze's difficulty is its length."""
+
+    size: int = setting(10, "cells along each side", at_least(3))
+    walls: float = setting(0.4, "share of cells that are walls", BELOW_ONE)
+
+
+@dataclass
+class PuzzleTableConfig(TableConfig):
+    """Puzzles of a table, written with a character a cell: Sudoku-Extreme, Maze-Hard."""
+
+    question_column: str = setting("question", "texts")
+    answer_column: str = setting("answer", "texts of the same length")
+    difficulty_column: str | None = setting(
+        None, "whole numbers from 0 on; None: cells whose answer is not what is given"
+    )
+    symbols: str = setting(".123456789", "of a cell, in puzzle and answer; the first one is token 1")
+    symmetries: Symmetries = setting(
+        Symmetries.none, "training sees each puzzle under one drawn anew in every epoch: of Sudoku, or of a square"
+    )
+    metrics: list[str] = setting(["exact_accuracy", "cell_accuracy"], "eval/score is their mean")
+
+
+@dataclass
 class TokenizerConfig:
     """An existing tokenizer, or one trained on the corpus."""
 
@@ -414,6 +455,9 @@ class TrainerConfig(BorrowedConfig):
         Optimizer.adamw, "adam: weight decay is a part of the gradient; lamb: ALBERT's published recipe"
     )
     decay_vectors: bool = setting(False, "weight_decay on biases and layer norms, too")
+    ema_decay: float | None = setting(
+        None, "evaluate and keep an exponential moving average of the weights, of this decay an update", OPEN_SHARE
+    )
     schedule: Schedule = setting(
         Schedule.linear, "reference_linear decays from step 0; plateau when the metric stops improving"
     )
@@ -618,12 +662,15 @@ DATASET_SCHEMAS: dict[str, type[DatasetConfig]] = {
     "corpus": CorpusConfig,
     "hops_task": HopsConfig,
     "labelled": LabelledConfig,
+    "maze_path_task": MazePathConfig,
     "maze_task": MazeConfig,
     "multiple_choice": ChoiceConfig,
     "parity_task": ParityConfig,
+    "puzzles": PuzzleTableConfig,
     "question_answering": QuestionConfig,
     "senteval_task": SentEvalConfig,
     "stream": StreamConfig,
+    "sudoku_task": SudokuConfig,
     "tagging": TaggingConfig,
     "trees": TreebankConfig,
 }
@@ -634,6 +681,11 @@ def labels_tokens(dataset: DatasetConfig) -> bool:
     if isinstance(dataset, HopsConfig):
         return dataset.unit is LabelledUnit.token
     return isinstance(dataset, TaggingConfig | MazeConfig | AdditionConfig)
+
+
+def has_puzzles(dataset: DatasetConfig) -> bool:
+    """Whether an answer has many cells, all of which have to be right."""
+    return isinstance(dataset, DrawnPuzzleConfig | PuzzleTableConfig)
 
 
 def positions_read(dataset: DatasetConfig) -> tuple[str, int]:

@@ -29,6 +29,7 @@ from adadepth.composition import to_config
 from adadepth.config import (
     CorpusConfig,
     DatasetConfig,
+    DrawnPuzzleConfig,
     ExperimentConfig,
     GeneratedConfig,
     Mode,
@@ -39,6 +40,7 @@ from adadepth.config import (
     Task,
     TextConfig,
     TreebankConfig,
+    has_puzzles,
     labels_tokens,
 )
 from adadepth.debugging import given_keys, shrunk
@@ -124,6 +126,9 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset={dataset.name}: task={config.task} reads streams of text, e.g. dataset=stream_python_docs"
     elif isinstance(dataset, TextConfig):
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
+    elif has_puzzles(dataset):
+        if "puzzle" not in about.heads:
+            yield f"model={about.name}: dataset={dataset.name} has puzzles, for {one_of(with_head('puzzle'))} only"
     elif "classification" not in about.heads and not labels_tokens(dataset):
         yield f"model={about.name}: task=finetune has no classifier of this family"
     if wanted is not None:
@@ -242,7 +247,7 @@ def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
     if isinstance(dataset, CorpusConfig):
         return (*PRETRAINING_METRICS, *losses)
     drawn = ["token_accuracy" if labels_tokens(dataset) else "accuracy"]
-    metrics = dataset.metrics if isinstance(dataset, TableConfig) else drawn
+    metrics = dataset.metrics if isinstance(dataset, TableConfig | DrawnPuzzleConfig) else drawn
     return ("loss", "task_loss", *losses, "score", *map(metric_key, metrics))
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import AdditionConfig, ExperimentConfig, HopsConfig, LabelledUnit, MazeConfig
+from adadepth.analysis.measure.quality import check_metrics
+from adadepth.config import AdditionConfig, ExperimentConfig, HopsConfig, LabelledUnit, MazeConfig, has_puzzles
+from adadepth.errors import ConfigError
 
 
 def check_generated(config: ExperimentConfig) -> Iterator[str]:
@@ -14,6 +16,11 @@ def check_generated(config: ExperimentConfig) -> Iterator[str]:
         yield from _hops(dataset)
     elif isinstance(dataset, AdditionConfig):
         yield from _addition(dataset)
+    if has_puzzles(dataset):
+        try:
+            check_metrics(getattr(dataset, "metrics", ()), "puzzle")
+        except ConfigError as error:
+            yield str(error)
 
 
 def _maze(dataset: MazeConfig) -> Iterator[str]:

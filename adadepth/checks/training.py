@@ -22,6 +22,8 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
     if trainer.fsdp and trainer.deepspeed:
         yield "trainer.fsdp and trainer.deepspeed: choose one"
+    if trainer.ema_decay is not None and (trainer.fsdp or trainer.deepspeed):
+        yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.fsdp or trainer.deepspeed"
     for name in ("deepspeed", "fsdp_config"):
         if not isinstance(value := getattr(trainer, name), str | dict | None):
             yield f"trainer.{name}={value}: must be a JSON file or a mapping"

@@ -22,6 +22,9 @@ class Purpose(IntEnum):
     HOPS = 8
     ADDITION = 9
     HALVES = 10
+    PUZZLES = 11
+    SYMMETRY = 12
+    EXPLORATION = 13
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:

@@ -164,6 +164,8 @@ def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
     lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])
     has_unlabelled = data.problem == "tagging" and any((example["labels"] < 0).any() for example in examples)
     difficulty = _difficulties(examples) if data.has_difficulty else None
+    if data.problem == "puzzle":
+        return classes_of((), lengths, difficulty, has_cells=True)
     return classes_of(data.labels, lengths, difficulty, has_unlabelled)
 
 

@@ -246,6 +246,21 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
+class TrainsInSlots(Protocol):
+    """A model of which an update trains one step of every example: these keep their place in the batch until they halt.
+
+    Its forward takes `carry`, which its output had after the update before, {} at first, and `draws`, uniform numbers
+    (B, 2) of this update. The carry is a dictionary of tensors; in it are `halted` and `steps`, (B,), after an update.
+
+    Attributes:
+        trains_in_slots: That it does.
+    """
+
+    @property
+    def trains_in_slots(self) -> bool: ...  # noqa: D102
+
+
+@runtime_checkable
 class LearnsGates(Protocol):
     """A supernet: gates choose between the operations of every block, and learn with the weights.
 

@@ -3,7 +3,9 @@
 A rule decides online, step by step, for the rows that still run, and remembers a few numbers a row. So one definition
 serves a model whose finished rows leave the batch, and `apply_rule` on what all steps said.
 
-Shape legend: A rows that still run, M examples, N steps, C classes (1 in regression). Steps count from 1.
+Shape legend: A rows that still run, M examples, N steps, C classes (1 in regression). Steps count from 1. Where an
+answer has many cells, each with its classes, logits have a dimension for the cells before that of the classes, and a
+rule asks all of them: the least certain cell decides, and answers agree where all of their cells do.
 """
 
 from __future__ import annotations
@@ -26,11 +28,18 @@ from adadepth.plugins import installed
 GROUP = "adadepth.exit_rules"
 LOGITS = "logits"
 HALTING = "halting"
-_SIGNAL_NAMES = {LOGITS: "logits of every step", HALTING: "halting probabilities"}
+CORRECTNESS = "correctness"
+_SIGNAL_NAMES = {
+    LOGITS: "logits of every step", HALTING: "halting probabilities",
+    CORRECTNESS: "a judgement whether its answer is right",
+}  # fmt: skip
 
 
 class StepView(NamedTuple):
-    """What the running rows said at one step: logits (A, C) and halting logits (A,), float32, None if not given."""
+    """What the running rows said at one step: logits (A, C) and halting logits (A,), float32, None if not given.
+
+    Of a model that judges its answers, the halting logits are those of being right.
+    """
 
     step: int
     max_steps: int
@@ -44,7 +53,7 @@ class ExitRule(ABC):
 
     Attributes:
         name: The name in configurations.
-        needs: What a model must offer, of `logits` and `halting`.
+        needs: What a model must offer, of `logits`, `halting` and `correctness`.
         mixes: Whether the prediction is a mixture over all steps, not that of the exit step.
         classes_only: Whether the rule means nothing in regression.
     """
@@ -218,11 +227,11 @@ class _Certainty(ExitRule):
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
         """See the class."""
-        return self.is_certain(_logits(view)), memory
+        return _all_cells(self.is_certain(_logits(view))), memory
 
     @abstractmethod
     def is_certain(self, logits: Tensor) -> Tensor:
-        """(A, C) to bool (A,)."""
+        """(A, C) to bool (A,), or cell by cell."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +286,7 @@ class Patience(ExitRule):
     """Exit once `patience` steps in a row agreed with the step before them (PABEE, arXiv 2006.04152).
 
     Classes agree when they are the same, values when they differ by less than `tolerance` (0.2 in PABEE's code). The
-    memory is the previous prediction and the number of agreements up to now.
+    memory is the number of agreements up to now and the previous prediction, a column for every cell.
     """
 
     name = "patience"
@@ -290,27 +299,45 @@ class Patience(ExitRule):
         self._check("tolerance", 0.0)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """No prediction yet, NaN, which agrees with nothing; no agreement yet."""
+        """No agreement yet; no prediction yet, NaN, which agrees with nothing."""
         nothing = torch.full((rows,), math.nan, device=device)
-        return torch.stack([nothing, torch.zeros_like(nothing)], dim=1)
+        return torch.stack([torch.zeros_like(nothing), nothing], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
         """See the class."""
-        logits, (previous, agreements) = _logits(view), memory.unbind(dim=1)
+        logits, agreements, previous = _logits(view), memory[:, 0], memory[:, 1:]
         if logits.shape[-1] == 1:
-            prediction = logits[:, 0]
+            prediction = logits.flatten(1)
             agrees = (prediction - previous).abs() < self.tolerance
         else:
-            prediction = logits.argmax(dim=-1).float()
+            prediction = logits.argmax(dim=-1).float().view(len(logits), -1)
             agrees = prediction == previous
-        agreements = torch.where(agrees, agreements + 1.0, 0.0)
-        return agreements >= self.patience, torch.stack([prediction, agreements], dim=1)
+        agreements = torch.where(agrees.all(dim=1), agreements + 1.0, 0.0)
+        return agreements >= self.patience, torch.cat([agreements.unsqueeze(1), prediction], dim=1)
 
 
-RULES: dict[str, type[ExitRule]] = {
-    rule.name: rule
-    for rule in (Quantile, Sample, Expectation, Fixed, Entropy, NormalisedEntropy, Confidence, Margin, Patience)
-}
+@dataclass(frozen=True)
+class Correct(ExitRule):
+    """Exit at the first step whose answer the model takes to be right with a probability above the threshold.
+
+    One half is what tiny recursive models train with (Jolicoeur-Martineau 2025, arXiv 2510.04871: q > 0).
+    """
+
+    name = "correct"
+    needs = frozenset({CORRECTNESS})
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._check("threshold", 0.0, 1.0)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        assert view.halting_logits is not None
+        return view.halting_logits.sigmoid() > self.threshold, memory
+
+
+_ALL = (Quantile, Sample, Expectation, Fixed, Entropy, NormalisedEntropy, Confidence, Margin, Patience, Correct)
+RULES: dict[str, type[ExitRule]] = {rule.name: rule for rule in _ALL}
 
 
 @cache
@@ -387,6 +414,11 @@ def _continues(view: StepView) -> Tensor:
 def _logits(view: StepView) -> Tensor:
     assert view.logits is not None
     return view.logits
+
+
+def _all_cells(decisions: Tensor) -> Tensor:
+    """What all cells of a row agree to: bool (A,) as it is, (A, L) to (A,)."""
+    return decisions if decisions.dim() == 1 else decisions.flatten(1).all(dim=1)
 
 
 def _entropy(logits: Tensor) -> Tensor:

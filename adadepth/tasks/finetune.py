@@ -20,6 +20,7 @@ from adadepth.config import (
     ParityConfig,
     QuestionConfig,
     TokenizerConfig,
+    has_puzzles,
     labels_tokens,
 )
 from adadepth.console import say
@@ -27,12 +28,13 @@ from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.choices import ChoiceScorer
 from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.puzzles import PuzzleScorer
 from adadepth.evaluation.questions import QuestionScorer
 from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.sequences import SequenceScorer, sequence_classes
 from adadepth.evaluation.tagging import TaggingScorer
 from adadepth.families.build import build_classifier, classifier_class, load_model
-from adadepth.families.contract import HasOwnClasses
+from adadepth.families.contract import HasOwnClasses, TrainsInSlots
 from adadepth.families.registry import family, load
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
@@ -51,6 +53,7 @@ from adadepth.tasks.session import (
 from adadepth.tasks.stored import checked_model_path
 from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
+from adadepth.training.slots import TrainingSlots
 
 # Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
 _OWN_CLASSES = ("question_answering", "multiple_choice")
@@ -61,6 +64,8 @@ def problem_of(dataset: DatasetConfig) -> str:
     """Which head a data set asks for; that for whole sequences does classes and values."""
     if labels_tokens(dataset):
         return "tagging"
+    if has_puzzles(dataset):
+        return "puzzle"
     return next((name for kind, name in _PROBLEMS.items() if isinstance(dataset, kind)), "classification")
 
 
@@ -124,6 +129,8 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
             return QuestionScorer(data, examples, config.dataset)
         if data.problem == "multiple_choice":
             return ChoiceScorer(data)
+        if data.problem == "puzzle":
+            return PuzzleScorer(model, data, classes[name])
         if data.problem == "tagging":
             return TaggingScorer(model, data, classes[name], examples, wants_rows=config.predictions)
         return SequenceScorer(model, data, classes[name])
@@ -138,7 +145,8 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
             wants_rows=config.predictions,
         )
 
-    return Parts(data, data.evaluation, start, model)
+    slots = (TrainingSlots(config.seed),) if isinstance(model, TrainsInSlots) else ()
+    return Parts(data, data.evaluation, start, model, slots)
 
 
 def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> LabelledData:
@@ -158,7 +166,7 @@ def cls_options(name: str, model: Any) -> dict[str, Any]:
 
 def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
     """What the data decide about the model: its classes, the size of its input vectors, the columns of a grid."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = dict(data.model_fields)
     if isinstance(config.dataset, MazeConfig):
         fields["type_vocab_size"] = config.dataset.field
     if isinstance(config.dataset, ParityConfig) and data.tokenizer is None:
@@ -170,7 +178,7 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
     return fields | {
         "id2label": dict(enumerate(data.labels)),
         "label2id": {name: number for number, name in enumerate(data.labels)},
-        "problem_type": None if data.problem == "tagging" else "single_label_classification",
+        "problem_type": None if data.problem in ("tagging", "puzzle") else "single_label_classification",
     }
 
 
@@ -179,6 +187,12 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
     check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     settings: Any = model.config
+    for name, value in data.model_fields.items():
+        if getattr(settings, name) != value:
+            raise CheckpointError(
+                f"checkpoint={config.checkpoint}: its {name} is {getattr(settings, name)}, "
+                f"dataset={config.dataset.name} needs {value}"
+            )
     if data.problem in _OWN_CLASSES:
         return  # any number of choices, any length of an answer
     wanted = 1 if data.problem == "regression" else len(data.labels)

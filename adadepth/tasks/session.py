@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Tra
 from adadepth.analysis.depth.sentence_table import sentence_table
 from adadepth.analysis.files import read_run
 from adadepth.analysis.measure.grids import grid_picture
+from adadepth.analysis.measure.puzzles import PUZZLE, puzzle_picture
 from adadepth.analysis.render.formats import plain
 from adadepth.analysis.render.page import REPORT
 from adadepth.analysis.verdict.finding import as_json, as_lines
@@ -36,6 +37,7 @@ from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.processes import decide
 from adadepth.tasks.stored import check_weights, checked_model_path, resumed_checkpoint
 from adadepth.training.arguments import choose_precision
+from adadepth.training.averaging import WeightAverage
 from adadepth.training.budget import TrainingBudget
 from adadepth.training.callbacks import (
     ConsoleCallback,
@@ -273,7 +275,8 @@ def _show_grid(session: Session) -> None:
     """An example of what was allocated where, for tasks that have a picture."""
     grids = [report.grids for report in session.trainer.last_reports.values() if report.grids]
     if grids and session.trainer.is_world_process_zero():
-        say(f"\n{grid_picture(grids[0][0])}\n")
+        draw = puzzle_picture if grids[0][0]["kind"] == PUZZLE else grid_picture
+        say(f"\n{draw(grids[0][0])}\n")
 
 
 def _time_executions(session: Session) -> None:
@@ -326,13 +329,24 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         parts.start_evaluation,
         config.trainer,
         callbacks,
-        (*parts.extensions, *budget_of(config, parts.model, args.device), LogPosition(run.directory)),
+        (
+            *parts.extensions,
+            *budget_of(config, parts.model, args.device),
+            *_average_of(config, parts.model),
+            LogPosition(run.directory),
+        ),
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressBarCallback)
     tracking.trainer = epochs.trainer = trainer
     return Session(config, run, trainer, tracking, stop)
+
+
+def _average_of(config: ExperimentConfig, model: PreTrainedModel) -> tuple[Extension, ...]:
+    """The average of the weights, where there is to be one."""
+    decay = config.trainer.ema_decay
+    return () if decay is None else (WeightAverage(model, decay),)
 
 
 def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tuple[Extension, ...]:

@@ -8,6 +8,7 @@ the backward pass, `after_backward`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ class Extension:
     def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
         """Groups of the optimiser for parameters that it takes care of; the others are in the usual ones."""
         return ()
+
+    def showing(self) -> AbstractContextManager[None]:
+        """While it lasts the model has the weights that are evaluated and saved."""
+        return nullcontext()
 
     def logs(self) -> dict[str, float]:
         """What it adds to a line of the training log; `group/name` keeps its name, others go under `train/`."""

@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -301,7 +301,8 @@ class DepthTrainer(Trainer):
         values: dict[str, float] = {}
         evaluations: dict[str, Evaluation] = {}
         for number, (name, dataset) in enumerate(self.evaluation_sets.items()):
-            evaluations[name], speed = self.evaluate_set(name, dataset)
+            with self._showing():
+                evaluations[name], speed = self.evaluate_set(name, dataset)
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
             metrics = evaluations[name].metrics() | {"tokens_per_second": speed}
             values |= {prefix + metric: value for metric, value in metrics.items()}
@@ -311,6 +312,14 @@ class DepthTrainer(Trainer):
         nothing: Any = None  # predictions are not kept
         examples = sum(len(dataset) for dataset in self.evaluation_sets.values())
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
+
+    @contextmanager
+    def _showing(self) -> Iterator[None]:
+        """While it lasts the model has the weights that are evaluated and saved."""
+        with ExitStack() as stack:
+            for extension in self.extensions:
+                stack.enter_context(extension.showing())
+            yield
 
     def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
         """The evaluation of a set, merged over processes, and its tokens per second."""
@@ -416,7 +425,8 @@ class DepthTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save weights, configuration and tokenizer; the arguments of the training, a pickle, in checkpoints only."""
-        super().save_model(output_dir, _internal_call)
+        with self._showing():
+            super().save_model(output_dir, _internal_call)
         if not _internal_call and output_dir is not None and self.args.should_save:
             Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 

@@ -65,6 +65,9 @@ HOMES = {
     ("model", "parity_rnn"): "ponder_parity",
     ("dataset", "parity_vectors"): "ponder_parity",
     ("trainer", "parity"): "ponder_parity",
+    **{("dataset", name): "trm_tiny" for name in ("sudoku", "maze_path", "sudoku_extreme", "maze_hard")},
+    **{("model", f"trm_{name}"): "trm_tiny" for name in ("mini", "attention", "positions")},
+    ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
 }  # fmt: skip
 # What an option needs from the user before it can run.
 NEEDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from adadepth.analysis.files import RunFiles
 from adadepth.analysis.measure.grids import Grid, depth_panel, distance_panel, facts_of, measure_of
+from adadepth.analysis.measure.puzzles import PUZZLE, answer_boards, puzzle_facts
 from adadepth.analysis.render.figure import Boards, Figure, Panel
 from adadepth.analysis.render.section import Section, fill
 
@@ -25,7 +26,16 @@ def examples(files: RunFiles) -> Section | None:
 
 
 def _panel(grid: Grid, max_depth: int) -> Panel:
+    if grid.get("kind") == PUZZLE:
+        return _answers(grid)
     rows, columns = len(grid["cells"]), len(grid["cells"][0])
     boards = ((measure_of(grid), distance_panel(grid)), ("depth (updates)", depth_panel(grid, max_depth)))
     description = f"{rows} x {columns} cells, {measure_of(grid)} and depths; {facts_of(grid)}"
     return Panel(facts_of(grid), Boards(boards, rows, columns), description=description)
+
+
+def _answers(grid: Grid) -> Panel:
+    rows, columns = len(grid["cells"]), len(grid["cells"][0])
+    facts = puzzle_facts(grid)
+    description = f"{rows} x {columns} cells, the puzzle and its answer after every step; {facts}"
+    return Panel(facts, Boards(answer_boards(grid), rows, columns), description=description)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adadepth.analysis.measure.scoring import is_right
+
 CONFIDENCE_BINS = 15
 
 
@@ -20,7 +22,7 @@ def first_correct_steps(step_logits: Tensor, labels: Tensor) -> Tensor:
         step_logits: (M, N, C).
         labels: (M,) int64.
     """
-    right = step_logits.argmax(dim=-1) == labels[:, None]
+    right = is_right(step_logits, labels)
     first = right.int().argmax(dim=1) + 1
     return torch.where(right.any(dim=1), first, step_logits.shape[1] + 1)
 
@@ -54,21 +56,20 @@ def halting_calibration(step_logits: Tensor, labels: Tensor, pmf: Tensor) -> dic
     }
 
 
-def confidence_calibration(logits: Tensor, labels: Tensor, bins: int = CONFIDENCE_BINS) -> dict[str, Any]:
-    """Expected calibration error of the highest class probability (Guo et al. 2017, equation 3), with its bins.
+def confidence_calibration(confidence: Tensor, right: Tensor, bins: int = CONFIDENCE_BINS) -> dict[str, Any]:
+    """Expected calibration error of a probability of being right (Guo et al. 2017, equation 3), with its bins.
 
     ECE = sum_b n_b / M |accuracy_b - confidence_b| over `bins` bins of equal width, each without its lower border.
 
     Args:
-        logits: Of the predictions, (M, C).
-        labels: (M,) int64.
+        confidence: The probability of being right: the highest of a class, or what the model says itself; (M,).
+        right: Whether it is, boolean (M,).
         bins: Number of bins on [0, 1].
 
     Returns:
         `ece`, `n`, and `bins`: `low`, `high`, `n`, `confidence` and `accuracy` of those that hold an example.
     """
-    confidence, predictions = logits.double().softmax(dim=-1).max(dim=-1)
-    right = (predictions == labels).double()
+    confidence, right = confidence.double(), right.double()
     number = (confidence * bins).ceil().long().clamp(1, bins) - 1
     rows, error = [], 0.0
     for position in number.unique().tolist():
@@ -80,6 +81,6 @@ def confidence_calibration(logits: Tensor, labels: Tensor, bins: int = CONFIDENC
             "confidence": float(confidence[inside].mean()),
             "accuracy": float(right[inside].mean()),
         }
-        error += row["n"] / len(labels) * abs(row["accuracy"] - row["confidence"])
+        error += row["n"] / len(right) * abs(row["accuracy"] - row["confidence"])
         rows.append(row)
-    return {"ece": error, "n": len(labels), "bins": rows}
+    return {"ece": error, "n": len(right), "bins": rows}

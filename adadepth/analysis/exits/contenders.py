@@ -8,8 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from adadepth.analysis.measure.scoring import is_right
 from adadepth.halting.exit_rules import (
     Confidence,
+    Correct,
     Entropy,
     ExitRule,
     Expectation,
@@ -37,6 +39,7 @@ def standard_rules(signals: frozenset[str], num_classes: int, max_steps: int) ->
         "normalised_entropy": [NormalisedEntropy(share) for share in uncertainty],
         "confidence": [Confidence(threshold) for threshold in (0.6, 0.75, 0.9, 0.95, 0.99)],
         "margin": [Margin(threshold) for threshold in (0.2, 0.5, 0.8, 0.9, 0.98)],
+        "correct": [Correct(threshold) for threshold in (0.5, 0.8, 0.9, 0.95, 0.99)],
         "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_steps],
     }
     supported = supported_rules(signals, num_classes)
@@ -55,12 +58,12 @@ def oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
     In regression the first step with the smallest absolute error.
 
     Args:
-        step_logits: (M, N, C).
-        labels: Classes or values, (M,).
+        step_logits: (M, N, C), or (M, N, L, C).
+        labels: Classes or values, (M,), or classes of cells, (M, L).
     """
     if step_logits.shape[-1] == 1:
         errors = (step_logits.squeeze(-1).float() - labels.float().unsqueeze(1)).abs()
         return errors.argmin(dim=1) + 1
-    right = step_logits.argmax(dim=-1) == labels.unsqueeze(1)
+    right = is_right(step_logits, labels)
     wrong_so_far = (~right).int().cumprod(dim=1).sum(dim=1)
     return (wrong_so_far + 1).clamp(max=step_logits.shape[1])

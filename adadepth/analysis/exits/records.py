@@ -3,7 +3,8 @@
 Unlike the halting statistics this grows with the evaluated set, by N·C + N numbers an example: 8 MB for the 40,000
 pairs of QQP at 24 steps.
 
-Shape legend: M examples, B of a batch, T positions, N steps, C classes (1 for a regression).
+Shape legend: M examples, B of a batch, T positions, N steps, C classes (1 for a regression). Of puzzles, logits have a
+dimension of cells before that of the classes, and labels are those of the cells.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ class StepRecorder:
             batch: `index` (B,), `attention_mask` (B, T) or `inputs` (B, T), and if there are any `labels` and
                 `difficulty` (B,).
             outputs: `logits` (B, C) and `trace`; if the model has them `step_logits`, `halting_logits`, `exit_steps`.
-                With `logits` (B, T, C) every labelled token is an example; see `token_columns`.
+                With `logits` (B, T, C) of tokens that halt every labelled one is an example; see `token_columns`.
         """
-        kept = token_columns(batch, outputs) if outputs.logits.dim() == 3 else _sequence_columns(batch, outputs)
+        by_token = outputs.logits.dim() == 3 and outputs.trace.unit == "token"
+        kept = token_columns(batch, outputs) if by_token else _sequence_columns(batch, outputs)
         kept["max_steps"] = torch.tensor([outputs.trace.max_depth])
         self._batches.append({name: values.detach().cpu() for name, values in kept.items()})
 

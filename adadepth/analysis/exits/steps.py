@@ -18,7 +18,7 @@ from adadepth.analysis.exits.calibration import confidence_calibration, halting_
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.measure.correlation import spearman
 from adadepth.analysis.measure.quality import UNDEFINED, Problem, metric_key
-from adadepth.analysis.measure.scoring import example_losses, quality_of
+from adadepth.analysis.measure.scoring import example_losses, is_right, quality_of
 from adadepth.analysis.measure.sequence_classes import classes_of
 from adadepth.halting.distribution import (
     HaltingDistribution,
@@ -175,7 +175,8 @@ def _classes(
     """Depth by class of sequences; a class that nobody is in has n = 0 only."""
     difficulty = records.difficulty
     known = None if difficulty is None else difficulty[difficulty >= 0]  # a negative one says that there is none
-    classes = classes_of(labels, records.lengths, known)
+    has_cells = records.logits.dim() == 3
+    classes = classes_of(() if has_cells else labels, records.lengths, known, has_cells=has_cells)
     masks = classes.masks(records.logits, records.labels, records.lengths, difficulty)
     expected = None if posterior is None else posterior.expected_steps()
     described: dict[str, dict[str, Any]] = {}
@@ -196,7 +197,12 @@ def _calibration(
     if not records.logits.isfinite().all():
         missing["calibration"] = "a prediction is not finite"
         return {}
-    found = {"confidence": confidence_calibration(records.logits, records.labels)}
+    right, confidence = is_right(records.logits, records.labels), _confidence(records)
+    found = {}
+    if confidence is None:
+        missing["calibration/confidence"] = "the model does not say how sure it is of all cells together"
+    else:
+        found["confidence"] = confidence_calibration(confidence, right)
     if posterior is None:
         missing["calibration/halting"] = missing["halting"]
     elif not records.ran_every_step:
@@ -205,6 +211,15 @@ def _calibration(
         assert records.step_logits is not None
         found["halting"] = halting_calibration(records.step_logits, records.labels, posterior.pmf)
     return found
+
+
+def _confidence(records: StepRecords) -> Tensor | None:
+    """How sure the model is of each answer, (M,): of a class its probability, of a puzzle what it judges itself."""
+    if records.logits.dim() == 2:
+        return records.logits.double().softmax(dim=-1).amax(dim=-1)
+    if records.halting_logits is None or records.exit_steps is None:
+        return None
+    return records.halting_logits.double().gather(1, records.exit_steps.unsqueeze(1) - 1).squeeze(1).sigmoid()
 
 
 def _correlations(

@@ -13,13 +13,16 @@ from adadepth.analysis.measure.entities import entity_scores
 from adadepth.analysis.measure.hub_metrics import HUB_PREFIX, hub_metric
 from adadepth.errors import ConfigError, nearest
 
-Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice"]
+Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"]
 SCORE = "score"
 UNDEFINED = "predictions or labels are constant, or a prediction is not a finite number"
 
 
 class Metric(NamedTuple):
-    """A metric by its kind of task, and its value for predictions and labels, both (M,); NaN where undefined."""
+    """A metric by its kind of task, and its value for predictions and labels, both (M,); NaN where undefined.
+
+    Of puzzles they are (M, L).
+    """
 
     kind: Problem
     compute: Callable[[np.ndarray, np.ndarray], float]
@@ -66,6 +69,16 @@ def _mse(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(np.square(predictions - labels).mean())
 
 
+def _exact_accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Share of puzzles, (M, L), all of whose labelled cells are right."""
+    return float(((predictions == labels) | (labels < 0)).all(axis=1).mean())
+
+
+def _cell_accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Share of labelled cells that are right."""
+    return float((predictions == labels)[labels >= 0].mean())
+
+
 def _varies(*columns: np.ndarray) -> bool:
     return all(np.isfinite(values).all() and np.ptp(values) > 0 for values in columns)
 
@@ -78,14 +91,17 @@ METRICS: dict[str, Metric] = {
     "pearson": Metric("regression", _pearson),
     "spearman": Metric("regression", _spearman),
     "mse": Metric("regression", _mse),
+    "exact_accuracy": Metric("puzzle", _exact_accuracy),
+    "cell_accuracy": Metric("puzzle", _cell_accuracy),
 }
+# Kinds of tasks whose predictions and labels are numbers.
+_MEASURED: tuple[Problem, ...] = ("classification", "regression", "puzzle")
 _ERRORS = {"mse"}  # the lower the better
 _ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 TAGGING_METRICS = (*_ENTITY_METRICS, "token_accuracy")
 # What predictions of each kind can be measured by; the F1 of question answering is not that of a classification.
 _ALLOWED: dict[Problem, Sequence[str]] = {
-    "classification": [name for name, metric in METRICS.items() if metric.kind == "classification"],
-    "regression": [name for name, metric in METRICS.items() if metric.kind == "regression"],
+    **{kind: [name for name, metric in METRICS.items() if metric.kind == kind] for kind in _MEASURED},
     "tagging": TAGGING_METRICS,
     "question_answering": ANSWER_METRICS,
     "multiple_choice": ["accuracy"],

@@ -1,6 +1,6 @@
 """From logits to predictions, their losses and their quality, for classes and for values.
 
-Shape legend: M examples, C classes (1 for a regression).
+Shape legend: M examples, C classes (1 for a regression), L cells of a puzzle, whose logits are (M, L, C).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from adadepth.analysis.measure.quality import Problem, quality
 
 
 def predictions(logits: Tensor, problem: Problem) -> Tensor:
-    """The class of the highest logit, or the value: (M, C) to (M,)."""
+    """The class of the highest logit, or the value: (M, C) to (M,), or cell by cell."""
     return logits.squeeze(-1) if problem == "regression" else logits.argmax(dim=-1)
 
 
 def example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
-    """Cross-entropy in nats, or squared error: (M, C) and (M,) to (M,) float32."""
+    """Cross-entropy in nats, of a puzzle the mean over its labelled cells, or squared error: (M,) float32."""
+    if problem == "puzzle":
+        return token_losses(logits, labels).nanmean(dim=1)
     if problem == "regression":
         return (logits.squeeze(-1) - labels.float()).square()
     return nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -34,6 +36,21 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
 def rightness(logits: Tensor, labels: Tensor) -> Tensor:
     """1 where the class of the highest logit is the label, 0 where not, NaN where the label is negative; float32."""
     return (logits.argmax(dim=-1) == labels).float().masked_fill(labels < 0, math.nan)
+
+
+def is_right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether a prediction is right, of a puzzle whether all its labelled cells are; boolean.
+
+    Args:
+        logits: (M, C), of puzzles (M, L, C); or of every step, (M, N, C) and (M, N, L, C).
+        labels: (M,), of puzzles (M, L).
+
+    Returns:
+        (M,), or (M, N) of every step.
+    """
+    wanted = labels if logits.dim() == labels.dim() + 1 else labels.unsqueeze(1)
+    right = logits.argmax(dim=-1) == wanted
+    return right if labels.dim() == 1 else (right | (wanted < 0)).all(dim=-1)
 
 
 def quality_of(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:

@@ -8,11 +8,13 @@ The names are fixed when an evaluation begins, from values of the whole set, so 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from adadepth.analysis.measure.scoring import is_right
 
 LENGTH_BUCKETS, DIFFICULTY_BUCKETS = 4, 8
 
@@ -46,6 +48,7 @@ class SequenceClasses:
         difficulty_edges: Likewise; empty where the data set knows no difficulty.
         difficulties: How many difficulties there are, from 0 to the largest; 0 where the data set knows none.
         has_unlabelled: Whether there are tokens without a label among those with one.
+        has_cells: Whether they are puzzles, right where all of their cells are.
     """
 
     labels: tuple[str, ...]
@@ -53,11 +56,13 @@ class SequenceClasses:
     difficulty_edges: tuple[int, ...] = ()
     difficulties: int = 0
     has_unlabelled: bool = False
+    has_cells: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """In the order of tables."""
-        by_label = ("correct", "wrong", *(f"label: {label}" for label in self.labels)) if self.labels else ()
+        judged = ("correct", "wrong") if self.labels or self.has_cells else ()
+        by_label = (*judged, *(f"label: {label}" for label in self.labels))
         unlabelled = ("unlabelled",) if self.has_unlabelled else ()
         lengths = _bucket_names("length", self.length_edges)
         return ("all", *by_label, *unlabelled, *lengths, *_bucket_names("difficulty", self.difficulty_edges))
@@ -73,7 +78,7 @@ class SequenceClasses:
         """Which units of a batch are in which class.
 
         Args:
-            logits: (B, C), or (B, T, C) where tokens are labelled.
+            logits: (B, C), or (B, T, C) where tokens are labelled, or the cells of puzzles.
             labels: (B,), or (B, T) with a negative one where there is none; None puts no unit into a class that needs
                 one.
             lengths: (B,) real tokens.
@@ -89,6 +94,9 @@ class SequenceClasses:
         if self.labels:
             predictions = logits.argmax(dim=-1)
             found |= self._by_label(predictions, torch.full_like(predictions, -1) if labels is None else labels)
+        elif self.has_cells and labels is not None:
+            right = is_right(logits, labels)
+            found |= {"correct": right, "wrong": ~right}
         found |= _by_bucket("length", lengths, self.length_edges)
         if difficulty is not None:
             found |= _by_bucket("difficulty", difficulty, self.difficulty_edges)
@@ -102,7 +110,12 @@ class SequenceClasses:
 
 
 def classes_of(
-    labels: Sequence[str], lengths: Tensor, difficulty: Tensor | None, has_unlabelled: bool = False
+    labels: Sequence[str],
+    lengths: Tensor,
+    difficulty: Tensor | None,
+    has_unlabelled: bool = False,
+    *,
+    has_cells: bool = False,
 ) -> SequenceClasses:
     """The classes of a whole set: its labels, quartiles of its lengths, up to eight parts of its difficulty.
 
@@ -111,12 +124,15 @@ def classes_of(
         lengths: Real tokens of every sequence, (M,) int64.
         difficulty: Of every unit that has one, (U,) int64, where the data set knows it.
         has_unlabelled: See `SequenceClasses`.
+        has_cells: See there.
     """
-    length_edges = bucket_edges(lengths, LENGTH_BUCKETS)
+    found = SequenceClasses(
+        tuple(labels), bucket_edges(lengths, LENGTH_BUCKETS), has_unlabelled=has_unlabelled, has_cells=has_cells
+    )
     if difficulty is None or not len(difficulty):
-        return SequenceClasses(tuple(labels), length_edges, has_unlabelled=has_unlabelled)
+        return found
     edges = bucket_edges(difficulty, DIFFICULTY_BUCKETS)
-    return SequenceClasses(tuple(labels), length_edges, edges, int(difficulty.max()) + 1, has_unlabelled)
+    return replace(found, difficulty_edges=edges, difficulties=int(difficulty.max()) + 1)
 
 
 def like_units(values: Tensor, units: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Examples = Dataset[dict[str, Any]]
 Picture = Literal["cells", "chains"]
-Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice"]
+Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"]
 
 
 class TaggedExamples(Protocol):
@@ -56,6 +56,7 @@ class LabelledData:
             int64 or float32, absent for a test, and ``difficulty`` (B,) int64 if the set has it. Of tagging, ``labels``
             are (B, S) int64, the tag at the first piece of each word and -100 elsewhere, and ``difficulty``, if there
             is one, (B, S) too, -1 where there is none. ``position_ids`` (B, S) int64 where they do not just count up.
+            Of puzzles, ``labels`` are those of the cells, (B, S), -100 where none is asked for.
             What question answering and multiple choice have instead: `QuestionCollator`, `ChoiceCollator`.
         summary: What was read, for logs and reports.
         problem: What is predicted.
@@ -65,6 +66,7 @@ class LabelledData:
         has_special_tokens: Whether [CLS] and [SEP] are around the texts.
         picture: How an example is drawn: as ``cells`` of a grid, with their row in ``position_ids`` and their column in
             ``token_type_ids``, or as ``chains`` of pointers; None: not at all.
+        model_fields: What the data decide of a model's configuration.
     """
 
     train: Examples
@@ -79,6 +81,7 @@ class LabelledData:
     has_difficulty: bool = False
     has_special_tokens: bool = True
     picture: Picture | None = None
+    model_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:

@@ -16,8 +16,11 @@ from adadepth.config import (
     HopsConfig,
     LabelledConfig,
     MazeConfig,
+    MazePathConfig,
     ParityConfig,
+    PuzzleTableConfig,
     QuestionConfig,
+    SudokuConfig,
     TaggingConfig,
 )
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
@@ -38,6 +41,9 @@ from adadepth.data.labelled.submission import check_submission_names
 from adadepth.data.labelled.subset import cached_rows
 from adadepth.data.labelled.table import Table, first_texts, require_columns
 from adadepth.data.labelled.tagging import load_tagging
+from adadepth.data.puzzles.maze_path import load_maze_path
+from adadepth.data.puzzles.sudoku_task import load_sudoku
+from adadepth.data.puzzles.table import load_puzzle_table
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
 from adadepth.data.text.layout import DoubleCls, Layout
@@ -79,6 +85,12 @@ def load_labelled_data(
         return load_hops(dataset, seed, cls_tokens)
     if isinstance(dataset, AdditionConfig):
         return load_addition(dataset, seed)
+    if isinstance(dataset, SudokuConfig):
+        return load_sudoku(dataset, seed)
+    if isinstance(dataset, MazePathConfig):
+        return load_maze_path(dataset, seed)
+    if isinstance(dataset, PuzzleTableConfig):
+        return load_puzzle_table(dataset, seed)
     if isinstance(dataset, TaggingConfig):
         return load_tagging(dataset, tokenizer, cls_tokens)
     if isinstance(dataset, QuestionConfig):

@@ -101,8 +101,9 @@ class Stepper(Protocol):
 class Steps(NamedTuple):
     """What the loop leaves: logits (B, N, C) and halting logits (B, N), exit steps (B,), rows and widths computed (N,).
 
-    Logits are float32 and NaN where a row did not run; the next three are int64, and the last two of them cover the
-    executed steps only and live on the CPU. `computed` counts the tokens of those steps.
+    Logits are float32 and NaN where a row did not run; where an answer has L cells they are (B, N, L, C). The next
+    three are int64, and the last two of them cover the executed steps only and live on the CPU. `computed` counts the
+    tokens of those steps.
     """
 
     logits: Tensor
@@ -185,7 +186,7 @@ def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) 
 def _write_back(results: list[_Result], exit_steps: Tensor, max_steps: int) -> Steps:
     """Put every result where its row came from."""
     first, batch = results[0], len(exit_steps)
-    logits = first.logits.new_full((batch, max_steps, first.logits.shape[-1]), torch.nan)
+    logits = first.logits.new_full((batch, max_steps, *first.logits.shape[1:]), torch.nan)
     halting_logits = None if first.halting_logits is None else logits.new_full((batch, max_steps), torch.nan)
     for position, result in enumerate(results):
         logits[result.rows, position] = result.logits

@@ -24,7 +24,8 @@ def test_the_standard_rules_are_all_supported(signals, classes, steps):
 
 
 def test_the_standard_rules_leave_out_no_name():
-    assert {label.split(":")[0] for label in standard_rules(BOTH, 2, 12)} == set(RULES)
+    every = BOTH | {"correctness"}
+    assert {label.split(":")[0] for label in standard_rules(every, 2, 12)} == set(RULES)
 
 
 def test_random_exits_keep_the_histogram():

@@ -189,19 +189,25 @@ def test_a_distribution_that_knows_when_it_is_right_is_calibrated() -> None:
     assert halting_calibration(TABLE_LOGITS, ONES, pmf)["total_variation"] == pytest.approx(0.0)
 
 
+def judged(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How sure a classification is, and whether it is right."""
+    confidence, predictions = logits.double().softmax(dim=-1).max(dim=-1)
+    return confidence, predictions == labels
+
+
 def test_calibration_error_by_hand() -> None:
     confidence = torch.tensor([0.9, 0.9, 0.9, 0.6])
     logits = torch.stack([torch.zeros(4), (confidence / (1 - confidence)).log()], dim=1)
     labels = torch.tensor([1, 1, 0, 1])
-    found = confidence_calibration(logits, labels)
+    found = confidence_calibration(*judged(logits, labels))
     # Three at .9 of which two are right, one at .6 that is right.
     assert found["ece"] == pytest.approx(0.75 * (0.9 - 2 / 3) + 0.25 * (1 - 0.6), abs=1e-6)
     assert [row["n"] for row in found["bins"]] == [1, 3]
-    assert confidence_calibration(logits, labels, bins=1)["ece"] == pytest.approx(0.825 - 0.75, abs=1e-6)
+    assert confidence_calibration(*judged(logits, labels), bins=1)["ece"] == pytest.approx(0.825 - 0.75, abs=1e-6)
 
 
 @pytest.mark.parametrize(("logit", "error"), [(0.0, 0.5), (200.0, 0.0)])
 def test_certain_and_undecided_predictions_have_a_bin(logit: float, error: float) -> None:
-    found = confidence_calibration(torch.tensor([[0.0, logit]]), torch.tensor([1]))
+    found = confidence_calibration(*judged(torch.tensor([[0.0, logit]]), torch.tensor([1])))
     assert [row["n"] for row in found["bins"]] == [1]
     assert found["ece"] == pytest.approx(error)

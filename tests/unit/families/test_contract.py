@@ -17,6 +17,8 @@ from adadepth import (
     PonderRnnForClassification,
     StockForSequenceClassification,
     StockForTokenClassification,
+    TrmConfig,
+    TrmForPuzzles,
 )
 from adadepth.families import contract
 from adadepth.families.contract import DepthModel
@@ -36,6 +38,10 @@ ACT = {
     "KnowsActivations",
 }  # fmt: skip
 PONDER = {"PredictsEveryStep", "HasHaltingPrior", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "TrainsHaltingAlone"}
+TINY_PUZZLES = {
+    "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "cells": 9, "prefix_length": 1, "cycles": 1,
+    "reasoning_updates": 1, "num_steps": 3,
+}  # fmt: skip
 READS = {"PredictsEveryStep", "PricesReadouts"}
 # Model -> what it can do besides.
 MODELS = {
@@ -60,6 +66,9 @@ MODELS = {
         lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
         PONDER,
     ),
+    "puzzles": (
+        lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)), {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots"}
+    ),
     "network": (small_network, {"Remembers", "KnowsActivations"}),
     "supernet": (
         small_supernet,
@@ -80,6 +89,8 @@ def inputs_of(name):
     """A batch without targets."""
     if name == "recurrent":
         return {"inputs": torch.randn(3, 6)}
+    if name == "puzzles":
+        return {"input_ids": torch.ones(2, 9, dtype=torch.long)}
     if name in ("network", "supernet"):
         return {"input_ids": words()}
     if name == "mixture":

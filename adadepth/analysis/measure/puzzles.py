@@ -1,0 +1,122 @@
+"""Example puzzles of an evaluation: what was given, and the answer after every step up to the one that counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from adadepth.analysis.render.colors import text_on
+from adadepth.analysis.render.figure import Cell
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from adadepth.analysis.measure.grids import Grid
+
+PUZZLE = "puzzle"  # the kind of these grids
+MOST_STEPS = 6  # drawn of one puzzle; between the first ones and the last some may be left out
+_GIVEN, _NEW, _SAME, _WRONG = "#4a525b", "#cfe3f5", "#f0f2f5", "#f6d5cf"
+
+
+@dataclass(eq=False)
+class PuzzleSampler:
+    """Keeps the first puzzles of an evaluated set.
+
+    Attributes:
+        symbols: Of the tokens.
+        count: How many are kept.
+    """
+
+    symbols: Sequence[str]
+    count: int = 4
+    _kept: dict[int, Grid] = field(default_factory=dict, init=False)
+
+    def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Offer a batch, in any order.
+
+        Args:
+            batch: `input_ids` and `labels` (B, L), `index` (B,), `difficulty` (B,).
+            outputs: `step_logits` (B, N, L, V), `exit_steps` (B,).
+        """
+        for row, index in enumerate(batch["index"].tolist()):
+            if index >= self.count:
+                continue
+            exit_step = int(outputs.exit_steps[row])
+            answers = outputs.step_logits[row, :exit_step].argmax(dim=-1)
+            self._kept[index] = {
+                "index": index,
+                "kind": PUZZLE,
+                "difficulty": int(batch["difficulty"][row]),
+                "cells": self._laid_out(batch["input_ids"][row]),
+                "label": self._laid_out(batch["labels"][row]),
+                "answers": [self._laid_out(answer) for answer in answers],
+            }
+
+    def _laid_out(self, tokens: Tensor) -> list[list[str | None]]:
+        """Symbols row by row of a square, None where no answer is asked for."""
+        names = [None if token < 0 else self.symbols[token] for token in tokens.tolist()]
+        size = math.isqrt(len(names))
+        return [names[start : start + size] for start in range(0, len(names), size)]
+
+    def grids(self) -> list[Grid]:
+        """The puzzles kept, by number: `index`, `difficulty`, and rows of symbols in `cells`, `label` and `answers`."""
+        return [self._kept[index] for index in sorted(self._kept)]
+
+
+def shown_steps(steps: int) -> list[int]:
+    """Which answers of so many are shown: the first ones, and the last."""
+    return [*range(1, min(steps, MOST_STEPS)), steps]
+
+
+def answer_boards(grid: Grid) -> list[tuple[str, list[Cell]]]:
+    """The puzzle, and the answers: what is new in one is blue, what is wrong is marked."""
+    before = grid["cells"]
+    boards = [(PUZZLE, _board(grid, before, before))]
+    for step in shown_steps(len(grid["answers"])):
+        answer = grid["answers"][step - 1]
+        boards.append((f"step {step}", _board(grid, answer, before)))
+        before = answer
+    return boards
+
+
+def _board(grid: Grid, answer: list[list[str]], before: list[list[str]]) -> list[Cell]:
+    found = []
+    for row, symbols in enumerate(answer):
+        for column, symbol in enumerate(symbols):
+            wanted, given = grid["label"][row][column], grid["cells"][row][column]
+            is_given = given == wanted
+            is_wrong = answer is not grid["cells"] and wanted is not None and symbol != wanted
+            fill = _GIVEN if is_given else _WRONG if is_wrong else _NEW if symbol != before[row][column] else _SAME
+            found.append(Cell(row, column, symbol, fill, text_on(fill), is_wrong))
+    return found
+
+
+def puzzle_facts(grid: Grid) -> str:
+    """What is written above a puzzle."""
+    last = grid["answers"][-1]
+    pairs = [pair for rows in zip(last, grid["label"], strict=True) for pair in zip(*rows, strict=True)]
+    wrong = sum(wanted is not None and found != wanted for found, wanted in pairs)
+    end = "solved" if not wrong else f"{wrong} cells wrong"
+    steps = len(grid["answers"])
+    return f"puzzle {grid['index']}, difficulty {grid['difficulty']}: {end} after {steps} step{'s' * (steps > 1)}"
+
+
+def puzzle_picture(grid: Mapping[str, Any]) -> str:
+    """The puzzle and its answers side by side as text; `!` stands before a wrong cell."""
+    steps = shown_steps(len(grid["answers"]))
+    boards = [grid["cells"], *(grid["answers"][step - 1] for step in steps)]
+    lines = []
+    for number, wanted in enumerate(grid["label"]):
+        parts = []
+        for board in boards:
+            marks = [
+                f"{'!' if board is not grid['cells'] and right is not None and symbol != right else ' '}{symbol}"
+                for symbol, right in zip(board[number], wanted, strict=True)
+            ]
+            parts.append("".join(marks))
+        lines.append("   ".join(parts))
+    width = 2 * len(grid["label"])
+    heading = "   ".join(name.rjust(width) for name in (PUZZLE, *(f"step {step}" for step in steps)))
+    return "\n".join([heading, *lines])

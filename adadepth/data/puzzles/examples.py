@@ -1,0 +1,120 @@
+"""Puzzles as examples of a run: cells, the cells of the solution, and how hard the puzzle is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.padding import Examples
+from adadepth.data.randomness import FIXED_EPOCH, Purpose, epoch_and_index, random_generator
+
+if TYPE_CHECKING:
+    from adadepth.config import DatasetConfig
+
+PADDING = "[PAD]"  # token 0, as in the published files; a label of it is not asked for
+Symmetry = Callable[[np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
+
+
+class PuzzleExamples(Dataset[dict[str, Any]]):
+    """Puzzles with their solutions; in training each under a symmetry that is drawn anew in every epoch.
+
+    An example is a pure function of (seed, epoch, index).
+
+    Args:
+        puzzles: Tokens of the cells, (puzzles, L).
+        solutions: Likewise; 0 where a cell is not asked for.
+        difficulty: Of each puzzle, (puzzles,) int64.
+
+    Attributes:
+        symmetry: Draws what a puzzle and its solution become, each (L,); None: they stay as they are.
+        seed: Of the symmetries.
+    """
+
+    def __init__(self, puzzles: np.ndarray, solutions: np.ndarray, difficulty: np.ndarray) -> None:
+        self.puzzles, self.solutions, self.difficulty = puzzles, solutions, difficulty
+        self.symmetry: Symmetry | None = None
+        self.seed = 0
+
+    def chosen(self, rows: np.ndarray) -> PuzzleExamples:
+        """Some of the puzzles, by their numbers."""
+        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows])
+
+    def without(self, unwanted: np.ndarray) -> PuzzleExamples:
+        """The puzzles without some, boolean (puzzles,)."""
+        return self.chosen(np.flatnonzero(~unwanted))
+
+    def __len__(self) -> int:
+        return len(self.puzzles)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        epoch, index = epoch_and_index(item)
+        puzzle, solution = self.puzzles[index], self.solutions[index]
+        if self.symmetry is not None and epoch != FIXED_EPOCH:
+            generator = random_generator(self.seed, Purpose.SYMMETRY, epoch, index)
+            puzzle, solution = self.symmetry(puzzle, solution, generator)
+        return {
+            "index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[index]),
+        }  # fmt: skip
+
+
+def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
+    """Return a batch, all int64.
+
+    ``input_ids``, ``attention_mask`` and ``labels`` (B, L), -100 where no answer is asked for, ``index`` and
+    ``difficulty`` (B,).
+    """
+    cells, answers = (
+        torch.from_numpy(np.stack([example[name] for example in examples]).astype(np.int64))
+        for name in ("input_ids", "labels")
+    )
+    numbers = {name: torch.tensor([example[name] for example in examples]) for name in ("index", "difficulty")}
+    return {
+        "input_ids": cells, "attention_mask": torch.ones_like(cells), "labels": answers.masked_fill(answers == 0, -100),
+        **numbers,
+    }  # fmt: skip
+
+
+def puzzle_tokenizer(symbols: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of puzzles written as text, a character a cell; symbol n is token n + 1."""
+    words = [PADDING, *symbols]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=PADDING))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PADDING)
+
+
+def puzzle_data(
+    dataset: DatasetConfig,
+    train: PuzzleExamples,
+    evaluation: Mapping[str, PuzzleExamples],
+    symbols: Sequence[str],
+    facts: Mapping[str, Any],
+) -> LabelledData:
+    """The data of a run on puzzles; `facts` are for reports.
+
+    Args:
+        dataset: Its name and metrics.
+        train: Training puzzles.
+        evaluation: Evaluation puzzles by the name of their set.
+        symbols: Symbol n is token n + 1.
+        facts: What is known of the puzzles.
+    """
+    settings: Any = dataset
+    cells = train.puzzles.shape[1]
+    summary = {
+        "name": dataset.name, "source": str(getattr(dataset, "source", "drawn")), "cells": cells, **facts,
+        "train": {"examples": len(train)},
+        "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
+    }  # fmt: skip
+    return LabelledData(
+        train, dict(evaluation), {}, puzzle_tokenizer(symbols), collate_puzzles, summary, "puzzle",
+        (PADDING, *symbols), tuple(settings.metrics), has_difficulty=True, has_special_tokens=False,
+        model_fields={"cells": cells},
+    )  # fmt: skip

@@ -1,0 +1,271 @@
+"""Sudoku of any box: grids, minimal puzzles with one solution, and the symmetries that make further ones of each.
+
+A grid of size n = r c has n boxes of r rows and c columns; 0 stands for a blank, digits are 1 to n. All functions take
+many grids at once, flat and row by row: (rows, n^2) int8. Candidates of a cell are the bits of an integer, bit d - 1
+for digit d.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+Candidates = np.ndarray
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows and columns of a box: 2 x 2 for 4 x 4 Sudoku, 2 x 3 for 6 x 6, 3 x 3 for 9 x 9."""
+
+    box_rows: int
+    box_columns: int
+
+    @property
+    def size(self) -> int:
+        """Digits, and cells along each side."""
+        return self.box_rows * self.box_columns
+
+    @property
+    def cells(self) -> int:
+        """All of them."""
+        return self.size**2
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """The cells of every row, column and box, (3 n, n)."""
+        grid = np.arange(self.cells).reshape(self.size, self.size)
+        boxes = grid.reshape(self.box_columns, self.box_rows, self.box_rows, self.box_columns).swapaxes(1, 2)
+        return np.concatenate([grid, grid.T, boxes.reshape(self.size, self.size)])
+
+    @cached_property
+    def peers(self) -> np.ndarray:
+        """The other cells of each cell's row, column and box, (n^2, peers)."""
+        seen = np.zeros((self.cells, self.cells), dtype=bool)
+        for unit in self.units:
+            seen[np.ix_(unit, unit)] = True
+        np.fill_diagonal(seen, False)
+        return np.stack([np.flatnonzero(row) for row in seen])
+
+
+SHAPES = {4: Shape(2, 2), 6: Shape(2, 3), 9: Shape(3, 3)}
+
+
+def candidates_of(puzzles: np.ndarray, shape: Shape) -> Candidates:
+    """All digits where a cell is blank, else the given one, (rows, n^2) int32."""
+    everything = (1 << shape.size) - 1
+    return np.where(puzzles > 0, 1 << (puzzles.astype(np.int32) - 1).clip(min=0), everything).astype(np.int32)
+
+
+def conclude(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
+    """Draw the two simplest conclusions once, in all cells and units at the same time.
+
+    A digit that a cell must have is taken from its peers; a digit with one place left in a unit is put there.
+
+    Returns:
+        The candidates left, and in which grids something cannot be filled, (rows,).
+    """
+    known = np.where((candidates & (candidates - 1)) == 0, candidates, 0)
+    found = candidates & ~np.bitwise_or.reduce(known[:, shape.peers], axis=2)
+    members = found[:, shape.units]  # (rows, units, n)
+    once, more = np.zeros_like(members[..., 0]), np.zeros_like(members[..., 0])
+    for place in range(shape.size):
+        more |= once & members[..., place]
+        once |= members[..., place]
+    single = members & (once & ~more)[..., None]
+    forced = np.zeros_like(found)
+    for unit, cells in enumerate(shape.units):
+        forced[:, cells] |= single[:, unit]
+    has_no_place = (once != (1 << shape.size) - 1).any(axis=1)
+    clashes = ((forced & (forced - 1)) != 0).any(axis=1)
+    return np.where(forced > 0, forced, found), (found == 0).any(axis=1) | has_no_place | clashes
+
+
+def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
+    """Draw conclusions until none is left; returns what `conclude` does."""
+    candidates = candidates.copy()
+    failed = np.zeros(len(candidates), dtype=bool)
+    active = np.arange(len(candidates))
+    while len(active):
+        before = candidates[active]
+        candidates[active], failed[active] = conclude(before, shape)
+        active = active[~failed[active] & (candidates[active] != before).any(axis=1)]
+    return candidates, failed
+
+
+def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.ndarray:
+    """How many rounds of conclusions in all cells at once fill each puzzle, (rows,) int64: how hard it is.
+
+    Where nothing follows any more, the cell with the fewest candidates gets its right digit, a lucky guess, which
+    counts as a round.
+
+    Args:
+        puzzles: (rows, n^2).
+        solved: Their solutions, likewise.
+        shape: Of the grids.
+    """
+    candidates, answers = candidates_of(puzzles, shape), candidates_of(solved, shape)
+    rounds = np.zeros(len(puzzles), dtype=np.int64)
+    open_ones = (candidates != answers).any(axis=1)
+    while open_ones.any():
+        active = np.flatnonzero(open_ones)
+        before = candidates[active]
+        after, _ = conclude(before, shape)
+        stuck = np.flatnonzero((after == before).all(axis=1))
+        cells = _most_constrained(after[stuck], shape)
+        after[stuck, cells] = answers[active[stuck], cells]
+        candidates[active] = after
+        rounds[active] += 1
+        open_ones[active] = (after != answers[active]).any(axis=1)
+    return rounds
+
+
+def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generator | None = None) -> np.ndarray:
+    """One solution of each grid, zeros where there is none, (rows, n^2) int8.
+
+    Depth first in all grids at once: conclusions, then a guess in the cell with the fewest candidates.
+
+    Args:
+        candidates: Of every cell.
+        shape: Of the grids.
+        generator: Guesses at random, so that the solution is a random one; None: the lowest digit first.
+    """
+    found = np.zeros(candidates.shape, dtype=np.int8)
+    owners, stack = np.arange(len(candidates)), candidates
+    solved = np.zeros(len(candidates), dtype=bool)
+    waiting: list[tuple[np.ndarray, Candidates]] = []
+    while len(owners) or waiting:
+        if not len(owners):
+            owners, stack = waiting.pop()
+            open_ones = ~solved[owners]
+            owners, stack = owners[open_ones], stack[open_ones]
+            continue
+        stack, failed = propagate(stack, shape)
+        owners, stack = owners[~failed], stack[~failed]
+        complete = (np.bitwise_count(stack) == 1).all(axis=1)
+        found[owners[complete]] = np.log2(stack[complete]).astype(np.int8) + 1
+        solved[owners[complete]] = True
+        owners, stack = owners[~complete], stack[~complete]
+        if not len(owners):
+            continue
+        rows = np.arange(len(owners))
+        cells = _most_constrained(stack, shape)
+        options = stack[rows, cells]
+        guess = _lowest(options) if generator is None else _random_bit(options, shape.size, generator)
+        others = stack.copy()
+        others[rows, cells] = options & ~guess
+        waiting.append((owners, others))
+        stack[rows, cells] = guess
+    return found
+
+
+def draw_grids(rows: int, shape: Shape, generator: np.random.Generator) -> np.ndarray:
+    """Filled grids, (rows, n^2) int8; every one can come, not all equally often."""
+    return solutions(candidates_of(np.zeros((rows, shape.cells), dtype=np.int8), shape), shape, generator)
+
+
+def minimal_puzzles(grids: np.ndarray, shape: Shape, generator: np.random.Generator, blanks: int) -> np.ndarray:
+    """Puzzles whose one solution these grids are: digits are taken away in random order, where that leaves it alone.
+
+    Args:
+        grids: Filled, (rows, n^2).
+        shape: Of the grids.
+        generator: Of the order.
+        blanks: Stop at so many. Without reaching it a puzzle is minimal: no digit could be spared.
+    """
+    puzzles = grids.copy()
+    order = generator.random(grids.shape).argsort(axis=1)
+    rows = np.arange(len(grids))
+    for place in range(shape.cells):
+        cells = order[:, place]
+        candidates = candidates_of(puzzles, shape)
+        # Another solution would have another digit here: all digits but this one.
+        candidates[rows, cells] = ((1 << shape.size) - 1) & ~candidates[rows, cells]
+        spared = (solutions(candidates, shape)[:, 0] == 0) & ((puzzles == 0).sum(axis=1) < blanks)
+        puzzles[rows[spared], cells[spared]] = 0
+    return puzzles
+
+
+def draw_symmetry(shape: Shape, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A random symmetry of Sudoku: where each cell comes from, (n^2,), and what each digit becomes, (n + 1,) int8.
+
+    Digits are renamed; bands, rows of a band, stacks and columns of a stack change places; boxes that are square may
+    be transposed, each with probability 1/2.
+    """
+    digits = np.concatenate([[0], generator.permutation(shape.size) + 1]).astype(np.int8)
+    down = _shuffled_lines(shape.box_columns, shape.box_rows, generator)
+    across = _shuffled_lines(shape.box_rows, shape.box_columns, generator)
+    cells = (down[:, None] * shape.size + across[None, :]).ravel()
+    if shape.box_rows == shape.box_columns and generator.random() < 0.5:
+        cells = cells.reshape(shape.size, shape.size).T.ravel()
+    return cells, digits
+
+
+def _shuffled_lines(bands: int, lines: int, generator: np.random.Generator) -> np.ndarray:
+    """Lines in an order that keeps those of a band together."""
+    order = [band * lines + generator.permutation(lines) for band in generator.permutation(bands)]
+    return np.concatenate(order)
+
+
+def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray:
+    """A number that all symmetries of a puzzle share, (rows,) uint64: equal puzzles under them have equal ones.
+
+    Colour refinement (Weisfeiler and Leman 1968) of cells: what a cell is follows from the multisets of what its row
+    or column, its other one, its box, and the cells with its digit are. Rows and columns are not told apart, so that
+    a transposed puzzle keeps its number, and digits have no names.
+    """
+    size, cells = shape.size, np.arange(shape.cells)
+    lines = cells // size, cells % size
+    bands = lines[0] // shape.box_rows, lines[1] // shape.box_columns
+    boxes = bands[0] * (size // shape.box_columns) + bands[1]
+    colours = _mixed(puzzles > 0)
+    for _ in range(rounds):
+        same_digit = np.zeros_like(colours)
+        for digit in range(1, size + 1):
+            here = puzzles == digit
+            same_digit += np.where(here, np.where(here, colours, 0).sum(axis=1, keepdims=True), 0)
+        by_line = sum(
+            _mixed(_sums(colours, line) + np.uint64(3) * _mixed(_sums(colours, band)))
+            for line, band in zip(lines, bands, strict=True)
+        )
+        box = np.uint64(5) * _mixed(_sums(colours, boxes))
+        colours = _mixed(colours + np.uint64(7) * by_line + box + np.uint64(11) * _mixed(same_digit))
+    total: np.ndarray = colours.sum(axis=1)
+    return total
+
+
+def _sums(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """For every cell, the sum over the cells of its group."""
+    member = (groups[:, None] == np.arange(groups.max() + 1)).astype(np.uint64)
+    sums: np.ndarray = np.matmul(colours, member)[:, groups]
+    return sums
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """A well-spread function of 64-bit numbers (the finaliser of splitmix64, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _most_constrained(candidates: Candidates, shape: Shape) -> np.ndarray:
+    """The open cell of each grid with the fewest candidates, (rows,)."""
+    counts = np.bitwise_count(candidates)
+    cells: np.ndarray = np.where(counts == 1, shape.size + 1, counts).argmin(axis=1)
+    return cells
+
+
+def _lowest(options: np.ndarray) -> np.ndarray:
+    lowest: np.ndarray = options & -options
+    return lowest
+
+
+def _random_bit(options: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+    """One of the set bits of each number."""
+    bits = 1 << np.arange(size, dtype=options.dtype)
+    lots = np.where(options[:, None] & bits, generator.random((len(options), size)), -1.0)
+    chosen: np.ndarray = bits[lots.argmax(axis=1)]
+    return chosen

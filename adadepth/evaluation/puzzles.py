@@ -1,0 +1,58 @@
+"""The scorer of puzzles: right where all cells are, by difficulty, with the answer after every step of a few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from adadepth.analysis.measure.puzzles import PuzzleSampler
+from adadepth.analysis.measure.scoring import is_right
+from adadepth.analysis.measure.sequence_classes import SequenceClasses
+from adadepth.data import LabelledData
+from adadepth.evaluation.scorer import EvaluationReport, Units
+from adadepth.evaluation.sequences import SequenceScorer
+from adadepth.families.contract import DepthModel
+from adadepth.halting.trace import DepthTrace
+
+
+class PuzzleScorer(SequenceScorer):
+    """Keeps the answers after every step.
+
+    Args:
+        model: What is evaluated.
+        data: The puzzles.
+        groups: The classes of the set; see `sequence_classes`.
+    """
+
+    def __init__(self, model: DepthModel, data: LabelledData, groups: SequenceClasses) -> None:
+        super().__init__(model, data, groups)
+        self._puzzles = PuzzleSampler(data.labels)
+
+    def _rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
+        return None if labels is None else is_right(logits, labels).float()
+
+    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+        """Offer a batch to the examples."""
+        self._puzzles.update(batch, outputs)
+
+    def report(self, statistics: dict[str, Any]) -> EvaluationReport:
+        """Depth by class, what the exits are worth, and the examples."""
+        return replace(super().report(statistics), grids=self._puzzles.grids())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a puzzle: `id`, the symbols of `label` and `prediction` cell by cell, `updates` and `exit_step`."""
+        assert self._records is not None
+        assert self._records.labels is not None
+        assert self._records.exit_steps is not None
+        columns = (self._records.index, self._records.labels, self._records.logits.argmax(-1), self._records.exit_steps)
+        return [
+            {"id": number, "label": self._symbols(label), "prediction": self._symbols(answer), "updates": step,
+             "exit_step": step}
+            for number, label, answer, step in zip(*(column.tolist() for column in columns), strict=True)
+        ]  # fmt: skip
+
+    def _symbols(self, cells: list[int]) -> list[str | None]:
+        return [None if cell < 0 else self.data.labels[cell] for cell in cells]

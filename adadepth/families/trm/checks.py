@@ -1,0 +1,17 @@
+"""What the settings of tiny recursive models need of the rest of a configuration."""
+
+from collections.abc import Iterator
+
+from adadepth.config import ExperimentConfig, Mode
+
+
+def check_slots(config: ExperimentConfig) -> Iterator[str]:
+    """Every batch has a row for each slot."""
+    trainer, examples = config.trainer, getattr(config.dataset, "train_examples", None)
+    if config.mode is not Mode.train:
+        return
+    if not trainer.dataloader_drop_last:
+        yield "trainer.dataloader_drop_last=false: puzzles keep their slots of the batch, so that none may be shorter"
+    rows = trainer.per_device_train_batch_size
+    if examples is not None and examples < rows:
+        yield f"dataset.train_examples={examples}: fewer than trainer.per_device_train_batch_size={rows}"

@@ -1,0 +1,272 @@
+"""Tiny recursive models of puzzles (TRM, Jolicoeur-Martineau 2025, arXiv 2510.04871).
+
+    x          = sqrt(D) concat( prefix(kind), E[cells] )
+    cycle(y,z):  n times z <- f(z + (y + x));  then y <- f(y + z)
+    step(y,z):   T - 1 cycles without gradients, then one with them
+    logits     = W y[:, P:];   q = w y[:, 0] + b
+
+f is one small network; y is the answer so far, z the reasoning behind it. A supervision step is what halts: q estimates
+whether the answer is right now. Gradients never cross from one step to the next.
+
+Shape legend: B rows, A rows that still run, L cells, P prefix positions, S = P + L, D width, V symbols, N steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.budget.fit import DepthKnob
+from adadepth.errors import DataError
+from adadepth.families.shared.losses import LossTerm, combine_terms
+from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, stepwise_output
+from adadepth.families.trm.configuration import TrmConfig
+from adadepth.families.trm.network import Network, rotations, truncated_normal
+from adadepth.families.trm.objective import step_terms
+from adadepth.families.trm.pricing import price_puzzles
+from adadepth.families.trm.slots import Carry, refilled, slots_halt
+from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+
+Q_BIAS = -5.0  # at first nothing is right
+
+
+@dataclass
+class TrmOutput(StepwiseOutput):
+    """Answers after every step; see `StepwiseOutput`. `logits` are (B, L, V), `step_logits` (B, N, L, V).
+
+    Attributes:
+        carry: What the slots of a batch hold after a training step; see `adadepth.families.trm.slots`.
+    """
+
+    carry: Carry | None = None
+
+
+class TrmForPuzzles(DepthKnob, PreTrainedModel):
+    """A tiny network that refines the answer to a puzzle, and says when it is right."""
+
+    config: TrmConfig
+    config_class = TrmConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    # Its losses are normalised by `num_targets`, never by the trainer's count of items.
+    accepts_loss_kwargs = False
+    depth_unit: DepthUnit = "sequence"
+    longest_sequence: int | None = None  # the data decide how many cells there are
+    exit_signals = frozenset({"logits", "correctness"})
+    depth_knob = "exit_rule correct:p"
+    trains_in_slots = True
+
+    def __init__(self, config: TrmConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.prefix = nn.Embedding(config.puzzle_kinds, config.hidden_size)
+        if config.positions == "learned":
+            self.embed_positions = nn.Embedding(config.length, config.hidden_size)
+        self.network = Network(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.q_head = nn.Linear(config.hidden_size, 2)
+        self.answer_init: Tensor
+        self.reasoning_init: Tensor
+        self.register_buffer("answer_init", torch.zeros(config.hidden_size))
+        self.register_buffer("reasoning_init", torch.zeros(config.hidden_size))
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """As published: matrices 1 / sqrt(inputs), embeddings 1 / sqrt(D), start states 1, a Q head certain of no."""
+        if isinstance(module, TrmForPuzzles):
+            truncated_normal(module.answer_init, 1.0)
+            truncated_normal(module.reasoning_init, 1.0)
+        elif module is self.q_head:
+            init.zeros_(self.q_head.weight)
+            init.constant_(self.q_head.bias, Q_BIAS)
+        elif module is self.prefix:
+            init.zeros_(self.prefix.weight)
+        elif isinstance(module, nn.Linear):
+            truncated_normal(module.weight, 1.0 / math.sqrt(module.in_features))
+        elif isinstance(module, nn.Embedding):
+            truncated_normal(module.weight, 1.0 / math.sqrt(module.embedding_dim))
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        labels: Tensor | None = None,
+        puzzle_kinds: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        carry: Carry | None = None,
+        draws: Tensor | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> TrmOutput:
+        """Refine the answers until every puzzle has exited; or, with `carry`, take one step of training.
+
+        With labels and without `carry` the loss is the mean over all N steps.
+
+        Args:
+            input_ids: Cells, (B, L).
+            labels: Symbols that are asked for, (B, L), negative where none is.
+            puzzle_kinds: What is asked, (B,); None: the first kind.
+            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
+            carry: What the slots held after the step before; empty at the beginning. See `slots`.
+            draws: Uniform numbers for exploration, (B, 2); None: none.
+            exit_rule: Lets puzzles exit; None: the configuration's.
+            run_all_steps: Run all rows through all steps, as labels and training do.
+            generator: For rules that draw.
+            **kwargs: `return_dict`; anything else is ignored.
+
+        Raises:
+            DataError: If the puzzles have another number of cells than the model.
+        """
+        if input_ids.dim() != 2 or input_ids.shape[1] != self.config.cells:
+            raise DataError(f"input_ids of shape {tuple(input_ids.shape)}: needed are (batch, {self.config.cells})")
+        if puzzle_kinds is None:
+            puzzle_kinds = input_ids.new_zeros(len(input_ids))
+        if carry is not None:
+            assert labels is not None, "a step of training has targets"
+            return self._train_slots(refilled(carry, self, input_ids, labels, puzzle_kinds), draws, num_targets)
+
+        rule = rule_of(self, exit_rule)
+        run_all = bool(run_all_steps) or self.training or labels is not None
+        stepper = TrmStepper(self, input_ids, puzzle_kinds)
+        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+        output = TrmOutput(**stepwise_output(steps, rule, tokens=None))
+        if labels is not None:
+            output.loss, output.loss_parts = self._mean_loss(output, labels, num_targets)
+        return output
+
+    def _train_slots(self, carry: Carry, draws: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> TrmOutput:
+        """One supervision step of all slots, its loss, and what they hold then."""
+        labels, config = carry["labels"], self.config
+        embedded = self.embed(carry["input_ids"], carry["puzzle_kinds"])
+        answer, reasoning = self.step(embedded, carry["answer"], carry["reasoning"])
+        logits, q = self.read(answer)
+        terms = step_terms(logits, q, labels, config.answer_loss, config.halt_loss_weight)
+        loss, parts = combine_terms(terms, num_targets)
+        steps = carry["steps"] + 1
+        halted = slots_halt(config, steps, q.detach(), draws)
+        held = {"answer": answer.detach(), "reasoning": reasoning.detach(), "steps": steps, "halted": halted}
+        trace = DepthTrace("sequence", steps.float(), halted, self.max_updates, execution=Execution(1))
+        return TrmOutput(
+            loss=loss, loss_parts=parts, logits=logits, halting_logits=q.unsqueeze(1), trace=trace,
+            carry={**carry, **held},
+        )  # fmt: skip
+
+    def _mean_loss(
+        self, output: TrmOutput, labels: Tensor, num_targets: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean over the steps of their losses; every step counts as many rows."""
+        assert output.step_logits is not None
+        assert output.halting_logits is not None
+        answers, steps = output.step_logits, output.step_logits.shape[1]
+        every = labels.repeat_interleave(steps, dim=0)
+        terms = step_terms(
+            answers.flatten(0, 1), output.halting_logits.flatten(), every, self.config.answer_loss,
+            self.config.halt_loss_weight,
+        )  # fmt: skip
+        rows = torch.full((), len(labels), device=labels.device)
+        means = {name: LossTerm(term.total / steps, rows, term.weight) for name, term in terms.items()}
+        return combine_terms(means, num_targets)
+
+    def embed(self, input_ids: Tensor, puzzle_kinds: Tensor) -> Tensor:
+        """x, (B, S, D): the vector of each puzzle's kind, empty registers, and the cells."""
+        config = self.config
+        registers = self.prefix(puzzle_kinds).unsqueeze(1)
+        padding = registers.new_zeros(len(input_ids), config.prefix_length - 1, config.hidden_size)
+        embedded = torch.cat([registers, padding, self.embed_tokens(input_ids)], dim=1)
+        if config.positions == "learned":
+            embedded = (embedded + self.embed_positions.weight) * math.sqrt(0.5)
+        return embedded * math.sqrt(config.hidden_size)
+
+    def step(self, embedded: Tensor, answer: Tensor, reasoning: Tensor) -> tuple[Tensor, Tensor]:
+        """One supervision step: y and z, (A, S, D) each, from those before and x."""
+        rotation = self._rotation(embedded)
+        with torch.no_grad():
+            for _ in range(self.config.cycles - 1):
+                answer, reasoning = self.cycle(embedded, answer, reasoning, rotation)
+        return self.cycle(embedded, answer, reasoning, rotation)
+
+    def cycle(
+        self, embedded: Tensor, answer: Tensor, reasoning: Tensor, rotation: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Update the reasoning n times, then the answer, which never sees the puzzle itself."""
+        given = answer + embedded
+        for _ in range(self.config.reasoning_updates):
+            reasoning = self.network(reasoning + given, rotation)
+        return self.network(answer + reasoning, rotation), reasoning
+
+    def read(self, answer: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the cells (A, L, V), and of being right, float32 (A,)."""
+        q = nn.functional.linear(answer[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
+        return self.lm_head(answer[:, self.config.prefix_length :]), q[:, 0]
+
+    def start(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Y and z before the first step, (rows, S, D) each: one vector each, drawn once and never trained."""
+        shape = (rows, self.config.length, self.config.hidden_size)
+        return self.answer_init.expand(shape), self.reasoning_init.expand(shape)
+
+    def _rotation(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        config = self.config
+        if config.mixing == "positions" or config.positions != "rotary":
+            return None
+        width = config.hidden_size // config.num_attention_heads
+        cosines, sines = rotations(config.length, width, config.rope_theta)
+        return cosines.to(like.device), sines.to(like.device)
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows, for both parts: the published loss is a mean over rows of means over cells."""
+        rows = torch.full((), len(batch["labels"]), device=batch["labels"].device)
+        return {"task": rows, "halt": rows}
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Multiply-accumulates of one traced batch."""
+        return price_puzzles(self.config, trace)
+
+    def set_depth_level(self, level: float) -> None:
+        """Let a puzzle exit at the first step whose answer is right with a probability above `level`, in (0, 1)."""
+        self.config.exit_rule = f"correct:{level!r}"
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Symbols of a cell."""
+        return self.config.vocab_size
+
+    @property
+    def max_updates(self) -> int:
+        """The most supervision steps of a puzzle."""
+        return self.config.num_steps
+
+
+class TrmStepper:
+    """A batch of puzzles in the middle of their steps; see `adadepth.families.shared.steps.Stepper`."""
+
+    width, computed = 1, None
+
+    def __init__(self, model: TrmForPuzzles, input_ids: Tensor, puzzle_kinds: Tensor) -> None:
+        self._model = model
+        self.rows, self.device = len(input_ids), input_ids.device
+        self._embedded = model.embed(input_ids, puzzle_kinds)
+        self._answer, self._reasoning = model.start(len(input_ids))
+
+    def advance(self) -> tuple[Tensor, Tensor | None]:
+        """Take a supervision step and read the answer."""
+        # Gradients never cross a step's boundary.
+        answer, reasoning = self._model.step(self._embedded, self._answer.detach(), self._reasoning.detach())
+        self._answer, self._reasoning = answer, reasoning
+        return self._model.read(answer)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows."""
+        self._embedded = self._embedded[rows]
+        self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]

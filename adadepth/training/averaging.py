@@ -1,0 +1,92 @@
+"""An exponential moving average of the weights, which is what is evaluated and kept.
+
+average <- d average + (1 - d) weights        after every update, from the weights at the beginning
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from adadepth.training.extension import Extension
+
+WEIGHTS = "weights_in_training.safetensors"
+
+
+class WeightAverage(Extension, TrainerCallback):
+    """Keeps the average beside the weights in training.
+
+    In a checkpoint the model's file holds the average, so that whoever loads it gets what was evaluated; the weights
+    in training, from which a resumed run goes on, lie beside it.
+
+    Args:
+        model: That is trained.
+        decay: d.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._model = model
+        self._update = get_ema_multi_avg_fn(decay)
+        self._average: list[Tensor] | None = None
+
+    @property
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: weight.detach() for name, weight in self._model.named_parameters()}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin with the weights, unless a checkpoint had an average."""
+        if self._average is None:
+            self._average = [weight.clone() for weight in self._weights.values()]
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Take in the weights of an update."""
+        assert self._average is not None
+        self._update(self._average, list(self._weights.values()), None)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the model with the average, unless the best one was loaded, which is one."""
+        if not (args.load_best_model_at_end and state.best_model_checkpoint):
+            self._exchange()
+        self._average = None
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """Let the model have the average for a while."""
+        if self._average is None:
+            yield
+            return
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        assert self._average is not None
+        for weight, average in zip(self._weights.values(), self._average, strict=True):
+            kept = weight.clone()
+            weight.copy_(average)
+            average.copy_(kept)
+
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write the weights in training; all processes have the same."""
+        if process == 0:
+            save_file({name: weight.contiguous() for name, weight in self._weights.items()}, checkpoint / WEIGHTS)
+
+    def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
+        """Take the average from the model, and go on with the weights in training."""
+        self._average = [weight.clone() for weight in self._weights.values()]
+        for name, weight in load_file(checkpoint / WEIGHTS).items():
+            self._weights[name].copy_(weight)

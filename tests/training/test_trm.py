@@ -1,0 +1,261 @@
+"""Tiny recursive models as runs: slots and averages in checkpoints, answers in reports, rules and budgets after."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from adadepth.config import MazePathConfig, SudokuConfig
+from adadepth.data.puzzles.maze_path import load_maze_path
+from adadepth.data.puzzles.sudoku_task import load_sudoku
+from adadepth.families.trm.modeling import TrmForPuzzles
+from tests.toy_support import execute
+from tests.training.support import stopped_early
+
+ROOT = ("--config-name", "trm_tiny")
+SMALL = (
+    "dataset.train_examples=90", "dataset.max_evaluation_examples=24", "model.hidden_size=16",
+    "model.intermediate_size=16", "model.mixing_size=16", "model.num_steps=4", "trainer.max_steps=12",
+    "trainer.per_device_train_batch_size=8", "trainer.warmup_steps=0", "trainer.learning_rate=0.01",
+    "trainer.ema_decay=0.5", "trainer.eval_steps=3", "trainer.save_steps=3", "trainer.save_total_limit=null",
+    "trainer.logging_steps=1", "trainer.disable_tqdm=true",
+)  # fmt: skip
+
+
+def run_in(folder: Path, *arguments: str) -> Path:
+    """The folder of a run."""
+    assert execute(*ROOT, f"output_dir={folder}", *arguments) == 0
+    (directory,) = folder.glob("*/*")
+    return directory
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def logged(directory: Path, name: str) -> list[float]:
+    """Every value of a metric that a run wrote."""
+    lines = map(json.loads, (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line[name] for line in lines if name in line]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with every checkpoint kept."""
+    return run_in(tmp_path_factory.mktemp("trained"), *SMALL)
+
+
+def test_it_is_trained_and_evaluated(trained: Path) -> None:
+    assert read(trained / "run.json")["status"] == "finished"
+    halting = read(trained / "halting.json")
+    assert halting["unit"] == "sequence"
+    assert halting["max_depth"] == 4
+    losses = logged(trained, "train/loss")
+    assert losses[-1] < losses[0]
+    for loss, task, halt in zip(
+        losses, *(logged(trained, f"train/{part}_loss") for part in ("task", "halt")), strict=True
+    ):
+        assert loss == pytest.approx(task + halt, rel=1e-5)
+    halted = logged(trained, "train/halted")
+    assert sum(halted) == sum(count for step, count in enumerate(halted, 1) if count), "counts of every update"
+    assert halted[0] == 0
+    assert max(logged(trained, "train/halting_steps")) <= 4
+    steps = read(trained / "exits.json")["sets"]["validation"]["steps"]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    assert {"exact_accuracy", "cell_accuracy", "score"} <= steps[0]["quality"].keys()
+
+
+def test_the_answers_of_every_step_are_shown(trained: Path) -> None:
+    grids = read(trained / "grids.json")["sets"]["validation"]
+    assert [grid["kind"] for grid in grids] == ["puzzle"] * 4
+    for grid in grids:
+        assert 1 <= len(grid["answers"]) <= 4
+        for row, solution in zip(grid["cells"], grid["label"], strict=True):
+            assert all(given in (".", wanted) for given, wanted in zip(row, solution, strict=True))
+    report = (trained / "report.html").read_text(encoding="utf-8")
+    assert "step 1" in report
+    assert "puzzle 0, difficulty" in report
+
+
+def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
+    """Weights, average, and the slots with puzzles in the middle of their steps."""
+    stopped = tmp_path / "trm_tiny" / trained.name
+    shutil.copytree(trained, stopped)
+    for step in (9, 12):
+        shutil.rmtree(stopped / "checkpoints" / f"checkpoint-{step}")
+    shutil.rmtree(stopped / "model")
+    held = load_file(stopped / "checkpoints" / "checkpoint-6" / "slots_0.safetensors")
+    assert len(held["0/steps"].unique()) >= 1
+    assert not held["0/halted"].all()
+    assert execute(*ROOT, *SMALL, f"resume={stopped_early(stopped)}") == 0
+    for name in ("model.safetensors", "weights_in_training.safetensors", "slots_0.safetensors"):
+        files = [run / "checkpoints" / "checkpoint-12" / name for run in (trained, stopped)]
+        first, second = (load_file(path) for path in files)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[key], second[key]) for key in first), name
+    assert logged(stopped, "train/loss")[-6:] == logged(trained, "train/loss")[-6:]
+    assert logged(stopped, "eval/loss")[-1] == logged(trained, "eval/loss")[-1]
+
+
+@pytest.mark.slow
+def test_two_processes_with_half_the_slots_each_are_one(tmp_path: Path) -> None:
+    """The same puzzles in the same slots, the same steps and draws, and the weights to rounding."""
+    few = ("trainer.max_steps=6", "model.exploration=0.5", "trainer.learning_rate=0.001", "trainer.precision=fp32")
+    one = run_in(tmp_path / "one", *SMALL, *few)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "adadepth.run",
+    ]
+    halved = ("trainer.per_device_train_batch_size=4", f"output_dir={tmp_path / 'two'}", "trainer.use_cpu=true")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(
+        [*command, *ROOT, *SMALL, *few, *halved], capture_output=True, text=True, timeout=600, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (two,) = (tmp_path / "two").glob("*/*")
+    alone, shared = (run / "checkpoints" / "checkpoint-6" for run in (one, two))
+    whole = load_file(alone / "slots_0.safetensors")
+    halves = [load_file(shared / f"slots_{process}.safetensors") for process in (0, 1)]
+    for name in ("input_ids", "labels", "steps", "halted"):
+        joined = torch.cat([half[f"0/{name}"] for half in halves])
+        assert torch.equal(joined, whole[f"0/{name}"]), name
+    weights = [load_file(folder / "weights_in_training.safetensors") for folder in (alone, shared)]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, atol=1e-4, rtol=1e-3, msg=name)
+    for name in ("train/loss", "train/halted", "train/halting_steps"):
+        assert logged(two, name) == pytest.approx(logged(one, name), rel=1e-3), name
+
+
+def test_what_is_evaluated_and_kept_is_the_average(trained: Path, tmp_path: Path) -> None:
+    """e <- d e + (1 - d) w after every update, here with every update's weights at hand."""
+    every = (
+        "trainer.save_steps=1",
+        "trainer.eval_steps=1",
+        "trainer.max_steps=3",
+        "trainer.load_best_model_at_end=false",
+    )
+    directory = run_in(tmp_path, *SMALL, *every)
+    folders = [directory / "checkpoints" / f"checkpoint-{step}" for step in (1, 2, 3)]
+    averages = [load_file(folder / "model.safetensors") for folder in folders]
+    weights = [load_file(folder / "weights_in_training.safetensors") for folder in folders]
+    for name in weights[0]:
+        assert not torch.equal(weights[1][name], averages[1][name]) or not weights[1][name].any(), name
+        for before, weight, average in zip(averages, weights[1:], averages[1:], strict=False):
+            torch.testing.assert_close(average[name], 0.5 * before[name] + 0.5 * weight[name])
+    kept = load_file(directory / "model" / "model.safetensors")
+    assert all(torch.equal(kept[name], averages[-1][name]) for name in kept)
+    evaluated = tmp_path / "evaluated"
+    again = run_in(evaluated, *SMALL, "mode=evaluate", f"checkpoint={folders[-1]}")
+    assert logged(again, "eval/loss")[-1] == pytest.approx(logged(directory, "eval/loss")[-1], rel=1e-6)
+
+
+def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) -> None:
+    rules = "exit_rules=[fixed:1,correct:0.3,patience:1,confidence:0.5]"
+    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90")
+    directory = run_in(tmp_path, *data, "mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")
+    rows = {row["rule"]: row for row in read(directory / "exit_rules.json")["sets"]["validation"]["rows"]}
+    one, full = rows["fixed:1"], rows["fixed:4"]
+    assert full["macs"] == pytest.approx(4 * one["macs"])
+    assert full["quality"]["exact_accuracy"] <= rows["oracle"]["quality"]["exact_accuracy"]
+    assert read(directory / "budgets.json")
+
+
+def test_a_checkpoint_reads_puzzles_of_its_size(
+    trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ("mode=evaluate", f"checkpoint={trained}", "dataset.size=4", f"output_dir={tmp_path}")
+    assert execute(*ROOT, *arguments, "dataset.max_evaluation_examples=4", "dataset.train_examples=40") == 2
+    assert "its " in capsys.readouterr().err
+
+
+def test_slots_need_full_batches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert execute(*ROOT, f"output_dir={tmp_path}", "trainer.dataloader_drop_last=false") == 2
+    assert "trainer.dataloader_drop_last=false: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("dataset=cola",), "model=trm: task=finetune has no classifier of this family"),
+        (("model=albert_mini",), "model=albert: dataset=sudoku has puzzles, for trm only"),
+        (("dataset.size=5",), "dataset.size=5: must be 4, 6 or 9"),
+        (("dataset.metrics=[accuracy]",), "dataset.metrics=accuracy: not a metric of a puzzle"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert execute(*ROOT, f"output_dir={tmp_path}", *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_saved_model_is_known_to_the_auto_classes(trained: Path) -> None:
+    model = TrmForPuzzles.from_pretrained(trained / "model")
+    assert model.config.cells == 36
+
+
+PUBLISHED = {"trm_sudoku_extreme": (9, ".123456789"), "trm_maze_hard": (10, "# SGo")}
+
+
+@pytest.mark.parametrize("root", PUBLISHED)
+def test_published_experiments_train_on_files_of_that_layout(root: str, tmp_path: Path) -> None:
+    """Two updates of a narrower network, on smaller mazes."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    if root == "trm_sudoku_extreme":
+        dataset = SudokuConfig(name="sudoku", size=9, blanks=30, train_examples=24, max_evaluation_examples=8)
+        data: Any = load_sudoku(dataset, seed=0)
+    else:
+        dataset = MazePathConfig(name="maze_path", size=10, train_examples=24, max_evaluation_examples=8)
+        data = load_maze_path(dataset, seed=0)
+    symbols = PUBLISHED[root][1]
+    for split, examples in (("train", data.train), ("test", data.evaluation["validation"])):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["source", "question", "answer", "rating"])
+            for puzzle, solution in zip(examples.puzzles, examples.solutions, strict=True):
+                texts = ("".join(symbols[token - 1] for token in cells) for cells in (puzzle, solution))
+                writer.writerow(["drawn", *texts, 0])
+    narrow = (
+        "model.hidden_size=32",
+        "model.intermediate_size=32",
+        "model.mixing_size=32",
+        "model.num_attention_heads=2",
+    )
+    small = (
+        "trainer.max_steps=2",
+        "trainer.per_device_train_batch_size=8",
+        "trainer.eval_steps=2",
+        "model.num_steps=2",
+    )
+    arguments = (
+        "--config-name",
+        root,
+        f"output_dir={tmp_path / 'out'}",
+        f"dataset.path={folder}",
+        "trainer.warmup_steps=0",
+    )
+    quiet = ("trainer.disable_tqdm=true", "model.exit_rule=fixed:2")
+    assert execute(*arguments, *narrow, *small, *quiet) == 0
+    (directory,) = (tmp_path / "out").glob("*/*")
+    record = read(directory / "run.json")
+    assert record["status"] == "finished"
+    assert record["data"]["cells"] == PUBLISHED[root][0] ** 2
+    assert len(logged(directory, "eval/exact_accuracy")) >= 1

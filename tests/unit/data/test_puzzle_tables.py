@@ -1,0 +1,151 @@
+"""Puzzles from files in the layout of Sudoku-Extreme and Maze-Hard, and generated ways through mazes."""
+
+from __future__ import annotations
+
+import csv
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adadepth.config import MazePathConfig, PuzzleTableConfig, Symmetries
+from adadepth.data.puzzles.maze_path import SYMBOLS, load_maze_path
+from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
+from adadepth.data.puzzles.symmetries import alike_in_a_square, square_symmetries
+from adadepth.data.puzzles.table import load_puzzle_table
+from adadepth.errors import ConfigError, DataError
+
+
+def text_of(digits: np.ndarray) -> str:
+    return "".join("." if digit == 0 else str(digit) for digit in digits)
+
+
+def written(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> Path:
+    for split, found in rows.items():
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, found[0])
+            writer.writeheader()
+            writer.writerows(found)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sudoku(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty puzzles to train on and five to test; the first of these is the first training puzzle, moved."""
+    shape, generator = SHAPES[9], np.random.default_rng(0)
+    grids = draw_grids(24, shape, generator)
+    puzzles = minimal_puzzles(grids, shape, generator, blanks=40)
+    cells, digits = draw_symmetry(shape, generator)
+    moved = digits[puzzles[:1, cells]], digits[grids[:1, cells]]
+    puzzles, grids = (
+        np.concatenate([drawn[:20], first, drawn[20:]]) for drawn, first in zip((puzzles, grids), moved, strict=True)
+    )
+    rows = [
+        {"source": "drawn", "question": text_of(puzzle), "answer": text_of(grid), "rating": number % 7}
+        for number, (puzzle, grid) in enumerate(zip(puzzles, grids, strict=True))
+    ]
+    return written(tmp_path_factory.mktemp("sudoku-extreme"), {"train": rows[:20], "test": rows[20:]})
+
+
+def table(path: Path, **changes: Any) -> PuzzleTableConfig:
+    fields = {"name": "sudoku_extreme", "source": "local", "path": str(path), "evaluation_splits": ["test"]}
+    return PuzzleTableConfig(**{**fields, **changes})
+
+
+def test_published_files_are_read(sudoku: Path) -> None:
+    data = load_puzzle_table(table(sudoku), seed=0)
+    with (sudoku / "train.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(data.train) == len(rows) == 20
+    assert len(data.labels) == 11
+    for number, row in enumerate(rows):
+        example = data.train[(3, number)]
+        wanted = ([".123456789".index(symbol) + 1 for symbol in row[name]] for name in ("question", "answer"))
+        assert [example["input_ids"].tolist(), example["labels"].tolist()] == list(wanted)
+        assert example["difficulty"] == row["question"].count(".")
+    rated = load_puzzle_table(table(sudoku, difficulty_column="rating"), seed=0)
+    assert [rated.train[n]["difficulty"] for n in range(8)] == [0, 1, 2, 3, 4, 5, 6, 0]
+    few = load_puzzle_table(table(sudoku, max_train_examples=4, max_evaluation_examples=2), seed=0)
+    assert (len(few.train), len(few.evaluation["test"])) == (4, 2)
+
+
+def test_a_training_puzzle_that_is_a_test_puzzle_moved_is_left_out(sudoku: Path) -> None:
+    data = load_puzzle_table(table(sudoku, symmetries=Symmetries.sudoku), seed=0)
+    assert len(data.train) == 19
+    assert data.summary["left_out"] == 1
+    first, same, other = data.train[(0, 3)], data.train[(0, 3)], data.train[(1, 3)]
+    assert (first["input_ids"] == same["input_ids"]).all()
+    assert (first["input_ids"] != other["input_ids"]).any()
+    for example in (first, other):
+        units = example["labels"][SHAPES[9].units]
+        assert (np.sort(units, axis=1) == np.arange(2, 11)).all()
+        given = example["input_ids"] > 1
+        assert (example["input_ids"][given] == example["labels"][given]).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "message"),
+    [
+        ("question", "." * 80, "column question, row 1: must be a text of 81 symbols"),
+        ("answer", "x" * 81, "column answer, row 1: 'x' is none of dataset.symbols"),
+        ("answer", "é" * 81, "column answer, row 1: must be a text of 81 symbols"),
+    ],
+)
+def test_what_is_no_puzzle_is_told(column: str, text: str, message: str, tmp_path: Path) -> None:
+    good = {"question": "." * 81, "answer": "1" * 81}
+    path = written(tmp_path, {"train": [good, {**good, column: text}], "test": [good]})
+    with pytest.raises(DataError, match=message):
+        load_puzzle_table(table(path), seed=0)
+
+
+def test_symmetries_need_their_shape(tmp_path: Path) -> None:
+    row = {"question": "." * 25, "answer": "1" * 25}
+    path = written(tmp_path, {"train": [row], "test": [row]})
+    with pytest.raises(ConfigError, match=r"dataset\.symmetries=sudoku: the puzzles have 25 cells"):
+        load_puzzle_table(table(path, symmetries=Symmetries.sudoku), seed=0)
+
+
+def test_the_symmetries_of_a_square() -> None:
+    laid = square_symmetries(9)
+    assert len(np.unique(laid, axis=0)) == 8
+    grids = np.random.default_rng(0).integers(1, 4, (5, 9))
+    names = alike_in_a_square(grids)
+    assert len(set(names)) == 5
+    for cells in laid:
+        assert (alike_in_a_square(grids[:, cells]) == names).all()
+
+
+def lengths_of_ways(cells: list[str], size: int) -> dict[int, int]:
+    """Breadth first from the start over all cells but walls."""
+    start = cells.index("S")
+    found, waiting = {start: 0}, deque([start])
+    while waiting:
+        here = waiting.popleft()
+        y, x = divmod(here, size)
+        for to_y, to_x in ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)):
+            to = to_y * size + to_x
+            if 0 <= to_y < size and 0 <= to_x < size and cells[to] != "#" and to not in found:
+                found[to] = found[here] + 1
+                waiting.append(to)
+    return found
+
+
+def test_ways_through_mazes_are_the_only_shortest_ones() -> None:
+    dataset = MazePathConfig(name="maze_path", size=7, train_examples=60, max_evaluation_examples=20)
+    data = load_maze_path(dataset, seed=0)
+    for epoch, index in ((epoch, index) for epoch in (0, 1) for index in range(30)):
+        example = data.train[(epoch, index)]
+        puzzle, answer = ([SYMBOLS[token - 1] for token in example[name]] for name in ("input_ids", "labels"))
+        assert [a for a in answer if a != "o"] == [p for p, a in zip(puzzle, answer, strict=True) if a != "o"]
+        away = lengths_of_ways(puzzle, 7)
+        length = away[puzzle.index("G")]
+        assert example["difficulty"] == length == answer.count("o") + 1
+        only_way = ["#" if symbol == "." else symbol for symbol in answer]
+        assert lengths_of_ways(only_way, 7)[puzzle.index("G")] == length, "what is marked is a way"
+        for cell in (number for number, symbol in enumerate(answer) if symbol == "o"):
+            blocked = [*puzzle[:cell], "#", *puzzle[cell + 1 :]]
+            assert lengths_of_ways(blocked, 7).get(puzzle.index("G"), 99) > length, "there is no other one"
+    held_out = alike_in_a_square(data.evaluation["validation"].puzzles)
+    assert not np.isin(alike_in_a_square(data.train.puzzles), held_out).any()
