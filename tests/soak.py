@@ -1,6 +1,6 @@
 """Kill runs of every family at random moments, resume them, and compare them bit for bit with runs left alone.
 
-    PYTHONPATH=. python tests/soak.py [--families act ponder adalayers par] [--kills 50] [--minutes 10] [--seed 0]
+    PYTHONPATH=. python tests/soak.py [--families act ponder adalayers par trm] [--kills 50] [--minutes 10] [--seed 0]
 
 A chain is one run that is killed one to four times, by SIGKILL, SIGTERM or SIGINT, after a random share of the time
 that the run takes when it is left alone, and resumed each time; then it is left to end. Compared are the weights of
@@ -44,8 +44,12 @@ _FAMILIES = {
     "act": ("act_tiny", "trainer.max_steps=16", "trainer.save_total_limit=2", "dataset.max_documents=12", *_RHYTHM),
     "ponder": ("ponder_tiny", "trainer.max_steps=16", "trainer.save_total_limit=1", *_RHYTHM),
     "adalayers": ("adalayers_tiny", "trainer.max_steps=16", "trainer.save_total_limit=1", *_RHYTHM),
+    "trm": (
+        "trm_tiny", "trainer.max_steps=16", "trainer.save_total_limit=1", "dataset.train_examples=200",
+        "dataset.max_evaluation_examples=24", "trainer.ema_decay=0.5", *_RHYTHM,
+    ),
     "par": ("par_tiny", "trainer.max_steps=8", "search.baselines=[alternating]", *_RHYTHM),
-}
+}  # fmt: skip
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # Of metrics and records, what depends on a clock; of a checkpoint's files, those that hold one or a path.
 _CLOCK = ("time", "runtime", "per_second", "speedup", "_ms", "seconds", "latency", "peak_memory")
