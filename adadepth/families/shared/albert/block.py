@@ -162,7 +162,7 @@ class HaltingProjection(nn.Linear):
 
     def forward(self, state: Tensor) -> Tensor:
         """Halting logits, float32: (..., H) to (..., 1)."""
-        if not torch.is_autocast_enabled(state.device.type):  # entering the context takes as long as the product
+        if not torch.is_autocast_enabled(state.device.type):  # the context is not free either
             return self._linear(state)
         with torch.autocast(state.device.type, enabled=False):
             return self._linear(state)
