@@ -11,6 +11,9 @@ The same weights, batch and depths, which a table prescribes for every token, un
   auto    whichever of the two is expected to be faster
   ALBERT  transformers' own, with SDPA, for as many layers as the mean depth (between the two depths next to it the time
           is interpolated), and for L layers
+  fixed   ACT-ALBERT's own block with its own products, for as many iterations as the mean depth, likewise
+Beside ragged / ALBERT stands the limit at the sizes: ALBERT whose matrix products are replaced by those of the ragged
+execution, with the rows that its iterations have. All other work would have to cost what it costs at a fixed depth.
 Depths are `published` (a bell around ACT-ALBERT's mean of 3.8, 7.1 or 10.0 updates under a cap L of 6, 12 or 24),
 `shallow` (the same around the smaller of these means, under the same cap) or `geometric` (p ~ r^n, cut off at the cap,
 with the published mean: nearly flat). The first token of every sequence runs to the cap, as the published models' [CLS]
@@ -33,6 +36,7 @@ from typing import Any
 
 import torch
 from prescribed_depths import draw_depths, prescribe_depths
+from product_limit import make_products, rows_of
 from ragged_cases import (
     DEPTHS,
     LEAST_ROUNDS,
@@ -117,6 +121,22 @@ def make_call(model: nn.Module, inputs: dict[str, Tensor], mode: str, **fields: 
     return step
 
 
+def make_fixed(model: AlbertActModel, inputs: dict[str, Tensor], mode: str, depth: int) -> Callable[[], Any]:
+    """The same at one depth for all tokens."""
+    call = make_call(model, inputs, mode)
+
+    def forced() -> Any:
+        model.force_depth(depth)
+        return call()
+
+    return forced
+
+
+def albert_block(model: AlbertModel) -> nn.Module:
+    """The one layer that transformers' ALBERT applies."""
+    return model.encoder.albert_layer_groups[0].albert_layers[0]
+
+
 def check_execution(model: AlbertActModel, call: Callable[[], Any]) -> dict[str, Any]:
     """One call's states, depths, multiply-accumulates, and the gradient if it is a training step."""
     outputs = call()
@@ -125,6 +145,7 @@ def check_execution(model: AlbertActModel, call: Callable[[], Any]) -> dict[str,
         "state": outputs.last_hidden_state.detach().float() * outputs.trace.valid.unsqueeze(-1),
         "updates": outputs.updates,
         "macs": model.price(outputs.trace).executed.item(),
+        "computed": outputs.trace.execution.computed,
         "gradient": torch.cat(gradients) if gradients else None,
     }
 
@@ -156,6 +177,14 @@ def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: fl
     mean = depths[valid].double().mean().item()
     layers = {"floor": math.floor(mean), "ceiling": math.ceil(mean), "full": case.depth}
     peers = {f"albert_{name}": make_call(theirs, inputs, case.mode, num_hidden_layers=n) for name, n in layers.items()}
+    own = make_models(case)[0]  # whose halting nobody prescribes
+    for name in ("floor", "ceiling"):
+        peers[f"fixed_{name}"] = make_fixed(own, inputs, case.mode, layers[name])
+    steps = None if "ragged" not in checks else rows_of(checks["ragged"]["computed"])
+    if steps is not None:
+        training, everyone = case.mode == "training", [steps[0]] * layers["floor"]
+        peers["products"] = make_products(ours.encoder.albert_layer, steps, training)
+        peers["products_albert"] = make_products(albert_block(theirs), everyone, training)
     # In turns: a call that follows one of its own model is faster, a small one by a tenth.
     calls = dict(item for pair in zip_longest(runs.items(), peers.items()) for item in pair if item)
     pilot = time_interleaved(calls, repeats=1, warmup=0, device=DEVICE)  # warms up, too
@@ -163,14 +192,17 @@ def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: fl
     seconds = time_interleaved(calls, min(repeats, max(rounds, LEAST_ROUNDS)), 0, DEVICE)
 
     medians = {name: time["median"] for name, time in seconds.items()}
-    floor, ceiling = medians["albert_floor"], medians["albert_ceiling"]
-    fixed = floor + (mean - layers["floor"]) * (ceiling - floor)
+    fixed, own_fixed = (
+        medians[f"{peer}_floor"] + (mean - layers["floor"]) * (medians[f"{peer}_ceiling"] - medians[f"{peer}_floor"])
+        for peer in ("albert", "fixed")
+    )
     ideal = case.depth * depths.numel() / depths.sum().item()
     adaptive = {
         name: {
             "speedup": (speedup := medians["dense"] / medians[name]),
             "share_of_ideal": speedup / ideal,
             "of_albert": medians[name] / fixed,
+            "of_fixed": medians[name] / own_fixed,
             "of_dense": medians[name] / medians["dense"],
             **compare(checks[name], dense),
         }
@@ -179,12 +211,16 @@ def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: fl
     }
     if {"ragged", "auto"} <= medians.keys():
         adaptive["auto"]["of_best"] = medians["auto"] / min(medians["dense"], medians["ragged"])
+    if steps is not None:
+        products = medians["products"] - medians["products_albert"] * mean / layers["floor"]
+        adaptive["ragged"]["limit"] = 1 + products / fixed
     return {
         **asdict(case),
         "mean": mean,
         "padded_share": 1 - valid.float().mean().item(),
         "seconds": seconds,
         "albert_at_mean_seconds": fixed,
+        "fixed_at_mean_seconds": own_fixed,
         "ideal": ideal,
         **adaptive,
     }
@@ -192,7 +228,7 @@ def measure(case: Case, executions: Sequence[str], repeats: int, max_seconds: fl
 
 HEADER = (
     "mode         H  L depths    mean     S   B |  dense ms       ragged ms       auto ms         ALBERT at mean, at L"
-    " | speed-up, ideal, share | ragged/ALBERT auto/best |  MACs difference"
+    " | speed-up, ideal, share | ragged/ALBERT limit /fixed auto/best |  MACs difference"
 )
 
 
@@ -213,7 +249,8 @@ def describe(case: Case, row: dict[str, Any]) -> str:
     exact = "" if best["updates_equal"] else " DEPTHS DIFFER"
     return (
         f"{case} | {'  '.join(columns)} {albert} | {best['speedup']:5.2f} {row['ideal']:5.2f} "
-        f"{best['share_of_ideal']:5.2f} | {best['of_albert']:6.3f} {of_best:6.3f} | {best['macs']:5.3f} "
+        f"{best['share_of_ideal']:5.2f} | {best['of_albert']:6.3f} {best.get('limit', math.nan):6.3f} "
+        f"{best['of_fixed']:6.3f} {of_best:6.3f} | {best['macs']:5.3f} "
         f"{best['difference']:.0e}{exact}"
     )
 

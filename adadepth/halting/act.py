@@ -67,17 +67,18 @@ def act_step(
         The new state and the weights w_n of this iteration's output, 0 for units that had halted before.
     """
     running = state.running
-    crosses = state.accumulated + probability > threshold
+    total = state.accumulated + probability
+    continues = running & ~(total > threshold)  # so that a sum that is not a number shows
     if is_last and cap_remainder == "forced":
-        crosses = torch.ones_like(crosses)
-    halts, continues = running & crosses, running & ~crosses
+        continues = torch.zeros_like(running)
 
+    # A unit that had halted before has nothing remaining: h is 1.
     remaining = 1.0 - state.accumulated
-    weight = torch.where(halts, remaining, probability * continues)
-    remainders = torch.where(halts, remaining, state.remainders)
-    accumulated = torch.where(halts, 1.0, state.accumulated + probability * continues)
+    weight = torch.where(continues, probability, remaining)
+    accumulated = torch.where(continues, total, 1.0)
+    remainders = torch.where(continues, state.remainders, state.remainders + remaining)
     if is_last and cap_remainder == "penalty":
-        remainders = torch.where(continues, 1.0 - accumulated, remainders)
+        remainders = torch.where(continues, 1.0 - total, remainders)
     return ActState(accumulated, remainders, state.updates + running), weight
 
 

@@ -114,6 +114,7 @@ def run_ragged(
     finished: list[tuple[Tensor, Tokens]] = []
     probabilities: list[tuple[Tensor, Tensor]] = []
     computed = []
+    enough = least_to_leave(encoder.config, state.device)
     for step in range(1, encoder.cap + 1):
         places.renew(tokens.stream.read)  # before anybody leaves: the others see where those halted
         if step > 1:
@@ -121,7 +122,7 @@ def run_ragged(
             count = int(running.sum())  # waits for the device, once an iteration
             if count == 0:
                 break
-            if repacking_pays(encoder.config, len(running) - count, state.device):
+            if len(running) - count >= enough:
                 parts = split(places.active, running, count)
                 finished.append((places.slots[parts.leaving], _take_tokens(tokens, parts.leaving)))
                 tokens, places.active = _take_tokens(tokens, parts.staying), parts.active
@@ -137,9 +138,9 @@ def run_ragged(
     return Finished(result, halting, _by_step(probabilities, places.valid.shape), ComputedSteps.of(computed))
 
 
-def repacking_pays(config: AlbertActConfig, halted: int, device: torch.device) -> bool:
-    """Whether to leave behind the `halted` tokens among the packed ones."""
-    return halted * update_work(config) >= _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES)
+def least_to_leave(config: AlbertActConfig, device: torch.device) -> float:
+    """How many of the packed tokens must have halted to be worth leaving behind."""
+    return _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES) / update_work(config)
 
 
 def _take_stream(stream: Stream, rows: Tensor) -> Stream:

@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Attend, Memory, Refresh, attend_packed, remember
+from adadepth.families.shared.albert.products import Product, activated
 from adadepth.families.shared.words import check_words
 
 
@@ -102,10 +103,10 @@ class AlbertAttention(nn.Module):
         self.config = config
         self.head_size = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_size**-0.5
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = Product(config.hidden_size, config.hidden_size)
+        self.key = Product(config.hidden_size, config.hidden_size)
+        self.value = Product(config.hidden_size, config.hidden_size)
+        self.dense = Product(config.hidden_size, config.hidden_size)
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, state: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -162,8 +163,13 @@ class HaltingProjection(nn.Linear):
 
     def forward(self, state: Tensor) -> Tensor:
         """Halting logits, float32: (..., H) to (..., 1)."""
+        if not torch.is_autocast_enabled(state.device.type):  # the context is not free either
+            return self._linear(state)
         with torch.autocast(state.device.type, enabled=False):
-            return nn.functional.linear(state.float(), self.weight.float(), self.bias.float())
+            return self._linear(state)
+
+    def _linear(self, state: Tensor) -> Tensor:
+        return nn.functional.linear(state.float(), self.weight.float(), self.bias.float())
 
 
 class AlbertLayer(GradientCheckpointingLayer):
@@ -173,8 +179,8 @@ class AlbertLayer(GradientCheckpointingLayer):
         super().__init__()
         self.attention = AlbertAttention(config)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.ffn = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.ffn_output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.ffn = Product(config.hidden_size, config.intermediate_size)
+        self.ffn_output = Product(config.intermediate_size, config.hidden_size)
         self.activation = activation(config.hidden_act)
         self.full_layer_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
@@ -214,7 +220,7 @@ class AlbertLayer(GradientCheckpointingLayer):
             before = None if keys is None or values is None else Memory(keys, values)
             context, after = self.attention.packed(state, attention_mask, refresh, changed, before, **kwargs)
         attended = self.LayerNorm(context + state)
-        output = self.full_layer_layer_norm(self.ffn_output(self.activation(self.ffn(attended))) + attended)
+        output = self.full_layer_layer_norm(self.ffn_output(activated(self.ffn, self.activation, attended)) + attended)
         return output, weights if kwargs.get("output_attentions") else None, *(after or (None, None))
 
 

@@ -1,0 +1,104 @@
+"""Products with a layer's weights, by whichever of torch's two matrix libraries is the faster one on a processor.
+
+On a CPU torch multiplies float32 matrices with MKL, which on AMD's processors with AVX-512 is half as fast as oneDNN,
+which torch brings too. docs/decisions/0029-products-by-onednn-on-amd.md has the reasons and figures.
+
+Shape legend: P rows, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.flop_counter import register_flop_formula
+from transformers.activations import GELUTanh
+
+# Multiply-accumulates below which its preparations take longer than what it saves.
+_LEAST_WORK = 1e6
+_PLAIN = (Tensor, nn.Parameter)
+
+
+class Product(nn.Linear):
+    """The library's linear map, faster where oneDNN is; parameters, names and results to rounding are the same."""
+
+    def forward(self, state: Tensor) -> Tensor:
+        """(..., I) to (..., O)."""
+        if not _pays(state, self.weight):
+            return super().forward(state)
+        if not torch.is_grad_enabled():
+            return _multiply(state, self.weight, self.bias)
+        result: Tensor = _OneDnn.apply(state, self.weight, self.bias)
+        return result
+
+
+def activated(layer: nn.Module, activation: nn.Module, state: Tensor) -> Tensor:
+    """activation(layer(x)), (..., I) to (..., O); in inference one kernel, where nothing could come between."""
+    bare = not (torch.is_grad_enabled() or _hooked(layer) or _hooked(activation))
+    if bare and type(layer) is Product and type(activation) is GELUTanh and _pays(state, layer.weight):
+        return _multiply(state, layer.weight, layer.bias, "gelu")
+    result: Tensor = activation(layer(state))
+    return result
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether the processor is AMD's with AVX-512; on none of the others has it been measured."""
+    if not hasattr(torch.cpu, "get_capabilities") or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    processor = torch.cpu.get_capabilities()
+    return "AMD" in str(processor.get("cpu_name")) and bool(processor.get("avx512_f"))
+
+
+def _pays(state: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN multiplies these: float32 on a CPU, outside of graphs, no tensors with operators of their own."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
+    plain = type(state) in _PLAIN and type(weight) in _PLAIN
+    if not plain or state.device.type != "cpu" or state.dtype != torch.float32 or weight.dtype != torch.float32:
+        return False
+    return state.numel() * len(weight) >= _LEAST_WORK and onednn_is_faster()
+
+
+class _OneDnn(torch.autograd.Function):
+    """x W' + b."""
+
+    @staticmethod
+    def forward(ctx: Any, state: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(state, weight)
+        return _multiply(state, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        state, weight = ctx.saved_tensors
+        rows = gradients[0].flatten(0, -2)
+        needs_state, needs_weight, needs_bias = ctx.needs_input_grad
+        # With few rows a transposed matrix that lies in order takes a quarter of the time.
+        return (
+            _multiply(rows, weight.t()).view(state.shape) if needs_state else None,
+            _multiply(rows.t(), state.flatten(0, -2).t().contiguous()) if needs_weight else None,
+            rows.sum(0) if needs_bias else None,
+        )
+
+
+def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    """(P, I) and (O, I) to (P, O); the activation is `none`, or `gelu` in its tanh form."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, activation, [], "tanh")
+    return product
+
+
+def _count_flops(left: torch.Size, right: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Of x W': for torch's counter, which knows the operators of MKL's products only."""
+    return 2 * left.numel() * right[0]
+
+
+if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    register_flop_formula(torch.ops.mkldnn._linear_pointwise)(_count_flops)
