@@ -200,18 +200,13 @@ def read_run(directory: Path) -> RunFiles:
     return RunFiles(
         directory=directory,
         run=parsed(RUN, json.loads),
-        config=parsed(CONFIG, _yaml),
+        config=parsed(CONFIG, yaml.safe_load),
         metrics=_by_step(parsed(METRICS, _json_lines, list)),
         halting=parsed(HALTING, json.loads),
         sentences=parsed(SENTENCES, _json_lines, list),
         **{field: parsed(name, json.loads) if (directory / name).exists() else {} for field, name in _OPTIONAL.items()},
         missing=missing,
     )
-
-
-def _yaml(text: str) -> Any:
-    """With the C library's parser where there is one: a run's file is read many times, and this takes a tenth."""
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def evaluated(files: RunFiles) -> str:
