@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adadepth.families.shared.products import Product
 from adadepth.families.trm.configuration import TrmConfig
 
 EPSILON = 1e-5
@@ -24,8 +25,8 @@ class SwiGlu(nn.Module):
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(width, 2 * inner, bias=False)
-        self.down_proj = nn.Linear(inner, width, bias=False)
+        self.gate_up_proj = Product(width, 2 * inner, bias=False)
+        self.down_proj = Product(inner, width, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
         """(..., width) to (..., width)."""
@@ -40,8 +41,8 @@ class Attention(nn.Module):
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()
         self.heads = config.num_attention_heads
-        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.qkv_proj = Product(config.hidden_size, 3 * config.hidden_size, bias=False)
+        self.o_proj = Product(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         """(B, S, D) to (B, S, D)."""

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.activations import ACT2FN
 
-from adadepth.families.shared.albert import products
-from adadepth.families.shared.albert.products import Product, activated
+from adadepth.families.shared import products
+from adadepth.families.shared.products import Product, activated
 
 INPUTS, OUTPUTS = 64, 256
 
