@@ -3,8 +3,11 @@
     python benchmarks/par.py [--architecture sfff...] [--batch 2] [--repeats 9] [--fast] [--json FILE]
 
   steps     a training step of the supernet, with soft gates and with one sampled path an update (target: at most 0.6
-            of the soft one's time), and of a derived network, at the original's size: T 32, M 16, batch 32, d 128. The
-            gates are at their start, where a third of the sampled operations are identities
+            of the soft one's time), of a derived network, and of a plain Transformer-XL with as many attentions and
+            feed-forwards as the supernet, at the original's size: T 32, M 16, batch 32, d 128. The gates are at their
+            start, where a third of the sampled operations are identities. `share` is what the floating point operations
+            of the soft step and of the plain one take at the throughput of products of the step's sizes, which is
+            measured beside them, over what the step takes
   blocks    an attention and a feed-forward block in inference at (T 32, M 16), (192, 192) and (64, 640); the last two
             at d 512. The ratio is attention / feed-forward, beside that of their multiply-accumulates
   networks  inference with a full memory at (192, 192) and (64, 640): the searched network, which is the paper's unless
@@ -21,13 +24,12 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.families.par_xl.architectures import alternating, paper_rule, parse_architecture
@@ -36,12 +38,15 @@ from adadepth.families.par_xl.derive import derive
 from adadepth.families.par_xl.latency import draw_ids, model_latencies, operation_latencies
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 from adadepth.families.par_xl.pricing import architecture_macs
+from adadepth.families.shared.linear import Linear
+from adadepth.families.shared.positions import sinusoidal_positions
 from adadepth.timing import time_interleaved
 
 SAMPLED_TARGET, NETWORK_TARGET, SOFTMAX_TARGET = 0.6, 0.65, 0.2
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PRECISION = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
 WARMUP = 2
+PRODUCTS = 32  # timed at once: the first one after a step finds neither its operands in a cache nor its memory
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def make_ids(vocab: int, tokens: int) -> Tensor:
     return draw_ids(vocab, tokens, torch.Generator().manual_seed(0)).to(DEVICE)
 
 
-def make_step(model: PreTrainedModel, ids: Tensor, memory: Tensor) -> Callable[[], None]:
+def make_step(model: nn.Module, ids: Tensor, memory: Tensor) -> Callable[[], None]:
     """A function that trains for one update on the same segment, whose memory is full."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     updates = count()
@@ -110,8 +115,90 @@ def make_step(model: PreTrainedModel, ids: Tensor, memory: Tensor) -> Callable[[
     return step
 
 
+class PlainLayer(nn.Module):
+    """A layer of Transformer-XL (Dai et al. 2019) as textbooks have it: attention, then feed-forward, norms after."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width, self.heads = shape.hidden, shape.heads
+        self.query, self.position = nn.Linear(width, width, False), nn.Linear(width, width, False)
+        self.key, self.value = nn.Linear(width, width, False), nn.Linear(width, width, False)
+        self.output = nn.Linear(width, width, False)
+        self.u, self.v = (nn.Parameter(torch.zeros(self.heads, 1, width // self.heads)) for _ in range(2))
+        self.inner, self.outer = nn.Linear(width, shape.inner), nn.Linear(shape.inner, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.dropout = nn.Dropout(0.1)
+
+    def split(self, state: Tensor) -> Tensor:
+        """(..., T, d) to (..., h, T, d / h)."""
+        return state.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+    def forward(self, state: Tensor, memory: Tensor, codes: Tensor, mask: Tensor) -> Tensor:
+        """Run: state (B, T, d), memory (B, M, d), codes of the distances L - 1 to 0, what is hidden (T, L)."""
+        known = torch.cat([memory, state], dim=1)
+        query, key, value = self.split(self.query(state)), self.split(self.key(known)), self.split(self.value(known))
+        content = (query + self.u) @ key.transpose(-1, -2)
+        distance = (query + self.v) @ self.split(self.position(codes)).transpose(-1, -2)  # from L - 1 to 0
+        padded = nn.functional.pad(distance, (1, 0))
+        shifted = padded.view(*padded.shape[:2], padded.shape[3], -1)[:, :, 1:].reshape(distance.shape)
+        scores = (content + shifted) / query.shape[-1] ** 0.5
+        weights = scores.masked_fill(mask, -torch.inf).softmax(dim=-1)
+        attended = self.output((weights @ value).transpose(1, 2).flatten(2))
+        state = self.norms[0](state + self.dropout(attended))
+        return self.norms[1](state + self.dropout(self.outer(self.inner(state).relu())))
+
+
+class PlainTransformerXL(nn.Module):
+    """The peer of a supernet of as many blocks: its operations one after the other, made of torch's own modules."""
+
+    def __init__(self, shape: Shape, layers: int) -> None:
+        super().__init__()
+        config = shape.config()
+        self.words = nn.Embedding(config.vocab_size, shape.hidden)
+        self.layers = nn.ModuleList(PlainLayer(shape) for _ in range(layers))
+        self.head = nn.AdaptiveLogSoftmaxWithLoss(shape.hidden, config.vocab_size, config.cutoffs)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, ids: Tensor, memory: Tensor, targets: Tensor) -> Any:
+        """The loss of the targets of ids (B, T) behind a memory (layers, B, M, d)."""
+        length, keys = ids.shape[1], ids.shape[1] + memory.shape[2]
+        state = self.dropout(self.words(ids) * memory.shape[3] ** 0.5)
+        codes = sinusoidal_positions(keys, state).flip(0)
+        mask = torch.ones(length, keys, dtype=torch.bool, device=ids.device).triu(keys - length + 1)
+        for layer, remembered in zip(self.layers, memory, strict=True):
+            state = layer(state, remembered, codes, mask)
+        return self.head(self.dropout(state).flatten(0, 1), targets.flatten())
+
+
+def step_flops(shape: Shape, ids: Tensor, blocks: int) -> float:
+    """Of forward and backward of all operations of a supernet and of its output layer, two a multiply-accumulate."""
+    config = shape.config()
+    macs = shape.batch * architecture_macs(config, "sf" * blocks, shape.length, shape.memory, shape.batch)
+    first, *edges = [*config.cutoffs, config.vocab_size]
+    macs += ids.numel() * shape.hidden * (first + len(config.cutoffs))
+    for tail, (start, stop) in enumerate(pairwise([first, *edges]), start=1):
+        width, rows = max(shape.hidden // config.proj_factor**tail, 1), ((ids >= start) & (ids < stop)).sum().item()
+        macs += rows * width * (shape.hidden + stop - start)
+    return 3 * 2 * macs
+
+
+def make_products(shape: Shape) -> dict[str, Callable[[], None]]:
+    """`PRODUCTS` times a feed-forward's second product, by torch and by the linear maps that the networks have."""
+    states = torch.randn(shape.batch * shape.length, shape.inner, device=DEVICE)
+    layer = Linear(shape.inner, shape.hidden, bias=False).to(DEVICE)
+
+    def repeated(product: Callable[[], Tensor]) -> None:
+        for _ in range(PRODUCTS):
+            product()
+
+    return {
+        "matmul": lambda: repeated(torch.no_grad()(lambda: states @ layer.weight.t())),
+        "linear": lambda: repeated(lambda: layer(states)),
+    }
+
+
 def measure_steps(shape: Shape, repeats: int, blocks: int = 6) -> dict[str, Any]:
-    """The supernet's two ways of training, and a network derived from it."""
+    """The supernet's two ways of training, a network derived from it, and the plain peer."""
     torch.manual_seed(0)
     supernets = {
         name: ParXLSupernet(shape.config(num_hidden_layers=blocks, gate_path=name)) for name in ("soft", "sampled")
@@ -124,10 +211,29 @@ def measure_steps(shape: Shape, repeats: int, blocks: int = 6) -> dict[str, Any]
         attending = architecture.count("s") if name == "derived" else blocks
         memory = torch.randn(attending, shape.batch, shape.memory, shape.hidden, device=DEVICE)
         steps[name] = make_step(model.to(DEVICE).train(), ids, memory)
+    memory = torch.randn(blocks, shape.batch, shape.memory, shape.hidden, device=DEVICE)
+    steps["plain"] = make_step(PlainTransformerXL(shape, blocks).to(DEVICE), ids, memory)
     # More rounds than elsewhere: every update of the sampled mode has a path of its own.
-    seconds = time_interleaved(steps, 3 * repeats, WARMUP, DEVICE)
-    ratios = {f"{name}_ratio": seconds[name]["median"] / seconds["soft"]["median"] for name in ("sampled", "derived")}
-    return {"shape": asdict(shape), "blocks": blocks, "architecture": architecture, **seconds, **ratios}
+    products = make_products(shape)
+    seconds = time_interleaved({**steps, **products}, 3 * repeats, WARMUP, DEVICE)
+    soft = seconds["soft"]["median"]
+    ratios = {f"{name}_ratio": seconds[name]["median"] / soft for name in ("sampled", "derived")}
+    product = (
+        PRODUCTS * 2 * ids.numel() * shape.hidden * shape.inner / min(seconds[name]["median"] for name in products)
+    )
+    flops = step_flops(shape, ids, blocks)
+    return {
+        "shape": asdict(shape),
+        "blocks": blocks,
+        "architecture": architecture,
+        **seconds,
+        **ratios,
+        "plain_ratio": soft / seconds["plain"]["median"],
+        "flops": flops,
+        "products_per_second": product,
+        "soft_share": flops / product / soft,
+        "plain_share": flops / product / seconds["plain"]["median"],
+    }
 
 
 def measure_blocks(shape: Shape, repeats: int) -> dict[str, Any]:
@@ -204,12 +310,18 @@ def judge(ratio: float, target: float) -> str:
 
 
 def print_steps(row: dict[str, Any]) -> None:
-    """One line of the table."""
+    """Two lines of the table."""
     times = {name: f"{1e3 * row[name]['median']:.1f} ms" for name in ("soft", "sampled", "derived")}
     print(
         f"steps     {Shape(**row['shape'])}, {row['blocks']} blocks: soft {times['soft']}; sampled {times['sampled']}, "
         f"of soft {judge(row['sampled_ratio'], SAMPLED_TARGET)}; derived {row['architecture']} {times['derived']}, "
         f"of soft {row['derived_ratio']:.3f}",
+        flush=True,
+    )
+    print(
+        f"limit     {row['flops'] / 1e9:.2f} GFLOP at {row['products_per_second'] / 1e9:.0f} GFLOP/s, of the soft "
+        f"step's time {row['soft_share']:.2f}; plain Transformer-XL {1e3 * row['plain']['median']:.1f} ms, "
+        f"{row['plain_share']:.2f}; soft / plain {row['plain_ratio']:.3f}",
         flush=True,
     )
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.errors import ConfigError
+from adadepth.families.par_xl.parted_cross_entropy import parted_cross_entropy
+from adadepth.families.shared.linear import Linear
 
 
 def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
@@ -75,7 +77,7 @@ class AdaptiveEmbedding(nn.Module):
             nn.Embedding(stop - start, width) for (start, stop), width in zip(self.clusters, widths, strict=True)
         )
         self.projections = nn.ModuleList(
-            nn.Identity() if width == hidden_size else nn.Linear(width, hidden_size, bias=False) for width in widths
+            nn.Identity() if width == hidden_size else Linear(width, hidden_size, bias=False) for width in widths
         )
 
     @property
@@ -142,10 +144,10 @@ class AdaptiveSoftmax(nn.Module):
         clusters = [first, *self.tails]
         widths = cluster_widths(hidden_size, len(cutoffs), factor, tail_widths)
         self.tables = nn.ModuleList(
-            nn.Linear(width, stop - start, bias) for (start, stop), width in zip(clusters, widths, strict=True)
+            Linear(width, stop - start, bias) for (start, stop), width in zip(clusters, widths, strict=True)
         )
         self.projections = nn.ModuleList(
-            nn.Identity() if width == hidden_size else nn.Linear(hidden_size, width, bias) for width in widths
+            nn.Identity() if width == hidden_size else Linear(hidden_size, width, bias) for width in widths
         )
         self.tail_entries = nn.Linear(hidden_size, len(self.tails), bias) if self.tails else None
 
@@ -175,8 +177,7 @@ class AdaptiveSoftmax(nn.Module):
             head_targets = head_targets.index_fill(0, rows, self.head_words + tail)
             # A tail without targets is computed too, on no rows: its parameters then have a gradient of zero, which
             # is what distributed training waits for.
-            losses = _cross_entropy(self._tail_logits(tail, states.index_select(0, rows)), targets[rows] - start)
-            tail_losses.append((rows, losses))
+            tail_losses.append((rows, self._tail_losses(tail, states.index_select(0, rows), targets[rows] - start)))
         total = _cross_entropy(self._head_logits(states), head_targets)
         for rows, losses in tail_losses:
             total = total.index_add(0, rows, losses)
@@ -190,6 +191,15 @@ class AdaptiveSoftmax(nn.Module):
             words = self._tail_logits(tail, states).log_softmax(-1, dtype=torch.float32)
             parts.append(words + head[..., self.head_words + tail, None])
         return torch.cat(parts, dim=-1)
+
+    def _tail_losses(self, tail: int, states: Tensor, words: Tensor) -> Tensor:
+        """Of words of a tail, (k,)."""
+        table = self.tables[tail + 1]
+        plain = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        if plain and isinstance(table, Linear):
+            narrow = self.projections[tail + 1](states)
+            return parted_cross_entropy(narrow, table.weight, table.bias, words)
+        return _cross_entropy(self._tail_logits(tail, states), words)
 
     def _head_logits(self, states: Tensor) -> Tensor:
         logits: Tensor = self.tables[0](states)

@@ -19,7 +19,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from adadepth.families.par_xl.cache import ParXLCache
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.shared.albert.block import eager_attention
+from adadepth.families.shared.linear import Linear
 from adadepth.families.shared.positions import sinusoidal_positions
+
+Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Context(NamedTuple):
@@ -92,6 +95,20 @@ def align_distances(scores: Tensor) -> Tensor:
     return scores.flatten(-2)[..., length:].unflatten(-1, (length, keys))
 
 
+def composed_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, dropout: float
+) -> tuple[Tensor, None]:
+    """softmax(Q K' / sqrt(d) + bias) V of (B, h, ., d / h), as `eager_attention` in fewer passes; to (B, T, h, d / h).
+
+    A CPU has no kernel for a bias that wants a gradient: torch composes it, and looks for queries without any key, of
+    which there are none here.
+    """
+    scores = torch.baddbmm(bias.flatten(0, 1), query.flatten(0, 1), key.flatten(0, 1).mT, alpha=scaling)
+    weights = nn.functional.dropout(scores.softmax(dim=-1), dropout, module.training)
+    context = weights @ value.flatten(0, 1)
+    return context.unflatten(0, query.shape[:2]).transpose(1, 2), None
+
+
 class RelativeAttention(nn.Module):
     """Multi-head attention with relative positions and its output projection; the residual belongs to the block."""
 
@@ -104,10 +121,10 @@ class RelativeAttention(nn.Module):
         self.layer = layer  # in the cache
         self.head_size = width // config.num_attention_heads
         self.scaling = 1.0 / (self.head_size if config.attention_scale == "linear" else self.head_size**0.5)
-        self.query = nn.Linear(width, width, bias)
-        self.key_value = nn.Linear(width, 2 * width, bias)
-        self.position = nn.Linear(width, width, bias)
-        self.output = nn.Linear(width, width, bias)
+        self.query = Linear(width, width, bias)
+        self.key_value = Linear(width, 2 * width, bias)
+        self.position = Linear(width, width, bias)
+        self.output = Linear(width, width, bias)
         if not config.share_position_bias:
             self.position_bias_u, self.position_bias_v = position_biases(config)
         self.norm = branch_norm(config)
@@ -127,16 +144,21 @@ class RelativeAttention(nn.Module):
         by_distance = torch.add(
             positions.mask.to(query.dtype), self._distance_scores(query + bias_v, distances), alpha=self.scaling
         )
-        implementation = "eager" if positions.wants_weights else self.config._attn_implementation
-        attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            implementation, eager_attention
-        )
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
         content = (query + bias_u).transpose(1, 2)
+        attend = self._implementation(positions, by_distance)
         context, weights = attend(self, content, key, value, by_distance, dropout=dropout, scaling=self.scaling)
         output = self.output(context.reshape(state.shape))
         output = output.relu() if self.config.attention_out_act == "relu" else output
         return output, weights if positions.wants_weights else None
+
+    def _implementation(self, positions: Positions, by_distance: Tensor) -> Attend:
+        """The configured function, or one whose weights or gradients it has not."""
+        name = "eager" if positions.wants_weights else self.config._attn_implementation
+        if name == "sdpa" and by_distance.requires_grad and by_distance.device.type == "cpu":
+            return composed_attention
+        found: Attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
+        return found
 
     def _distances(self, codes: Tensor, cache: Cache | None) -> Tensor:
         """W_R r of all distances, (L + 1, d)."""

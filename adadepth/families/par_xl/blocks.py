@@ -11,6 +11,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adadepth.families.par_xl.attention import Positions, RelativeAttention, branch_norm
 from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.shared.dropout import Dropout
+from adadepth.families.shared.linear import Linear
 
 ATTENTION, FEED_FORWARD, IDENTITY = range(3)  # in the order of OPERATIONS
 
@@ -28,10 +30,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ParXLConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.inner = Linear(config.hidden_size, config.intermediate_size)
+        self.output = Linear(config.intermediate_size, config.hidden_size)
         self.activation = ACT2FN[config.hidden_act]
-        self.dropout = nn.Dropout(config.activation_dropout_prob)
+        self.dropout = Dropout(config.activation_dropout_prob)
         self.norm = branch_norm(config)
 
     def forward(self, state: Tensor) -> Tensor:
@@ -57,7 +59,7 @@ class ParXLBlock(GradientCheckpointingLayer):
         self.feed_forward = FeedForward(config) if "f" in operations else None
         paper = config.branch_norm == "paper"
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if paper else None
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
         self,
@@ -94,5 +96,4 @@ class ParXLBlock(GradientCheckpointingLayer):
 
     def _added(self, state: Tensor, change: Tensor, norm: nn.LayerNorm | None) -> Tensor:
         """A branch with its residual and its norm; without a norm of its own, what it adds to the state."""
-        change = self.dropout(change)
-        return change if norm is None else norm(state + change)
+        return self.dropout(change) if norm is None else norm(self.dropout.added(state, change))

@@ -20,6 +20,7 @@ from adadepth.families.par_xl.blocks import Mix, ParXLBlock, run_alone
 from adadepth.families.par_xl.cache import ParXLCache, check_cache, kept_positions
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.par_xl.outputs import ParXLModelOutput
+from adadepth.families.shared.dropout import Dropout
 from adadepth.families.shared.words import check_words
 
 _EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
@@ -93,9 +94,9 @@ class ParXLModel(ParXLPreTrainedModel):
         )
         if config.share_position_bias and self.attending:
             self.position_bias_u, self.position_bias_v = position_biases(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         last = config.output_dropout_prob
-        self.output_dropout = nn.Dropout(config.hidden_dropout_prob if last is None else last)
+        self.output_dropout = Dropout(config.hidden_dropout_prob if last is None else last)
         self._is_alone = alone
         self.post_init()
 

@@ -23,13 +23,16 @@ def test_one_run_prints_and_writes_all_parts(benchmark, monkeypatch, capsys, tmp
     monkeypatch.setattr(sys, "argv", ["par.py", "--fast", "--json", str(tmp_path / "par.json")])
     benchmark.main()
     printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in printed] == ["PAR-XL:", "steps"] + 3 * ["blocks"] + 2 * ["networks"] + 2 * [
-        "softmax"
-    ]
+    assert [line.split()[0] for line in printed] == ["PAR-XL:", "steps", "limit"] + 3 * ["blocks"] + 2 * [
+        "networks"
+    ] + 2 * ["softmax"]
     assert sum("met)" in line for line in printed) == 4
     report = json.loads((tmp_path / "par.json").read_text())
     steps = report["steps"]
     assert steps["sampled_ratio"] == pytest.approx(steps["sampled"]["median"] / steps["soft"]["median"])
+    assert steps["plain_ratio"] == pytest.approx(steps["soft"]["median"] / steps["plain"]["median"])
+    fastest = min(steps[name]["median"] for name in ("matmul", "linear"))
+    assert steps["products_per_second"] == pytest.approx(benchmark.PRODUCTS * 2 * 64 * 16 * 32 / fastest)
     assert [row["shape"]["memory"] for row in report["blocks"]] == [16, 192, 640]
     assert report["networks"][0]["architectures"] == {"searched": "sfff", "alternating": "sfsf"}
     network = report["networks"][1]

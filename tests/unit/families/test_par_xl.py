@@ -67,7 +67,23 @@ def test_dropout_before_the_output_layer(hidden, output, dropped):
     stack = model.model(words(rows=20, length=20), output_hidden_states=True)
     kept = stack.last_hidden_state != 0
     assert 1 - kept.float().mean().item() == pytest.approx(dropped, abs=0.02)
-    torch.testing.assert_close(stack.last_hidden_state[kept], stack.hidden_states[-1][kept] / (1 - dropped))
+    rounded = round(dropped * 2**16) / 2**16  # as masks are drawn
+    torch.testing.assert_close(stack.last_hidden_state[kept], stack.hidden_states[-1][kept] / (1 - rounded))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_in_training_is_that_of_every_implementation(padded):
+    """A CPU composes it where gradients are wanted, sums and products in other places."""
+    ids, found = words(), []
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    for name in ("sdpa", "eager"):
+        model = small_network()
+        model.set_attn_implementation(name)
+        loss = model(ids, attention_mask=mask if padded else None, targets=ids).loss
+        found.append([loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)])
+    for composed, eager in zip(*found, strict=True):
+        torch.testing.assert_close(composed, eager, rtol=1e-4, atol=1e-6)
 
 
 def test_evaluation_has_no_noise():
