@@ -1,0 +1,43 @@
+"""Self-attention of the head, trained on a CPU without what costs torch's own more than its products.
+
+torch draws a number for each of the T^2 dropped weights there, and looks through all scores for rows without a key.
+Shape legend: B batch, T tokens, k width, A heads, d = k / A.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from adadepth.families.shared.products import product
+
+
+def attend(attention: nn.MultiheadAttention, dropout: nn.Module, features: Tensor, mask: Tensor | None) -> Tensor:
+    """Every token attends to the real ones, (B, T, k) to (B, T, k).
+
+    Args:
+        attention: The weights; tokens first, because its fast path for batches first would keep the scores of all
+            pairs of tokens, more than a long text's base needs.
+        dropout: On the attention's weights, with the attention's own probability.
+        features: (B, T, k).
+        mask: (B, T), 0 at padding; None if all tokens are real.
+    """
+    if attention.training and features.device.type == "cpu":
+        return _attend_in_training(attention, dropout, features, mask)
+    tokens, padding = features.transpose(0, 1), None if mask is None else mask.eq(0)
+    attended, _ = attention(tokens, tokens, tokens, padding, need_weights=False)
+    result: Tensor = attended.transpose(0, 1)
+    return result
+
+
+def _attend_in_training(
+    attention: nn.MultiheadAttention, dropout: nn.Module, features: Tensor, mask: Tensor | None
+) -> Tensor:
+    projected = product(features, attention.in_proj_weight) + attention.in_proj_bias
+    query, key, value = projected.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)  # (B, A, T, d)
+    scores = attention.head_dim**-0.5 * query @ key.transpose(-1, -2)
+    if mask is not None:  # finite, so that a text without tokens has no NaN
+        lowest = torch.finfo(scores.dtype).min
+        scores = scores + mask.eq(0)[:, None, None].to(scores.dtype) * lowest
+    context = (dropout(scores.softmax(dim=-1)) @ value).transpose(1, 2).flatten(2)
+    return product(context, attention.out_proj.weight) + attention.out_proj.bias
