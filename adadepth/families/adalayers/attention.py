@@ -1,4 +1,4 @@
-"""Self-attention of the head, trained on a CPU without what costs torch's own more than its products.
+"""Self-attention of the head, on a CPU without what costs torch's own more than its products.
 
 torch draws a number for each of the T^2 dropped weights there, and looks through all scores for rows without a key.
 Shape legend: B batch, T tokens, k width, A heads, d = k / A.
@@ -22,22 +22,25 @@ def attend(attention: nn.MultiheadAttention, dropout: nn.Module, features: Tenso
         features: (B, T, k).
         mask: (B, T), 0 at padding; None if all tokens are real.
     """
-    if attention.training and features.device.type == "cpu":
-        return _attend_in_training(attention, dropout, features, mask)
+    if features.device.type == "cpu":
+        return _attend_on_cpu(attention, dropout, features, mask)
     tokens, padding = features.transpose(0, 1), None if mask is None else mask.eq(0)
     attended, _ = attention(tokens, tokens, tokens, padding, need_weights=False)
     result: Tensor = attended.transpose(0, 1)
     return result
 
 
-def _attend_in_training(
+def _attend_on_cpu(
     attention: nn.MultiheadAttention, dropout: nn.Module, features: Tensor, mask: Tensor | None
 ) -> Tensor:
     projected = product(features, attention.in_proj_weight) + attention.in_proj_bias
     query, key, value = projected.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)  # (B, A, T, d)
-    scores = attention.head_dim**-0.5 * query @ key.transpose(-1, -2)
+    bias = None
     if mask is not None:  # finite, so that a text without tokens has no NaN
-        lowest = torch.finfo(scores.dtype).min
-        scores = scores + mask.eq(0)[:, None, None].to(scores.dtype) * lowest
-    context = (dropout(scores.softmax(dim=-1)) @ value).transpose(1, 2).flatten(2)
-    return product(context, attention.out_proj.weight) + attention.out_proj.bias
+        bias = mask.eq(0)[:, None, None].to(query.dtype) * torch.finfo(query.dtype).min
+    if attention.training and attention.dropout > 0:
+        scores = attention.head_dim**-0.5 * query @ key.transpose(-1, -2)
+        context = dropout((scores if bias is None else scores + bias).softmax(dim=-1)) @ value
+    else:
+        context = nn.functional.scaled_dot_product_attention(query, key, value, bias)
+    return product(context.transpose(1, 2).flatten(2), attention.out_proj.weight) + attention.out_proj.bias
