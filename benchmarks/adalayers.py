@@ -286,8 +286,8 @@ def main() -> None:
         print(
             f"cache     {row['case']:<24} epoch {row['cached_seconds']:.3f} s, states in memory "
             f"{row['in_memory_seconds']:.3f} s, recomputed {row['recomputed_seconds']:.3f} s: {row['ratio']:.1f} times "
-            f"as fast (limit {row['limit']:.1f}, target >= {CACHE_TARGET:g}); filled in {row['fill_seconds']:.1f} s; logits differ by "
-            f"{row['largest_difference']:.0e}",
+            f"as fast (limit {row['limit']:.1f}, target >= {CACHE_TARGET:g}); filled in {row['fill_seconds']:.1f} s; "
+            f"logits differ by {row['largest_difference']:.0e}",
             flush=True,
         )
     truncated = measure_truncation(options)

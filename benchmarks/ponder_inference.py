@@ -10,7 +10,8 @@ Three ways over the same batch, the same weights and the same exit steps, which 
 The ratio is compacted / (mean exit step / N x full), 1 if time followed the mean exit step exactly; with texts of mixed
 lengths it follows the tokens that still run instead. The limit is the ratio at the sizes: of the layer's own time for
 the sequences that still run at each step, measured alone, which is longer a sequence where few are left. Passes are
-interleaved and medians compared, because machines drift. Predictions are compared with the uncompacted evaluation of the same rule.
+interleaved and medians compared, because machines drift. Predictions are compared with the uncompacted evaluation of
+the same rule.
 """
 
 import argparse
@@ -208,8 +209,8 @@ def main() -> None:
         print(
             f"{row['hidden']:4d} {row['depth']:2d} {row['lengths']:<7} {row['exits']:<8} {row['mean_exit']:4.1f} "
             f"{row['max_exit']:3d} {1e3 * row['full_seconds']:10.1f} {1e3 * row['compacted_seconds']:12.1f} "
-            f"{1e3 * row['waiting_seconds']:10.1f} {row['ratio']:6.3f} {row['limit']:5.3f} {row['waiting_ratio']:7.3f}  "
-            f"{same} ({row['largest_difference']:.0e})",
+            f"{1e3 * row['waiting_seconds']:10.1f} {row['ratio']:6.3f} {row['limit']:5.3f} {row['waiting_ratio']:7.3f} "
+            f" {same} ({row['largest_difference']:.0e})",
             flush=True,
         )
     worst = max(row["ratio"] for row in rows)
