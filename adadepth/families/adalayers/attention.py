@@ -43,4 +43,6 @@ def _attend_on_cpu(
         context = dropout((scores if bias is None else scores + bias).softmax(dim=-1)) @ value
     else:
         context = nn.functional.scaled_dot_product_attention(query, key, value, bias)
-    return product(context.transpose(1, 2).flatten(2), attention.out_proj.weight) + attention.out_proj.bias
+    # Tokens first, as torch's module lays them out: small masks that follow are drawn in the order of memory.
+    attended = product(context.permute(2, 0, 1, 3).flatten(2), attention.out_proj.weight) + attention.out_proj.bias
+    return attended.transpose(0, 1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 _STEPS = 2**16  # what 16 random bits can tell apart: the probability is rounded to so many
+_WORTH_FOUR_CALLS = 2**12  # values from which on the cheaper draw saves more than its further calls cost
 
 
 class Dropout(nn.Dropout):
@@ -17,7 +18,8 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         """Values of any shape."""
-        if self.training and self.p > 0 and input.device.type == "cpu" and not torch.compiler.is_compiling():
+        acts = self.training and 0 < self.p < 1 and not torch.compiler.is_compiling()
+        if acts and input.device.type == "cpu" and input.numel() >= _WORTH_FOUR_CALLS:
             return input * draw_mask(input, self.p)
         return super().forward(input)
 

@@ -52,8 +52,9 @@ def test_so_many_values_are_dropped_and_the_mean_stays(probability):
     assert (neighbours - torch.eye(8)).abs().max() < 0.01
 
 
-def test_dropout_follows_the_seed_and_acts_in_training_only():
-    layer, values = Dropout(0.3), torch.randn(33, 7, requires_grad=True)
+@pytest.mark.parametrize("shape", [(33, 7), (131, 65)])
+def test_dropout_follows_the_seed_and_acts_in_training_only(shape):
+    layer, values = Dropout(0.3), torch.randn(*shape, requires_grad=True)
     assert torch.equal(layer.eval()(values), values)
     layer.train()
     torch.manual_seed(3)
