@@ -1,7 +1,7 @@
 """The product of many rows with a weight, by the fastest kernel that a CPU has.
 
-torch's own products in float32 are MKL's, which reads the processor's maker and leaves half of the wide units of others
-idle. oneDNN, which torch carries too, asks what the processor can do. Shape legend: K and k widths of input and output.
+torch's own products in float32 are MKL's, which on some makers' processors reach less than half of what oneDNN does,
+which torch carries too; decision 0031 has the figures. Shape legend: K and k widths of input and output.
 """
 
 from __future__ import annotations
