@@ -27,6 +27,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from adadepth.allocation import keep_freed_memory
 from adadepth.command_line import CONFIGS, arguments, check_own_folder, folders, help_text
 from adadepth.composition import register_schema
 from adadepth.config import ExperimentConfig
@@ -103,6 +104,7 @@ def _apply_runtime(config: ExperimentConfig) -> None:
     """Set what must be in place before the libraries are imported."""
     if config.runtime.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
+    keep_freed_memory()
     allow_remote_code(config.runtime.trust_remote_code)
     if config.runtime.threads is not None:
         import torch

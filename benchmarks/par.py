@@ -38,8 +38,8 @@ from adadepth.families.par_xl.derive import derive
 from adadepth.families.par_xl.latency import draw_ids, model_latencies, operation_latencies
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 from adadepth.families.par_xl.pricing import architecture_macs
-from adadepth.families.shared.linear import Linear
 from adadepth.families.shared.positions import sinusoidal_positions
+from adadepth.families.shared.products import Product
 from adadepth.timing import time_interleaved
 
 SAMPLED_TARGET, NETWORK_TARGET, SOFTMAX_TARGET = 0.6, 0.65, 0.2
@@ -185,7 +185,7 @@ def step_flops(shape: Shape, ids: Tensor, blocks: int) -> float:
 def make_products(shape: Shape) -> dict[str, Callable[[], None]]:
     """`PRODUCTS` times a feed-forward's second product, by torch and by the linear maps that the networks have."""
     states = torch.randn(shape.batch * shape.length, shape.inner, device=DEVICE)
-    layer = Linear(shape.inner, shape.hidden, bias=False).to(DEVICE)
+    layer = Product(shape.inner, shape.hidden, bias=False).to(DEVICE)
 
     def repeated(product: Callable[[], Tensor]) -> None:
         for _ in range(PRODUCTS):

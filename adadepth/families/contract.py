@@ -201,7 +201,7 @@ class ReadsCachedStates(Protocol):
     Attributes:
         layer_states: Numbers of all states that it could read.
         state_width: Their width.
-        states_key: What the states depend on beside their inputs; equal keys, equal states.
+        states_key: What `base_states` depends on beside its inputs; equal keys, equal states.
     """
 
     @property
@@ -217,7 +217,7 @@ class ReadsCachedStates(Protocol):
         """Those that the next forward pass reads."""
 
     def base_states(self, wanted: Collection[int], **inputs: Any) -> dict[int, Tensor]:
-        """The base's states by number, each (B, T, width), without gradients."""
+        """The base's states as the head reads them, by number, each (B, T, width), without gradients."""
 
 
 @runtime_checkable

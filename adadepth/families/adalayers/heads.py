@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from adadepth.families.adalayers.attention import attend
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.mixing import masked_mean
 from adadepth.families.adalayers.modeling import AdaLayersModel
@@ -30,10 +31,8 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
         """Logits (B, C)."""
         if self.config.head == "linear":
             return self.logits(self.dropout(masked_mean(features, mask)))
-        padding = None if mask is None else mask.eq(0)
-        tokens = features.transpose(0, 1)
-        attended, _ = self.self_attention(tokens, tokens, tokens, padding, need_weights=False)
-        return self.logits(masked_mean(self.dropout(nn.functional.gelu(attended.transpose(0, 1))), mask))
+        attended = attend(self.self_attention, self.dropout, features, mask)
+        return self.logits(masked_mean(self.dropout(nn.functional.gelu(attended)), mask))
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
         """As `class_loss`, or as `sequence_loss` where the labels are not classes."""

@@ -9,10 +9,13 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
+from adadepth.families.shared.products import product
 
-def project(projector: nn.Module, state: Tensor) -> Tensor:
-    """Project a state, f = LN(W GELU(Z)), (B, T, K) to (B, T, k); the norm has no parameters (Dremov 2024)."""
-    projected = projector(nn.functional.gelu(state))
+
+def project(projector: nn.Module, activated: Tensor) -> Tensor:
+    """Project GELU(Z), f = LN(W GELU(Z)), (B, T, K) to (B, T, k); the norm has no parameters (Dremov 2024)."""
+    assert isinstance(projector, nn.Linear)
+    projected = product(activated, projector.weight)
     return nn.functional.layer_norm(projected, projected.shape[-1:])
 
 

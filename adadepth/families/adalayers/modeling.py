@@ -29,6 +29,7 @@ from adadepth.families.adalayers.objective import distribution_terms
 from adadepth.families.adalayers.pretrained import OnBaseModel
 from adadepth.families.adalayers.pricing import price_layers
 from adadepth.families.contract import DepthUnit
+from adadepth.families.shared.dropout import Dropout
 from adadepth.families.shared.encoders import accepted_inputs
 from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.families.shared.positions import sinusoidal_positions
@@ -82,7 +83,7 @@ class AdaLayersModel(OnBaseModel):
             self.projector = nn.Linear(width, config.project_dim, bias=False)
         if config.mix == "scalar" and config.learns_distribution:
             self.gamma = nn.Parameter(torch.ones(()))
-        self.dropout = nn.Dropout(config.attention_dropout_prob or 0.0)
+        self.dropout = Dropout(config.attention_dropout_prob or 0.0)
         self.cutoff_is_on = True
         self._trained_limit: int | None = None
         self._active: tuple[Any, tuple[int, ...]] | None = None
@@ -132,8 +133,8 @@ class AdaLayersModel(OnBaseModel):
 
     @property
     def states_key(self) -> str:
-        """What the base's states depend on beside their inputs: its weights."""
-        return str(self.config.base_hash)
+        """What the states that are read depend on beside the base's inputs: its weights, and the activation."""
+        return f"{self.config.base_hash} gelu" if self.config.mix == "projected" else str(self.config.base_hash)
 
     def learning_rate_multipliers(self) -> dict[str, float]:
         """The distribution may learn faster than the rest."""
@@ -267,7 +268,7 @@ class AdaLayersModel(OnBaseModel):
             inputs_embeds: See above.
             labels: Of sequences: classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Of tokens: classes
                 (B, T), negative where there is none.
-            states: The base's states by number, each (B, T, K), at least the active ones; the base does not run.
+            states: From `base_states`, by number, each (B, T, K), at least the active ones; the base does not run.
             num_targets: See `combine_terms`.
             **kwargs: Further arguments of the base; with `output_hidden_states` or `output_attentions` all of its
                 blocks run, whatever weight they have.
@@ -288,7 +289,7 @@ class AdaLayersModel(OnBaseModel):
         }
         seen: Mapping[str, Any] = {} if states is not None else self._run_whole(inputs, kwargs)
         if seen:
-            states = dict(enumerate(seen["states"]))
+            states = {number: self._activate(seen["states"][number]) for number in self._to_read(active)}
         mixed, blocks = self._mix(weights, active, inputs | kwargs, states, self.config.depth if seen else 0)
         logits = self.classify(self._features(mixed), attention_mask)
         trace = self._trace(weights, active, mixed, attention_mask, blocks)
@@ -341,7 +342,13 @@ class AdaLayersModel(OnBaseModel):
         wanted = self._to_read(active)
         if states is None:
             known = accepted_inputs(self.model, inputs)
-            blocks = stream_states(self.model, known, wanted, add, trainable=not config.freeze_base_model)
+            blocks = stream_states(
+                self.model,
+                known,
+                wanted,
+                lambda number, state: add(number, self._activate(state)),
+                trainable=not config.freeze_base_model,
+            )
         else:
             if missing := set(active) - set(states):
                 raise DataError(f"states: {min(missing)} is missing; given are {sorted(states)}")
@@ -352,6 +359,10 @@ class AdaLayersModel(OnBaseModel):
         if self.training:
             total = total + zero_of(self._unread({number - first for number in wanted}, blocks))
         return total, blocks
+
+    def _activate(self, state: Tensor) -> Tensor:
+        """A state as the mix reads it: what no weight of the head has touched, so that a cache can hold it."""
+        return nn.functional.gelu(state) if self.config.mix == "projected" else state
 
     def _transform(self, layer: int, state: Tensor) -> Tensor:
         if self.config.mix == "scalar":
@@ -370,7 +381,7 @@ class AdaLayersModel(OnBaseModel):
         """What the head reads, (B, T, k or K)."""
         features = self.gamma * mixed if hasattr(self, "gamma") else mixed
         if hasattr(self, "projector"):
-            features = self.dropout(project(self.projector, features))
+            features = self.dropout(project(self.projector, nn.functional.gelu(features)))
         if not self.config.reads_raw_states:
             features = nn.functional.gelu(features)
         if self.config.add_pos_embeddings:
@@ -397,9 +408,13 @@ class AdaLayersModel(OnBaseModel):
 
     @torch.no_grad()
     def base_states(self, wanted: Collection[int], **inputs: Any) -> dict[int, Tensor]:
-        """The base's states by number, each (B, T, K), for inputs as in `forward`."""
+        """The base's states by number, each (B, T, K), for inputs as in `forward`; GELU(Z) where each is projected."""
         states: dict[int, Tensor] = {}
-        stream_states(self.model, accepted_inputs(self.model, inputs), wanted, states.__setitem__)
+
+        def keep(number: int, state: Tensor) -> None:
+            states[number] = self._activate(state)
+
+        stream_states(self.model, accepted_inputs(self.model, inputs), wanted, keep)
         return states
 
     def truncate(self, min_weight: float = 0.0) -> None:

@@ -162,8 +162,16 @@ class OnBaseModel(PreTrainedModel):
         return vocabulary_size(self.model)
 
     def train(self, mode: bool = True) -> Any:
-        """Set the mode; a frozen base stays in evaluation mode."""
-        super().train(mode)
-        if self.config.freeze_base_model and hasattr(self, "model"):
+        """Set the mode; a frozen base stays in evaluation mode.
+
+        Trainers call this before every step, and going through a large base takes longer than a small head.
+        """
+        if not self.config.freeze_base_model or not hasattr(self, "model"):
+            return super().train(mode)
+        self.training = mode
+        for name, module in self.named_children():
+            if name != "model":
+                module.train(mode)
+        if self.model.training:
             self.model.eval()
         return self

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from adadepth.errors import ConfigError
 from adadepth.families.par_xl.parted_cross_entropy import parted_cross_entropy
-from adadepth.families.shared.linear import Linear
+from adadepth.families.shared.products import Product
 
 
 def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
@@ -77,7 +77,7 @@ class AdaptiveEmbedding(nn.Module):
             nn.Embedding(stop - start, width) for (start, stop), width in zip(self.clusters, widths, strict=True)
         )
         self.projections = nn.ModuleList(
-            nn.Identity() if width == hidden_size else Linear(width, hidden_size, bias=False) for width in widths
+            nn.Identity() if width == hidden_size else Product(width, hidden_size, bias=False) for width in widths
         )
 
     @property
@@ -144,10 +144,10 @@ class AdaptiveSoftmax(nn.Module):
         clusters = [first, *self.tails]
         widths = cluster_widths(hidden_size, len(cutoffs), factor, tail_widths)
         self.tables = nn.ModuleList(
-            Linear(width, stop - start, bias) for (start, stop), width in zip(clusters, widths, strict=True)
+            Product(width, stop - start, bias) for (start, stop), width in zip(clusters, widths, strict=True)
         )
         self.projections = nn.ModuleList(
-            nn.Identity() if width == hidden_size else Linear(hidden_size, width, bias) for width in widths
+            nn.Identity() if width == hidden_size else Product(hidden_size, width, bias) for width in widths
         )
         self.tail_entries = nn.Linear(hidden_size, len(self.tails), bias) if self.tails else None
 
@@ -196,7 +196,7 @@ class AdaptiveSoftmax(nn.Module):
         """Of words of a tail, (k,)."""
         table = self.tables[tail + 1]
         plain = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-        if plain and isinstance(table, Linear):
+        if plain and isinstance(table, Product):
             narrow = self.projections[tail + 1](states)
             return parted_cross_entropy(narrow, table.weight, table.bias, words)
         return _cross_entropy(self._tail_logits(tail, states), words)

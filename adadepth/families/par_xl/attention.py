@@ -19,8 +19,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from adadepth.families.par_xl.cache import ParXLCache
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.shared.albert.block import eager_attention
-from adadepth.families.shared.linear import Linear
 from adadepth.families.shared.positions import sinusoidal_positions
+from adadepth.families.shared.products import Product
 
 Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -121,10 +121,10 @@ class RelativeAttention(nn.Module):
         self.layer = layer  # in the cache
         self.head_size = width // config.num_attention_heads
         self.scaling = 1.0 / (self.head_size if config.attention_scale == "linear" else self.head_size**0.5)
-        self.query = Linear(width, width, bias)
-        self.key_value = Linear(width, 2 * width, bias)
-        self.position = Linear(width, width, bias)
-        self.output = Linear(width, width, bias)
+        self.query = Product(width, width, bias)
+        self.key_value = Product(width, 2 * width, bias)
+        self.position = Product(width, width, bias)
+        self.output = Product(width, width, bias)
         if not config.share_position_bias:
             self.position_bias_u, self.position_bias_v = position_biases(config)
         self.norm = branch_norm(config)

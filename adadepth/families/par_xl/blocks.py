@@ -12,7 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from adadepth.families.par_xl.attention import Positions, RelativeAttention, branch_norm
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.shared.dropout import Dropout
-from adadepth.families.shared.linear import Linear
+from adadepth.families.shared.products import Product
 
 ATTENTION, FEED_FORWARD, IDENTITY = range(3)  # in the order of OPERATIONS
 
@@ -30,8 +30,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ParXLConfig) -> None:
         super().__init__()
-        self.inner = Linear(config.hidden_size, config.intermediate_size)
-        self.output = Linear(config.intermediate_size, config.hidden_size)
+        self.inner = Product(config.hidden_size, config.intermediate_size)
+        self.output = Product(config.intermediate_size, config.hidden_size)
         self.activation = ACT2FN[config.hidden_act]
         self.dropout = Dropout(config.activation_dropout_prob)
         self.norm = branch_norm(config)

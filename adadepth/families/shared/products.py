@@ -1,4 +1,4 @@
-"""Products with a layer's weights, by whichever of torch's two matrix libraries is the faster one on a processor.
+"""Products with weights, by whichever of torch's two matrix libraries is the faster one on a processor.
 
 On a CPU torch multiplies float32 matrices with MKL, which on AMD's processors with AVX-512 is half as fast as oneDNN,
 which torch brings too. docs/decisions/0029-products-by-onednn-on-amd.md has the reasons and figures.
@@ -8,17 +8,19 @@ Shape legend: P rows, I inputs, O outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx
 from torch.utils.flop_counter import register_flop_formula
 from transformers.activations import GELUTanh
 
 # Multiply-accumulates below which its preparations take longer than what it saves.
 _LEAST_WORK = 1e6
+_LEAST_INNER = 16  # sums of fewer products are left to MKL
 _PLAIN = (Tensor, nn.Parameter)
 
 
@@ -27,12 +29,17 @@ class Product(nn.Linear):
 
     def forward(self, state: Tensor) -> Tensor:
         """(..., I) to (..., O)."""
-        if not _pays(state, self.weight):
-            return super().forward(state)
-        if not torch.is_grad_enabled():
-            return _multiply(state, self.weight, self.bias)
-        result: Tensor = _OneDnn.apply(state, self.weight, self.bias)
-        return result
+        return product(state, self.weight, self.bias)
+
+
+def product(state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """X W' + b, (..., I) and (O, I) to (..., O), as `nn.functional.linear` to rounding."""
+    if not _pays(state, weight):
+        return nn.functional.linear(state, weight, bias)
+    if not torch.is_grad_enabled():
+        return _multiply(state, weight, bias)
+    result: Tensor = _OneDnn.apply(state, weight, bias)
+    return result
 
 
 def activated(layer: nn.Module, activation: nn.Module, state: Tensor) -> Tensor:
@@ -59,7 +66,7 @@ def onednn_is_faster() -> bool:
 
 def _pays(state: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN multiplies these: float32 on a CPU, outside of graphs, no tensors with operators of their own."""
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"):
         return False
     plain = type(state) in _PLAIN and type(weight) in _PLAIN
     if not plain or state.device.type != "cpu" or state.dtype != torch.float32 or weight.dtype != torch.float32:
@@ -68,31 +75,46 @@ def _pays(state: Tensor, weight: Tensor) -> bool:
 
 
 class _OneDnn(torch.autograd.Function):
-    """x W' + b."""
+    """x W' + b. The gradients are products of the same kind, so they have gradients, too."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: Any, state: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(state, weight)
+    def forward(state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _multiply(state, weight, bias)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         state, weight = ctx.saved_tensors
-        rows = gradients[0].flatten(0, -2)
-        needs_state, needs_weight, needs_bias = ctx.needs_input_grad
-        # With few rows a transposed matrix that lies in order takes a quarter of the time.
+        of_state, of_weight, of_bias = ctx.needs_input_grad
+        # oneDNN knows matrices and transposed ones; of a part of a larger matrix it makes a thousand times the work.
+        gradient = gradient.contiguous()
+        multiply = _OneDnn.apply if torch.is_grad_enabled() else _multiply  # gradients of gradients are seldom wanted
+        rows = gradient.flatten(0, -2)
         return (
-            _multiply(rows, weight.t()).view(state.shape) if needs_state else None,
-            _multiply(rows.t(), state.flatten(0, -2).t().contiguous()) if needs_weight else None,
-            rows.sum(0) if needs_bias else None,
+            multiply(gradient, weight.t(), None) if of_state else None,
+            _transposed_product(multiply, rows, state.contiguous().flatten(0, -2)) if of_weight else None,
+            rows.sum(dim=0) if of_bias else None,
         )
+
+
+def _transposed_product(multiply: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
+    """A' B of (P, O) and (P, I), (O, I). oneDNN is faster with the narrower one first."""
+    if left.shape[1] > right.shape[1]:
+        return multiply(right.t(), left.t(), None).t()
+    return multiply(left.t(), right.t(), None)
 
 
 def _multiply(left: Tensor, right: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
     """(P, I) and (O, I) to (P, O); the activation is `none`, or `gelu` in its tanh form."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, activation, [], "tanh")
-    return product
+    if left.shape[-1] < _LEAST_INNER and activation == "none":
+        return nn.functional.linear(left, right, bias)
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, activation, [], "tanh")
+    return result
 
 
 def _count_flops(left: torch.Size, right: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:

@@ -127,6 +127,15 @@ def test_cached_states_equal_the_base_run_online(variant, kind):
     torch.testing.assert_close(stored.logits[real], online.logits[real], atol=1e-5, rtol=0)
 
 
+def test_states_are_kept_as_the_head_reads_them():
+    """Every projection reads GELU(Z); a mix of raw states, whose weights come first, cannot."""
+    projected, scalar = small_model(), small_model(**VARIANTS["scalar mix"])
+    raw = scalar.base_states([2], **texts())[2]
+    assert torch.equal(projected.base_states([2], **texts())[2], nn.functional.gelu(raw))
+    projected.config.base_hash = scalar.config.base_hash = "the same base"
+    assert projected.states_key != scalar.states_key
+
+
 def test_a_missing_state_is_named():
     model = small_model()
     states = model.base_states([0, 1, 3, 4], **texts())

@@ -19,7 +19,7 @@ def test_each_place_is_dropped_as_often_as_asked(probability):
 
 
 def test_what_is_kept_has_the_mean_of_what_was_there():
-    kept = Dropout(0.1)(torch.ones(1000))
+    kept = Dropout(0.1)(torch.ones(5000))
     values = kept.unique().tolist()
     assert values == [0.0, pytest.approx(1 / (1 - round(0.1 * 2**16) / 2**16))]
 
@@ -34,7 +34,7 @@ def test_neighbours_are_dropped_independently():
 
 def test_added_is_the_sum_with_what_is_dropped():
     layer = Dropout(0.3)
-    state, change = torch.randn(5, 7, requires_grad=True), torch.randn(5, 7, requires_grad=True)
+    state, change = torch.randn(50, 90, requires_grad=True), torch.randn(50, 90, requires_grad=True)
     found = []
     for total in (lambda: layer.added(state, change), lambda: state + layer(change)):
         torch.manual_seed(1)
@@ -46,12 +46,12 @@ def test_added_is_the_sum_with_what_is_dropped():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_stay(dtype):
-    assert Dropout(0.1)(torch.ones(10, dtype=dtype)).dtype == dtype
+    assert Dropout(0.1)(torch.ones(5000, dtype=dtype)).dtype == dtype
 
 
 def test_nothing_is_drawn_in_evaluation_or_with_probability_zero():
     before = torch.get_rng_state()
-    ones = torch.ones(10)
+    ones = torch.ones(5000)
     for layer in (Dropout(0.1).eval(), Dropout(0.0)):
         assert torch.equal(layer(ones), ones)
         assert torch.equal(layer.added(ones, ones), 2 * ones)
@@ -59,5 +59,15 @@ def test_nothing_is_drawn_in_evaluation_or_with_probability_zero():
 
 
 def test_nearly_everything_may_be_dropped():
-    assert Dropout(1 - 1e-9)(torch.ones(100)).isfinite().all()
+    assert Dropout(1 - 1e-9)(torch.ones(5000)).isfinite().all()
     assert isinstance(Dropout(0.1), nn.Dropout)
+
+
+def test_small_masks_are_the_librarys():
+    """A small run of an earlier version ends with the weights that it ended with."""
+    values, layers = torch.ones(100), (Dropout(0.3), nn.Dropout(0.3))
+    found = []
+    for layer in layers:
+        torch.manual_seed(0)
+        found.append(layer(values))
+    assert torch.equal(*found)

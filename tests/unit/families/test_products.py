@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.activations import ACT2FN
 
 from adadepth.families.shared import products
-from adadepth.families.shared.products import Product, activated
+from adadepth.families.shared.products import Product, activated, product
 
 INPUTS, OUTPUTS = 64, 256
 
@@ -26,18 +26,18 @@ def used(monkeypatch):
 
 def twins():
     torch.manual_seed(0)
-    product = Product(INPUTS, OUTPUTS)
+    mapped = Product(INPUTS, OUTPUTS)
     plain = nn.Linear(INPUTS, OUTPUTS).double()
-    plain.load_state_dict(product.state_dict())
-    return product, plain
+    plain.load_state_dict(mapped.state_dict())
+    return mapped, plain
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (40,)])
 def test_values_and_gradients_are_those_in_double_precision(used, shape):
-    product, plain = twins()
+    mapped, plain = twins()
     state, gradient = torch.randn(*shape, INPUTS), torch.randn(*shape, OUTPUTS)
     found = []
-    for layer, kind in ((product, torch.float32), (plain, torch.float64)):
+    for layer, kind in ((mapped, torch.float32), (plain, torch.float64)):
         read = state.detach().clone().to(kind).requires_grad_()
         output = layer(read)
         output.backward(gradient.to(kind))
@@ -49,55 +49,55 @@ def test_values_and_gradients_are_those_in_double_precision(used, shape):
 
 
 def test_what_needs_no_gradient_gets_none(used):
-    product, _ = twins()
-    product.weight.requires_grad_(False)
+    mapped, _ = twins()
+    mapped.weight.requires_grad_(False)
     state = torch.randn(3, INPUTS)
-    product(state).sum().backward()
-    assert product.weight.grad is None
-    assert product.bias.grad.eq(3).all()
+    mapped(state).sum().backward()
+    assert mapped.weight.grad is None
+    assert mapped.bias.grad.eq(3).all()
     assert len(used) == 1
 
 
 @pytest.mark.parametrize("name", ["gelu_pytorch_tanh", "relu"])
 def test_an_activation_is_fused_in_inference_only(used, name):
-    product, plain = twins()
+    mapped, plain = twins()
     activation, state = ACT2FN[name], torch.randn(7, INPUTS)
     wanted = activation(plain(state.double()))
     with torch.inference_mode():
-        torch.testing.assert_close(activated(product, activation, state).double(), wanted, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(activated(product, activation, state).double(), wanted, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(activated(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(activated(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5)
     assert used == ([("gelu",)] if name.startswith("gelu") else [()]) + [()]
 
 
 def test_a_hook_sees_what_it_saw(used):
-    product, _ = twins()
+    mapped, _ = twins()
     seen, state = [], torch.randn(2, INPUTS)
-    product.register_forward_hook(lambda module, args, output: seen.append(output))
+    mapped.register_forward_hook(lambda module, args, output: seen.append(output))
     with torch.no_grad():
-        activated(product, ACT2FN["gelu_pytorch_tanh"], state)
-        assert seen[0].equal(product(state))
+        activated(mapped, ACT2FN["gelu_pytorch_tanh"], state)
+        assert seen[0].equal(mapped(state))
 
 
 def test_who_is_left_to_the_library(used):
-    product, plain = twins()
+    mapped, plain = twins()
     state = torch.randn(3, INPUTS)
     plain = plain.float()
-    assert product(state[:0]).shape == (0, OUTPUTS)
+    assert mapped(state[:0]).shape == (0, OUTPUTS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert product(state).equal(plain(state))
-    assert copy.deepcopy(product).double()(state.double()).equal(copy.deepcopy(plain).double()(state.double()))
-    graph = torch.compile(product, backend="eager", fullgraph=True)(state)
+        assert mapped(state).equal(plain(state))
+    assert copy.deepcopy(mapped).double()(state.double()).equal(copy.deepcopy(plain).double()(state.double()))
+    graph = torch.compile(mapped, backend="eager", fullgraph=True)(state)
     assert graph.equal(plain(state))
     assert not used
 
 
 def test_few_rows_and_other_processors_are_left_to_the_library(monkeypatch):
     monkeypatch.setattr(products, "_multiply", None)
-    product, _ = twins()
-    assert product(torch.randn(1, INPUTS)).shape == (1, OUTPUTS)
+    mapped, _ = twins()
+    assert mapped(torch.randn(1, INPUTS)).shape == (1, OUTPUTS)
     monkeypatch.setattr(products, "_LEAST_WORK", 1)
     monkeypatch.setattr(products, "onednn_is_faster", lambda: False)
-    assert product(torch.randn(500, INPUTS)).shape == (500, OUTPUTS)
+    assert mapped(torch.randn(500, INPUTS)).shape == (500, OUTPUTS)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,63 @@ def test_the_processor_decides(monkeypatch, processor, faster):
 
 
 def test_torch_counts_their_operations(used):
-    product, plain = twins()
+    mapped, plain = twins()
     counted = []
-    for layer in (product, plain.float()):
+    for layer in (mapped, plain.float()):
         with FlopCounterMode(display=False) as counter:
             layer(torch.randn(5, INPUTS, requires_grad=True)).sum().backward()
         counted.append(counter.get_total_flops())
     assert counted[0] == counted[1] == 3 * 2 * 5 * INPUTS * OUTPUTS
+
+
+@pytest.mark.parametrize(("width", "outputs"), [(128, 512), (512, 128), (8, 400), (400, 8)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_parts_of_larger_gradients_and_narrow_maps(used, width, outputs, bias):
+    torch.manual_seed(0)
+    ours, library = Product(width, outputs, bias), nn.Linear(width, outputs, bias)
+    library.load_state_dict(ours.state_dict())
+    states = torch.randn(4, 36, width)
+    gradient = torch.randn(4, 36, outputs + 3)[..., :outputs]  # as a concatenation hands it back
+    found = []
+    for layer in (ours, library):
+        given = states.clone().requires_grad_()
+        mapped = layer(given)
+        found.append([mapped, *torch.autograd.grad(mapped, [given, *layer.parameters()], gradient)])
+    for mine, expected in zip(*found, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
+    assert len(used) == 3
+
+
+def test_a_gradient_has_a_gradient(used):
+    torch.manual_seed(0)
+    ours, library = Product(64, 64, bias=False), nn.Linear(64, 64, bias=False)
+    library.load_state_dict(ours.state_dict())
+    states = torch.randn(1024, 64)
+    found = []
+    for layer in (ours, library):
+        given = states.clone().requires_grad_()
+        (first,) = torch.autograd.grad((layer(given) ** 2).sum(), given, create_graph=True)
+        found.append(torch.autograd.grad((first**2).sum(), layer.weight)[0])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-1)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (3, 5, 8), (9, 61), (2048,)])
+def test_a_product_without_a_layer(used, shape):
+    torch.manual_seed(0)
+    values, weight = torch.randn(*shape, 96), torch.randn(24, 96)
+    gradient = torch.randn(*shape, 24)
+    own, exact = (
+        [given.to(kind, copy=True).requires_grad_() for given in (values, weight)]
+        for kind in (torch.float32, torch.float64)
+    )
+    found, expected = product(*own), exact[0] @ exact[1].T
+    found.backward(gradient)
+    expected.backward(gradient.double())
+    for one, other in ((found, expected), (own[0].grad, exact[0].grad), (own[1].grad, exact[1].grad)):
+        torch.testing.assert_close(one.double(), other, atol=1e-6 * other.abs().max().item(), rtol=0)
+    assert len(used) == 3
+
+
+def test_an_exported_program_has_the_librarys_own_map():
+    program = torch.export.export(Product(128, 512), (torch.randn(64, 128),))
+    assert "mkldnn" not in program.graph_module.code
