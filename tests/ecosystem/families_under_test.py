@@ -63,6 +63,7 @@ def targets(model: type) -> dict[str, Tensor]:
         "ForTokenClassification": {"labels": tokens},
         "ForMaskedLM": {"labels": tokens},
         "ForCausalLM": {"labels": tokens},
+        "ForPuzzles": {"labels": tokens},
         "ForPreTraining": {"labels": tokens, "sentence_order_label": sequences},
         "ForQuestionAnswering": {"start_positions": sequences, "end_positions": sequences + 1},
     }.get(model.__name__[model.__name__.find("For") :], {})
@@ -70,6 +71,16 @@ def targets(model: type) -> dict[str, Tensor]:
 
 def _vectors(config: transformers.PreTrainedConfig) -> dict[str, Tensor]:
     return {"inputs": torch.randn(BATCH, config.input_size)}
+
+
+def _puzzles() -> adadepth.TrmConfig:
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32, "cells": LENGTH, "prefix_length": 1}
+    steps = {"cycles": 1, "reasoning_updates": 1, "num_steps": 2, "exit_rule": "fixed:2"}
+    return adadepth.TrmConfig(vocab_size=TINY["vocab_size"], **sizes, **steps)
+
+
+def _cells(config: PreTrainedConfig) -> dict[str, Tensor]:
+    return {"input_ids": token_inputs(config)["input_ids"]}
 
 
 CASES = [
@@ -146,6 +157,22 @@ CASES = [
             "test_retain_grad_hidden_states_attentions": "one state an example, and no tokens",
         },
         attributes={"has_attentions": False, "test_resize_embeddings": False},
+    ),
+    ModelCase(
+        "Trm",
+        config=_puzzles,
+        models=_own("TrmForPuzzles"),
+        inputs=_cells,
+        labels={"TrmForPuzzles": lambda: targets(adadepth.TrmForPuzzles)},
+        skipped=_NO_BARE_MODEL
+        | {
+            "test_init_weights_can_init_buffers": "the states before the first step are drawn buffers, as published",
+            **dict.fromkeys(
+                ("test_hidden_states_output", "test_retain_grad_hidden_states_attentions"),
+                "a step has two states, answer and reasoning, and no attentions to show",
+            ),
+        },
+        attributes={"has_attentions": False},
     ),
     ModelCase(
         "ParXL",

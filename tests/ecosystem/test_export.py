@@ -15,6 +15,7 @@ ONE_SIZE = {
     "PonderAlbertForSequenceClassification",
     "MultiExitAlbertForSequenceClassification",
     "PonderRnnForClassification",
+    "TrmForPuzzles",
 }
 LOGITS = ("logits", "prediction_logits", "start_logits", "last_hidden_state")
 

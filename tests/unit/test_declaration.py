@@ -108,6 +108,7 @@ def test_where_the_two_defaults_differ() -> None:
         "ponder_albert": sizes | {"target_halt_probability", "truncation", "exit_rule"},
         "ponder_rnn": {"target_halt_probability", "truncation", "exit_rule"},
         "stock_classifier": set(),
+        "trm": {"vocab_size"},
     }
 
 

@@ -27,7 +27,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.budget.fit import DepthKnob
 from adadepth.errors import DataError
 from adadepth.families.shared.losses import LossTerm, combine_terms
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, stepwise_output
+from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.families.trm.configuration import TrmConfig
 from adadepth.families.trm.network import Network, rotations, truncated_normal
 from adadepth.families.trm.objective import step_terms
@@ -122,7 +122,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
             carry: What the slots held after the step before; empty at the beginning. See `slots`.
             draws: Uniform numbers for exploration, (B, 2); None: none.
             exit_rule: Lets puzzles exit; None: the configuration's.
-            run_all_steps: Run all rows through all steps, as labels and training do.
+            run_all_steps: See `runs_all`.
             generator: For rules that draw.
             **kwargs: `return_dict`; anything else is ignored.
 
@@ -138,7 +138,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
             return self._train_slots(refilled(carry, self, input_ids, labels, puzzle_kinds), draws, num_targets)
 
         rule = rule_of(self, exit_rule)
-        run_all = bool(run_all_steps) or self.training or labels is not None
+        run_all = runs_all(run_all_steps, labels, training=self.training)
         stepper = TrmStepper(self, input_ids, puzzle_kinds)
         steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
         output = TrmOutput(**stepwise_output(steps, rule, tokens=None))

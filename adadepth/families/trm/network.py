@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import initialization as init
 
 from adadepth.families.shared.products import Product
 from adadepth.families.trm.configuration import TrmConfig
@@ -117,4 +118,4 @@ def truncated_normal(weight: Tensor, deviation: float) -> None:
     cut = math.erf(math.sqrt(2.0))  # the mass within two standard deviations
     density = math.exp(-2.0) / math.sqrt(2.0 * math.pi)
     width = deviation / math.sqrt(1.0 - 4.0 * density / cut)
-    nn.init.trunc_normal_(weight, std=width, a=-2.0 * width, b=2.0 * width)
+    init.trunc_normal_(weight, std=width, a=-2.0 * width, b=2.0 * width)
