@@ -85,6 +85,8 @@ def test_the_answers_of_every_step_are_shown(trained: Path) -> None:
     report = (trained / "report.html").read_text(encoding="utf-8")
     assert "step 1" in report
     assert "puzzle 0, difficulty" in report
+    assert "the answer after every step" in report
+    assert "start S of the maze" not in report
 
 
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
