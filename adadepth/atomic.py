@@ -26,8 +26,14 @@ def write_atomic(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Remove the temporary files that a kill has left in a folder that nobody else uses, and in its figures."""
-    for path in (*directory.glob(".*"), *(directory / "figures").rglob(".*")):
-        if path.is_file() and _TEMPORARY.fullmatch(path.name):
+def remove_leftovers(directory: Path, others: str) -> None:
+    """Remove the temporary files that a kill has left in a folder and those inside it.
+
+    Args:
+        directory: That nobody else uses.
+        others: But for the folder of this name in it, which others may be writing to.
+    """
+    for path in directory.rglob(".*"):
+        is_ours = path.relative_to(directory).parts[0] != others
+        if is_ours and path.is_file() and _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)

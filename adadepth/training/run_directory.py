@@ -86,7 +86,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
         return
     with _gone_if_not_begun(directory), writing(directory), locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
-        remove_leftovers(directory)
+        remove_leftovers(directory, EVALUATIONS)
         write_atomic(directory / CONFIG, OmegaConf.to_yaml(OmegaConf.create(settings_of(config))))
         run.update(**earlier | _description(config, earlier))
 

@@ -82,7 +82,8 @@ def assert_same_gradients(found, expected):
     scale = max(gradient.norm() for gradient in expected.values())
     for name, gradient in expected.items():
         if not name.endswith(NO_GRADIENT):
-            assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-7 * scale, name
+            # A gradient of small numbers is a sum of larger ones, which are rounded to 1.2e-7 each.
+            assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 5e-7 * scale, name
 
 
 @settings(max_examples=40)
