@@ -18,7 +18,7 @@ import torch
 
 from adadepth import TrmForPuzzles
 from adadepth.allocation import keep_freed_memory
-from adadepth.config import SudokuConfig
+from adadepth.config.puzzles import SudokuConfig
 from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.timing import time_interleaved
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import ExperimentConfig, Mode, Precision, Schedule, Task
+from adadepth.config import ExperimentConfig, Mode, Task
+from adadepth.config.trainer import Precision, Schedule
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:

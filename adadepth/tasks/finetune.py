@@ -15,14 +15,12 @@ from adadepth.config import (
     DatasetConfig,
     ExperimentConfig,
     LabelledConfig,
-    MazeConfig,
     Mode,
-    ParityConfig,
     QuestionConfig,
     TokenizerConfig,
-    has_puzzles,
-    labels_tokens,
 )
+from adadepth.config.generated import MazeConfig, ParityConfig
+from adadepth.config.kinds import has_puzzles, labels_tokens
 from adadepth.console import say
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adadepth.config import MazePathConfig, SudokuConfig
+from adadepth.config.puzzles import MazePathConfig, SudokuConfig
 from adadepth.data.puzzles.maze_path import load_maze_path
 from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles

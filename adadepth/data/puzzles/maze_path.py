@@ -17,7 +17,7 @@ from adadepth.data.puzzles.symmetries import alike_in_a_square, under_square_sym
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 
 if TYPE_CHECKING:
-    from adadepth.config import MazePathConfig
+    from adadepth.config.puzzles import MazePathConfig
 
 SYMBOLS = "# SGo"  # as in Maze-Hard: wall, free, start, goal, on the way
 _WALL, _FREE, _START, _GOAL, _WAY = range(1, 6)

@@ -16,7 +16,7 @@ from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, rand
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import SudokuConfig
+    from adadepth.config.puzzles import SudokuConfig
 
 BLANK = "."
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.config import Symmetries
+from adadepth.config.puzzles import Symmetries
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.labelled.held_out import split_examples
 from adadepth.data.labelled.splits import open_splits
@@ -25,7 +25,7 @@ from adadepth.data.puzzles.symmetries import (
 from adadepth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import PuzzleTableConfig
+    from adadepth.config.puzzles import PuzzleTableConfig
 
 _UNKNOWN = 0  # padding, which no text has
 

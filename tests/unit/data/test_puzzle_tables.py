@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config import MazePathConfig, PuzzleTableConfig, Symmetries
+from adadepth.config.puzzles import MazePathConfig, PuzzleTableConfig, Symmetries
 from adadepth.data.puzzles.maze_path import SYMBOLS, load_maze_path
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
 from adadepth.data.puzzles.symmetries import alike_in_a_square, square_symmetries
