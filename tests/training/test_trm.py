@@ -171,10 +171,12 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
     rules = "exit_rules=[fixed:1,correct:0.3,patience:1,confidence:0.5]"
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90")
     directory = run_in(tmp_path, *data, "mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")
-    rows = {row["rule"]: row for row in read(directory / "exit_rules.json")["sets"]["validation"]["rows"]}
+    study = read(directory / "exit_rules.json")["sets"]["validation"]
+    rows = {row["rule"]: row for row in study["rows"]}
     one, full = rows["fixed:1"], rows["fixed:4"]
     assert full["macs"] == pytest.approx(4 * one["macs"])
     assert full["quality"]["exact_accuracy"] <= rows["oracle"]["quality"]["exact_accuracy"]
+    assert study["timing"]["waiting"] == "examples take freed places"
     assert read(directory / "budgets.json")
 
 

@@ -64,6 +64,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
     exit_signals = frozenset({"logits", "correctness"})
     depth_knob = "exit_rule correct:p"
     trains_in_slots = True
+    refills = True
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__(config)
@@ -108,6 +109,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         exit_rule: str | ExitRule | None = None,
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
+        places: int | None = None,
         **kwargs: Any,
     ) -> TrmOutput:
         """Refine the answers until every puzzle has exited; or, with `carry`, take one step of training.
@@ -124,10 +126,12 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
             exit_rule: Lets puzzles exit; None: the configuration's.
             run_all_steps: See `runs_all`.
             generator: For rules that draw.
+            places: How many puzzles are computed at a time; the others wait until one exits. None: all.
             **kwargs: `return_dict`; anything else is ignored.
 
         Raises:
             DataError: If the puzzles have another number of cells than the model.
+            ValueError: If `places` are none, or given where every puzzle runs all steps.
         """
         if input_ids.dim() != 2 or input_ids.shape[1] != self.config.cells:
             raise DataError(f"input_ids of shape {tuple(input_ids.shape)}: needed are (batch, {self.config.cells})")
@@ -139,8 +143,10 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
 
         rule = rule_of(self, exit_rule)
         run_all = runs_all(run_all_steps, labels, training=self.training)
-        stepper = TrmStepper(self, input_ids, puzzle_kinds)
-        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+        stepper = TrmStepper(self, input_ids, puzzle_kinds, places)
+        steps = run_steps(
+            stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator, places=places
+        )
         output = TrmOutput(**stepwise_output(steps, rule, tokens=None))
         if labels is not None:
             output.loss, output.loss_parts = self._mean_loss(output, labels, num_targets)
@@ -249,15 +255,15 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
 
 
 class TrmStepper:
-    """A batch of puzzles in the middle of their steps; see `adadepth.families.shared.steps.Stepper`."""
+    """Puzzles in the middle of their steps; see `adadepth.families.shared.steps.RefillingStepper`."""
 
     width, computed = 1, None
 
-    def __init__(self, model: TrmForPuzzles, input_ids: Tensor, puzzle_kinds: Tensor) -> None:
-        self._model = model
+    def __init__(self, model: TrmForPuzzles, input_ids: Tensor, puzzle_kinds: Tensor, places: int | None) -> None:
+        self._model, self._cells, self._kinds = model, input_ids, puzzle_kinds
         self.rows, self.device = len(input_ids), input_ids.device
-        self._embedded = model.embed(input_ids, puzzle_kinds)
-        self._answer, self._reasoning = model.start(len(input_ids))
+        self._embedded = model.embed(input_ids[:places], puzzle_kinds[:places])
+        self._answer, self._reasoning = model.start(len(self._embedded))
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Take a supervision step and read the answer."""
@@ -270,3 +276,11 @@ class TrmStepper:
         """Drop all other rows."""
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
+
+    def admit(self, rows: Tensor) -> None:
+        """Begin other puzzles."""
+        embedded = self._model.embed(self._cells[rows], self._kinds[rows])
+        self._embedded = torch.cat([self._embedded, embedded])
+        answer, reasoning = self._model.start(len(rows))
+        self._answer = torch.cat([self._answer, answer])
+        self._reasoning = torch.cat([self._reasoning, reasoning])
