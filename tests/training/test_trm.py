@@ -180,6 +180,25 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
     assert read(directory / "budgets.json")
 
 
+def test_an_evaluation_with_places_stops_at_exits(trained: Path, tmp_path: Path) -> None:
+    """The same answers and depths for the work that they need; what single steps are worth is then unknown."""
+    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", "model.exit_rule=confidence:0.2")
+    evaluate = (*data, "mode=evaluate", f"checkpoint={trained}")
+    whole, stopped = (run_in(tmp_path / name, *evaluate, *places) for name, places in
+                      (("whole", ()), ("stopped", ("model.places=5",))))  # fmt: skip
+    names = ("exact_accuracy", "cell_accuracy", "score")
+    found, wanted = (
+        [logged(run, f"eval/{name}")[-1] for name in names] + [read(run / "halting.json")["classes"]["all"]]
+        for run in (stopped, whole)
+    )
+    assert found == wanted
+    assert 1 < wanted[-1]["mean"] < 4
+    costs = [read(run / "halting.json")["cost"] for run in (whole, stopped)]
+    assert costs[0]["executed_macs"] == costs[0]["full_macs"]
+    assert costs[1]["executed_macs"] == costs[1]["adaptive_macs"] == costs[0]["adaptive_macs"]
+    assert [(run / "exits.json").exists() for run in (whole, stopped)] == [True, False]
+
+
 def test_a_checkpoint_reads_puzzles_of_its_size(
     trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -98,8 +98,8 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
             **kwargs: `return_dict`; anything else is ignored.
 
         Raises:
-            ValueError: If the examples have another size than the model, or `places` are none, or given where every
-                example runs all steps.
+            ValueError: If the examples have another size than the model, or `places` are less than 1, or given
+                where every example runs all steps.
         """
         if inputs.dim() != 2 or not len(inputs) or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")

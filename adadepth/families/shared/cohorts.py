@@ -65,16 +65,20 @@ def let_exit(
         max_steps: N.
     """
     sizes = [len(cohort) for cohort in running]
-    halting = [None] * len(sizes) if halting_logits is None else halting_logits.split(sizes)
+    halting = [None] * len(sizes) if halting_logits is None else _apart(halting_logits, sizes)
     exits = [
         cohort.decide(rule, own_logits, own_halting, max_steps)
-        for cohort, own_logits, own_halting in zip(running, logits.split(sizes), halting, strict=True)
+        for cohort, own_logits, own_halting in zip(running, _apart(logits, sizes), halting, strict=True)
     ]
     # Waits for the device, once for all cohorts: the next step's shape depends on it.
     stays = torch.cat(exits).logical_not().cpu()
     staying = stays.nonzero().squeeze(1)
     if len(staying) < len(stays):
-        parts = [staying] if len(sizes) == 1 else [part.nonzero().squeeze(1) for part in stays.split(sizes)]
-        for cohort, part in zip(running, parts, strict=True):
-            cohort.keep(part.to(logits.device))
+        for cohort, part in zip(running, _apart(stays, sizes), strict=True):
+            cohort.keep(part.nonzero().squeeze(1).to(logits.device))
     return staying.to(logits.device)
+
+
+def _apart(values: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """What belongs to each cohort; mostly there is one."""
+    return values.split(sizes) if len(sizes) > 1 else [values]

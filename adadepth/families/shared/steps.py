@@ -148,10 +148,10 @@ def run_steps(
         places: How many rows run at a time, of a `RefillingStepper` that has begun the first so many; None: all.
 
     Raises:
-        ValueError: If there is no place, or every row runs all steps.
+        ValueError: If `places` are less than 1, or given with `run_all`.
     """
     if places is not None and (run_all or places < 1):
-        reason = "none waits where all run every step: in training, with labels" if run_all else "must be at least 1"
+        reason = "no row waits where all run every step, as losses need" if run_all else "must be at least 1"
         raise ValueError(f"places={places}: {reason}")
     if run_all:
         return _run_all(stepper, rule, max_steps, generator)
@@ -210,9 +210,9 @@ def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) 
 
 def _write_back(results: list[_Result], batch: int, max_steps: int) -> Steps:
     """Put every result where its row came from, at the row's own step."""
-    of_cohorts, taken = zip(*(cohort for result in results for cohort in result.taken), strict=True)
-    rows, sizes = torch.cat(of_cohorts), torch.tensor([len(numbers) for numbers in of_cohorts])
-    steps = torch.tensor(taken).repeat_interleave(sizes).to(rows.device)
+    taken = [cohort for result in results for cohort in result.taken]
+    rows = torch.cat([numbers for numbers, _ in taken])
+    steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
     logits = _table([result.logits for result in results], rows, steps, (batch, max_steps))
     halting = [result.halting_logits for result in results if result.halting_logits is not None]
     halting_logits = _table(halting, rows, steps, (batch, max_steps)) if halting else None
@@ -220,7 +220,8 @@ def _write_back(results: list[_Result], batch: int, max_steps: int) -> Steps:
     counts = torch.tensor([[len(result.logits), result.width] for result in results])
     computed = [result.computed for result in results if result.computed is not None]
     of_tokens = ComputedSteps.of(computed) if computed else None
-    return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1], max(taken), of_tokens)
+    deepest = max(step for _, step in taken)
+    return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1], deepest, of_tokens)
 
 
 def _table(values: list[Tensor], rows: Tensor, steps: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -215,14 +215,47 @@ def test_gradients_are_those_without_places() -> None:
 
 
 def test_places_where_nobody_can_wait_are_refused() -> None:
-    model, (cells, labels) = puzzle_model(), puzzles(4)
+    model, (cells, _) = puzzle_model(), puzzles(4)
     with pytest.raises(ValueError, match="places=0: must be at least 1"):
         model(input_ids=cells, places=0)
-    for options in ({"labels": labels}, {"run_all_steps": True}):
-        with pytest.raises(ValueError, match="places=2: none waits where all run every step"):
-            model(input_ids=cells, places=2, **options)
-    with pytest.raises(ValueError, match="places=2: none waits"):
+    nobody_waits = "places=2: no row waits where all run every step"
+    with pytest.raises(ValueError, match=nobody_waits):
+        model(input_ids=cells, places=2, run_all_steps=True)
+    with pytest.raises(ValueError, match=nobody_waits):
         model.train()(input_ids=cells, places=2)
+    with pytest.raises(ValueError, match=nobody_waits):
+        small_model()(inputs=examples(4), labels=torch.tensor([0, 1, 1, 0]), places=2)
+
+
+def test_an_evaluation_with_places_has_the_loss_of_the_answers_that_count() -> None:
+    """Each puzzle's own, as if the model had as many steps as it takes."""
+    model, (cells, labels) = puzzle_model(), puzzles(ROWS)
+    rule = threshold(model, "correct", cells)
+    model.config.places = 3
+    with torch.no_grad():
+        found = model(input_ids=cells, labels=labels, exit_rule=rule)
+        losses = []
+        for row, depth in enumerate(found.exit_steps.tolist()):
+            carry: dict[str, Tensor] = {}
+            for _ in range(depth):
+                carry = carry and {**carry, "halted": torch.tensor([False])}
+                step = model(input_ids=cells[row : row + 1], labels=labels[row : row + 1], carry=carry)
+                carry = step.carry
+            losses.append(step.loss_parts)
+    assert max(found.trace.executed.rows.tolist()) == 3
+    for part, value in found.loss_parts.items():
+        torch.testing.assert_close(value, torch.stack([loss[part] for loss in losses]).mean(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.loss, sum(found.loss_parts.values()))
+
+
+def test_the_configurations_places_are_for_calls_that_do_not_run_all_steps() -> None:
+    model, (cells, labels) = puzzle_model(), puzzles(6)
+    model.config.places = 2
+    with torch.no_grad():
+        assert model(input_ids=cells).trace.executed.rows[0] == 2
+        assert model(input_ids=cells, places=4).trace.executed.rows[0] == 4
+        for everything in (model(input_ids=cells, run_all_steps=True), model.train()(input_ids=cells, labels=labels)):
+            assert everything.trace.executed.rows.tolist() == [6] * 6
 
 
 @pytest.mark.parametrize("refills", [True, False])
