@@ -156,7 +156,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         return output
 
     def _places(self, given: int | None, run_all_steps: bool | None) -> int | None:
-        """Those of a call, or where it names none the configuration's, unless all steps run whatever is exited."""
+        """Those of a call, or where it names none the configuration's, unless all steps run anyway."""
         if given is not None or run_all_steps or self.training or torch.compiler.is_exporting():
             return given
         return self.config.places
