@@ -171,11 +171,32 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
     rules = "exit_rules=[fixed:1,correct:0.3,patience:1,confidence:0.5]"
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90")
     directory = run_in(tmp_path, *data, "mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")
-    rows = {row["rule"]: row for row in read(directory / "exit_rules.json")["sets"]["validation"]["rows"]}
+    study = read(directory / "exit_rules.json")["sets"]["validation"]
+    rows = {row["rule"]: row for row in study["rows"]}
     one, full = rows["fixed:1"], rows["fixed:4"]
     assert full["macs"] == pytest.approx(4 * one["macs"])
     assert full["quality"]["exact_accuracy"] <= rows["oracle"]["quality"]["exact_accuracy"]
+    assert study["timing"]["waiting"] == "examples take freed places"
     assert read(directory / "budgets.json")
+
+
+def test_an_evaluation_with_places_stops_at_exits(trained: Path, tmp_path: Path) -> None:
+    """The same answers and depths for the work that they need; what single steps are worth is then unknown."""
+    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", "model.exit_rule=confidence:0.2")
+    evaluate = (*data, "mode=evaluate", f"checkpoint={trained}")
+    whole, stopped = (run_in(tmp_path / name, *evaluate, *places) for name, places in
+                      (("whole", ()), ("stopped", ("model.places=5",))))  # fmt: skip
+    names = ("exact_accuracy", "cell_accuracy", "score")
+    found, wanted = (
+        [logged(run, f"eval/{name}")[-1] for name in names] + [read(run / "halting.json")["classes"]["all"]]
+        for run in (stopped, whole)
+    )
+    assert found == wanted
+    assert 1 < wanted[-1]["mean"] < 4
+    costs = [read(run / "halting.json")["cost"] for run in (whole, stopped)]
+    assert costs[0]["executed_macs"] == costs[0]["full_macs"]
+    assert costs[1]["executed_macs"] == costs[1]["adaptive_macs"] == costs[0]["adaptive_macs"]
+    assert [(run / "exits.json").exists() for run in (whole, stopped)] == [True, False]
 
 
 def test_a_checkpoint_reads_puzzles_of_its_size(
