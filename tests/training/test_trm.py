@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from adadepth.config import MazePathConfig, SudokuConfig
 from adadepth.data.puzzles.maze_path import load_maze_path
 from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles
+from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
 from tests.toy_support import execute
 from tests.training.support import stopped_early
 
@@ -213,28 +213,36 @@ def test_a_saved_model_is_known_to_the_auto_classes(trained: Path) -> None:
     assert model.config.cells == 36
 
 
-PUBLISHED = {"trm_sudoku_extreme": (9, ".123456789"), "trm_maze_hard": (10, "# SGo")}
+PUBLISHED = {"trm_sudoku_extreme": (9, SUDOKU), "trm_maze_hard": (10, MAZE)}
 
 
-@pytest.mark.parametrize("root", PUBLISHED)
-def test_published_experiments_train_on_files_of_that_layout(root: str, tmp_path: Path) -> None:
-    """Two updates of a narrower network, on smaller mazes."""
-    folder = tmp_path / "data"
-    folder.mkdir()
+def drawn_groups(root: str) -> dict[str, list[Group]]:
+    """Puzzles as of a published experiment, on smaller mazes."""
     if root == "trm_sudoku_extreme":
         dataset = SudokuConfig(name="sudoku", size=9, blanks=30, train_examples=24, max_evaluation_examples=8)
         data: Any = load_sudoku(dataset, seed=0)
     else:
-        dataset = MazePathConfig(name="maze_path", size=10, train_examples=24, max_evaluation_examples=8)
-        data = load_maze_path(dataset, seed=0)
-    symbols = PUBLISHED[root][1]
-    for split, examples in (("train", data.train), ("test", data.evaluation["validation"])):
-        with (folder / f"{split}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["source", "question", "answer", "rating"])
-            for puzzle, solution in zip(examples.puzzles, examples.solutions, strict=True):
-                texts = ("".join(symbols[token - 1] for token in cells) for cells in (puzzle, solution))
-                writer.writerow(["drawn", *texts, 0])
+        data = load_maze_path(
+            MazePathConfig(name="maze_path", size=10, train_examples=24, max_evaluation_examples=8), seed=0
+        )
+    splits = {"train": data.train, "test": data.evaluation["validation"]}
+    return {
+        split: [[row] for row in zip(examples.puzzles, examples.solutions, strict=True)]
+        for split, examples in splits.items()
+    }
+
+
+@pytest.mark.parametrize("layout", ["tables", "arrays"])
+@pytest.mark.parametrize("root", PUBLISHED)
+def test_published_experiments_train_on_files_of_that_layout(root: str, layout: str, tmp_path: Path) -> None:
+    """Two updates of a narrower network."""
+    folder, groups = tmp_path / "data", drawn_groups(root)
+    if layout == "arrays":
+        written_arrays(folder, groups, PUBLISHED[root][1])
+    else:
+        folder.mkdir()
+        for split, found in groups.items():
+            written_table(folder / f"{split}.csv", found, PUBLISHED[root][1])
     narrow = (
         "model.hidden_size=32",
         "model.intermediate_size=32",
