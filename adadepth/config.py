@@ -43,7 +43,7 @@ LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])
 LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
 TokenizerKind = StrEnum("TokenizerKind", ["unigram", "word", "byte"])
-Optimizer = StrEnum("Optimizer", ["adamw", "adam", "lamb"])
+Optimizer = StrEnum("Optimizer", ["adamw", "adam", "adam_atan2", "lamb"])
 Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine", "plateau"])
 Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
 StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
@@ -452,7 +452,9 @@ class TrainerConfig(BorrowedConfig):
     """What transformers' trainer has, and what adadepth.training translates for it."""
 
     optimizer: Optimizer = setting(
-        Optimizer.adamw, "adam: weight decay is a part of the gradient; lamb: ALBERT's published recipe"
+        Optimizer.adamw,
+        "adam: weight decay is a part of the gradient; adam_atan2: of tiny recursive models, without adam_epsilon; "
+        "lamb: ALBERT's published recipe",
     )
     decay_vectors: bool = setting(False, "weight_decay on biases and layer norms, too")
     ema_decay: float | None = setting(

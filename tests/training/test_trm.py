@@ -198,6 +198,7 @@ def test_slots_need_full_batches(capsys: pytest.CaptureFixture[str], tmp_path: P
         (("dataset=cola",), "model=trm: task=finetune has no classifier of this family"),
         (("model=albert_mini",), "model=albert: dataset=sudoku has puzzles, for trm only"),
         (("dataset.size=5",), "dataset.size=5: must be 4, 6 or 9"),
+        (("trainer.optimizer=adam_atan2",), "trainer.adam_epsilon=1e-08: trainer.optimizer=adam_atan2 has none; set"),
         (("dataset.metrics=[accuracy]",), "dataset.metrics=accuracy: not a metric of a puzzle"),
     ],
 )
@@ -268,4 +269,8 @@ def test_published_experiments_train_on_files_of_that_layout(root: str, layout: 
     record = read(directory / "run.json")
     assert record["status"] == "finished"
     assert record["data"]["cells"] == PUBLISHED[root][0] ** 2
+    optimizer = torch.load(directory / "checkpoints" / "checkpoint-2" / "optimizer.pt", weights_only=True)
+    moments = [len(group["params"]) for group in optimizer["param_groups"] if not group["by_sign"]]
+    assert len(optimizer["state"]) == sum(moments), "the vector of the puzzles' kind descends by sign"
+    assert len(optimizer["param_groups"]) == 2
     assert len(logged(directory, "eval/exact_accuracy")) >= 1

@@ -229,6 +229,10 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         rows = torch.full((), len(batch["labels"]), device=batch["labels"].device)
         return {"task": rows, "halt": rows}
 
+    def descending_by_sign(self) -> set[str]:
+        """The vectors of the puzzles' kinds, in the published code beside its optimizer for all else."""
+        return {"prefix.weight"}
+
     def price(self, trace: DepthTrace) -> Work:
         """Multiply-accumulates of one traced batch."""
         return price_puzzles(self.config, trace)

@@ -67,7 +67,8 @@ MODELS = {
         PONDER,
     ),
     "puzzles": (
-        lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)), {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots"}
+        lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
+        {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots", "DescendsBySign"},
     ),
     "network": (small_network, {"Remembers", "KnowsActivations"}),
     "supernet": (
