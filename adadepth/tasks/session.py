@@ -32,6 +32,7 @@ from adadepth.disk import writing
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
+from adadepth.families.registry import family
 from adadepth.families.size import check_batch
 from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.processes import decide
@@ -172,15 +173,22 @@ def _report(directory: Path) -> None:
 
 
 def train_parts(
-    config: ExperimentConfig, args: TrainingArguments, parts: Parts, further: Callable[[Session], Any] | None = None
+    config: ExperimentConfig,
+    args: TrainingArguments,
+    parts: Parts,
+    further: Callable[[Session], Any] | None = None,
+    settle: Callable[[Session], Any] | None = None,
 ) -> Trained:
-    """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end."""
+    """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end.
+
+    `settle` changes the trained model before it is evaluated and saved.
+    """
     check_memory(parts, args)
     repository = decide(args, lambda: open_repository(config))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
     with open_session(config, args, directory, parts, checkpoint) as session:
-        metrics = fit(session, checkpoint)
+        metrics = fit(session, checkpoint, settle=settle)
         if further is not None:
             further(session)
         if repository is not None and session.trainer.is_world_process_zero():
@@ -211,11 +219,17 @@ def evaluate_parts(
 
 
 def fit(
-    session: Session, checkpoint: Path | None, *, folder: str = MODEL, owner: Path | None = None
+    session: Session,
+    checkpoint: Path | None,
+    *,
+    folder: str = MODEL,
+    owner: Path | None = None,
+    settle: Callable[[Session], Any] | None = None,
 ) -> dict[str, float]:
     """Train, evaluate the best checkpoint, save the model into a folder of the run; returns the final metrics.
 
-    `owner` is the run that this one is a part of, which is what goes on after an interruption.
+    `owner` is the run that this one is a part of, which is what goes on after an interruption; for `settle` see
+    `train_parts`.
 
     Raises:
         SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
@@ -232,7 +246,9 @@ def fit(
             say(f"{session.stop.why()} at step {trainer.state.global_step}; continue with resume={whole}")
         raise SystemExit(128 + session.stop.signal)
     trainer.refuse_weights()
-    if session.tracking.needs_final_evaluation(trainer.state):
+    if settle is not None:
+        settle(session)
+    if settle is not None or session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
     _refuse_losses(session.tracking.last_metrics)
@@ -351,7 +367,7 @@ def _average_of(config: ExperimentConfig, model: PreTrainedModel) -> tuple[Exten
 
 def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tuple[Extension, ...]:
     """What holds the depth of training, where the user set one; of a supernet, only gates change the depth."""
-    if config.budget.target is None or config.mode is not Mode.train:
+    if config.budget.target is None or config.mode is not Mode.train or family(config.model.name).budget.fits_target:
         return ()
     changes_depth = partial(trains_gates, config.search) if isinstance(model, LearnsGates) else None
     return (TrainingBudget(config.budget, model, device, changes_depth),)

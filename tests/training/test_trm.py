@@ -178,6 +178,91 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
     assert read(directory / "budgets.json")
 
 
+@pytest.fixture(scope="module")
+def budgeted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a target, on 4 x 4 Sudoku."""
+    data = ("dataset.size=4", "dataset.train_examples=400", "dataset.max_evaluation_examples=200")
+    often = ("trainer.max_steps=40", "trainer.eval_steps=20", "trainer.save_steps=20")
+    return run_in(tmp_path_factory.mktemp("budgeted"), *SMALL, *data, *often, "budget=depth", "budget.target=2")
+
+
+def steps_of_saved_model(directory: Path) -> torch.Tensor:
+    """What the saved exit rule spends on the puzzles that are held out, read off the logits of being right."""
+    model = TrmForPuzzles.from_pretrained(directory / "model").eval()
+    dataset = SudokuConfig(name="sudoku", size=4, train_examples=400, max_evaluation_examples=200)
+    held_out = load_sudoku(dataset, seed=0).evaluation["validation"]
+    puzzles = torch.from_numpy(held_out.puzzles).long()
+    with torch.no_grad():
+        every = model(puzzles, exit_rule="fixed:4", run_all_steps=True).halting_logits
+    _, level = model.config.exit_rule.split(":")
+    goes_on = (every.sigmoid() <= float(level)).cumprod(dim=1)[:, :-1]
+    return 1 + goes_on.sum(dim=1)
+
+
+def test_a_target_is_met_by_the_saved_rule_on_other_puzzles(budgeted: Path) -> None:
+    """The threshold is fitted on one half of the held-out puzzles; the figures are of the other."""
+    found = read(budgeted / "budgets.json")
+    before, row = found["rows"]
+    assert (before["target"], row["target"]) == (None, 2)
+    assert (found["fitted_on"], found["measured_on"]) == (100, 100)
+    rule = read(budgeted / "model" / "config.json")["exit_rule"]
+    assert rule == f"correct:{row['fit']['level']!r}" != "correct:0.9"
+    steps = steps_of_saved_model(budgeted)
+    assert len(steps.unique()) > 1
+    both = (row["fit"]["depth"] + row["mean"]) / 2
+    assert both == pytest.approx(steps.double().mean().item(), abs=1e-6)
+    assert row["fit"]["depth"] == pytest.approx(2, rel=0.05)
+    assert row["mean"] == pytest.approx(2, rel=0.2)
+    assert abs(row["mean"] - 2) < abs(before["mean"] - 2), "nearer than the rule it was trained with"
+
+
+def test_a_target_is_told_where_runs_are_read(budgeted: Path) -> None:
+    metrics, record = read(budgeted / "budgets.json")["rows"][1], read(budgeted / "run.json")
+    assert logged(budgeted, "budget/target") == [2]
+    assert logged(budgeted, "budget/measured") == [metrics["mean"]]
+    assert record["final_metrics"]["budget/measured"] == metrics["mean"]
+    every = steps_of_saved_model(budgeted).double().mean().item()
+    assert read(budgeted / "halting.json")["classes"]["all"]["mean"] == pytest.approx(every)
+    report = (budgeted / "report.html").read_text(encoding="utf-8")
+    assert "One checkpoint at several depths" in report
+    assert "Budget and depth" not in report, "one figure at the end is no curve"
+
+
+def test_a_stopped_run_is_fitted_to_its_target(budgeted: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "trm_tiny" / budgeted.name
+    shutil.copytree(budgeted, stopped)
+    shutil.rmtree(stopped / "checkpoints" / "checkpoint-40")
+    shutil.rmtree(stopped / "model")
+    (stopped / "budgets.json").unlink()
+    assert execute(f"resume={stopped_early(stopped)}") == 0
+    assert read(stopped / "budgets.json") == read(budgeted / "budgets.json")
+    assert read(stopped / "model" / "config.json")["exit_rule"] == read(budgeted / "model/config.json")["exit_rule"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("budget.target=17",), "budget.target=17: must be from 1 to 16, in updates"),
+        (("budget.unit=macs",), "budget.target=2: must be from 0 to 1, in macs"),
+        (("budget.unit=milliseconds",), "budget.unit=milliseconds: of model=trm, training can hold updates, macs"),
+        (
+            ("budget.hold=0.2",),
+            "budget.hold=0.2: model=trm is fitted to its target once it is trained; leave it at 0.15",
+        ),
+        (("budget.gain=2",), "budget.gain=2: model=trm is fitted to its target once it is trained; leave it at 1"),
+        (("model.exit_rule=patience:1",), "model.exit_rule=patience:1: budget.target=2 fits the threshold P of"),
+        (("trainer.halting_statistics=false",), "budget.target=2: needs trainer.halting_statistics=true"),
+    ],
+)
+def test_what_a_target_does_not_go_with_is_one_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = ("budget=depth", "budget.target=2", *arguments)
+    assert execute(*ROOT, f"output_dir={tmp_path}", *target) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_checkpoint_reads_puzzles_of_its_size(
     trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
