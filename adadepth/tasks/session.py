@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -183,6 +183,7 @@ def train_parts(
 
     `settle` changes the trained model before it is evaluated and saved.
     """
+    check_batches(parts, args)
     check_memory(parts, args)
     repository = decide(args, lambda: open_repository(config))
     directory = decide(args, lambda: run_directory(config))
@@ -394,12 +395,31 @@ def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], Toke
     return path, overridden_model_settings(), tokenizer
 
 
+def check_batches(parts: Parts, args: TrainingArguments) -> None:
+    """Whether there is a full batch, where only full ones are read: nothing would be learned otherwise.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    train, rows = parts.data.train, args.train_batch_size * args.world_size
+    counts_examples = isinstance(train, Sized) and not isinstance(train, StreamBatches)
+    if args.dataloader_drop_last and counts_examples and len(train) < rows:
+        of_all = f" in each of {args.world_size} processes" if args.world_size > 1 else ""
+        raise ConfigError(
+            f"trainer.per_device_train_batch_size={args.train_batch_size}: there are {len(train):,} training examples, "
+            f"and trainer.dataloader_drop_last=true leaves out a batch that they do not fill{of_all}"
+        )
+
+
 def check_memory(parts: Parts, args: TrainingArguments) -> None:
     """Whether a micro-batch of the shortest examples can be trained, where their lengths are known.
 
     Raises:
-        ConfigError: With what it needs, by parts.
+        ConfigError: With what it needs, by parts; or the model has nothing that it could compute again to need less.
     """
+    if args.gradient_checkpointing and not parts.model.supports_gradient_checkpointing:
+        name = parts.model.config.model_type
+        raise ConfigError(f"trainer.gradient_checkpointing=true: model={name} computes nothing again; leave it false")
     train = parts.data.train
     if isinstance(train, StreamBatches):
         shape = train[0]["input_ids"].shape

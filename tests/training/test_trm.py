@@ -277,6 +277,16 @@ def test_slots_need_full_batches(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+def test_a_batch_that_is_never_full_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of 60 puzzles of 4 x 4 cells most are evaluation puzzles moved: a run of no update ended as finished."""
+    data = ("dataset.size=4", "dataset.train_examples=60", "dataset.max_evaluation_examples=60")
+    assert execute(*ROOT, *data, f"output_dir={tmp_path}", "trainer.per_device_train_batch_size=60") == 2
+    told = capsys.readouterr().err
+    assert "trainer.per_device_train_batch_size=60: there are " in told
+    assert " training examples, and trainer.dataloader_drop_last=true leaves out" in told
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -63,6 +63,10 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    def lengths(self) -> np.ndarray:
+        """Cells of each puzzle, (examples,) int64."""
+        return np.full(len(self), self.puzzles.shape[1])
+
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         epoch, index = epoch_and_index(item)
         row, rows = self.starts[index], self.starts[index + 1] - self.starts[index]

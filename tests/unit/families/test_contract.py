@@ -68,7 +68,7 @@ MODELS = {
     ),
     "puzzles": (
         lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
-        {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots", "DescendsBySign"},
+        {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots", "DescendsBySign", "KnowsActivations"},
     ),
     "network": (small_network, {"Remembers", "KnowsActivations"}),
     "supernet": (
