@@ -25,7 +25,7 @@ from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, rand
 from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasDepthKnob
 from adadepth.tasks.session import Session
-from adadepth.training.budget import BUDGET
+from adadepth.training.budget import BUDGET, TOLERANCE
 
 
 def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
@@ -68,8 +68,11 @@ def settle(settings: BudgetConfig, session: Session) -> None:
     session.tracking.last_metrics |= figures
     if session.trainer.is_world_process_zero():
         session.tracking.tracker.log(figures, session.trainer.state.global_step)
-        others = f"{found['measured_on']:,} other examples"
-        say(f"budget.target={settings.target:g}: {found['knob']} fitted, {spent:.3g} {settings.unit} on {others}")
+        is_held = abs(spent - settings.target) <= TOLERANCE * settings.target
+        say(
+            f"budget.target={settings.target:g}: {found['knob']} fitted, {spent:.3g} {settings.unit} on "
+            f"{found['measured_on']:,} other examples{'' if is_held else f', further away than {TOLERANCE:.0%}'}"
+        )
 
 
 def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:

@@ -228,14 +228,20 @@ def test_a_target_is_told_where_runs_are_read(budgeted: Path) -> None:
     assert "Budget and depth" not in report, "one figure at the end is no curve"
 
 
-def test_a_stopped_run_is_fitted_to_its_target(budgeted: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_is_fitted_to_its_target(
+    budgeted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stopped = tmp_path / "trm_tiny" / budgeted.name
     shutil.copytree(budgeted, stopped)
     shutil.rmtree(stopped / "checkpoints" / "checkpoint-40")
     shutil.rmtree(stopped / "model")
     (stopped / "budgets.json").unlink()
     assert execute(f"resume={stopped_early(stopped)}") == 0
-    assert read(stopped / "budgets.json") == read(budgeted / "budgets.json")
+    found = read(stopped / "budgets.json")
+    assert found == read(budgeted / "budgets.json")
+    spent, is_far = found["rows"][1]["mean"], abs(found["rows"][1]["mean"] - 2) > 0.1
+    told = f"budget.target=2: exit_rule correct:p fitted, {spent:.3g} updates on 100 other examples"
+    assert told + (", further away than 5%\n" if is_far else "\n") in capsys.readouterr().out
     assert read(stopped / "model" / "config.json")["exit_rule"] == read(budgeted / "model/config.json")["exit_rule"]
 
 
