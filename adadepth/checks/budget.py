@@ -18,9 +18,10 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         if config.mode is Mode.train and budget != BudgetConfig(targets=budget.targets, unit=budget.unit):
             yield "budget: read only with a target, e.g. budget=depth budget.target=3"
         return
-    given, units = f"budget.target={budget.target:g}", about.budget.trained
+    given = f"budget.target={budget.target:g}"
+    units = about.budget.fitted if about.budget.fits_target else about.budget.trained
     if not units:
-        able = [name for name, each in families().items() if each.budget.trained]
+        able = [name for name, each in families().items() if each.budget.trained or each.budget.fits_target]
         yield f"{given}: model={about.name} learns no depth to hold; use {one_of(able)}"
         return
     if budget.unit not in units:
@@ -32,11 +33,24 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     for place in about.budget.checks:
         yield from load(place)(config)
     yield from _reachable("budget.target", budget.target, config)
+    if about.budget.fits_target:
+        yield from _fitted_at_the_end(config)
+        return
     shares = budget.grow + budget.hold + budget.ramp
     if shares > 1:
         yield f"budget.grow, budget.hold and budget.ramp: shares of all updates, but they add up to {shares:g}"
     if budget.grow > 0:
         yield from _growth(config)
+
+
+def _fitted_at_the_end(config: ExperimentConfig) -> Iterator[str]:
+    """What a target needs that training does not hold, and what is not read with it."""
+    if not config.trainer.halting_statistics:
+        yield f"budget.target={config.budget.target:g}: needs trainer.halting_statistics=true"
+    for key in ("grow", "grow_from", "hold", "ramp", "gain"):
+        if (value := getattr(config.budget, key)) != getattr(BudgetConfig, key):
+            fitted = f"model={config.model.name} is fitted to its target once it is trained"
+            yield f"budget.{key}={value:g}: {fitted}; leave it at {getattr(BudgetConfig, key):g}"
 
 
 def _targets(config: ExperimentConfig) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import ExperimentConfig, Mode, Task
-from adadepth.config.trainer import Precision, Schedule
+from adadepth.config import ExperimentConfig, Mode, Task, TrainerConfig
+from adadepth.config.trainer import Optimizer, Precision, Schedule
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
@@ -17,6 +17,9 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.early_stopping_patience: needs trainer.load_best_model_at_end=true"
     if trainer.early_stopping_threshold and trainer.early_stopping_patience is None:
         yield "trainer.early_stopping_threshold: read only with trainer.early_stopping_patience"
+    if trainer.optimizer is Optimizer.adam_atan2 and trainer.adam_epsilon != TrainerConfig.adam_epsilon:
+        unread = f"trainer.adam_epsilon={trainer.adam_epsilon:g}: trainer.optimizer=adam_atan2 has none"
+        yield f"{unread}; set it to {TrainerConfig.adam_epsilon:g}, the default"
     yield from _plateau(config)
     yield from _hub(config)
     if trainer.precision is Precision.fp16 and trainer.use_cpu:

@@ -6,7 +6,7 @@ from typing import Any
 
 from adadepth.declaration import BELOW_ONE, OPEN_SHARE, POSITIVE, Allowed, at_least, setting
 
-Optimizer = StrEnum("Optimizer", ["adamw", "adam", "lamb"])
+Optimizer = StrEnum("Optimizer", ["adamw", "adam", "adam_atan2", "lamb"])
 Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine", "plateau"])
 Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
 EvalStrategy = StrEnum("EvalStrategy", ["no", "steps", "epoch"])
@@ -81,7 +81,9 @@ class TrainerConfig(BorrowedConfig):
     """What transformers' trainer has, and what adadepth.training translates for it."""
 
     optimizer: Optimizer = setting(
-        Optimizer.adamw, "adam: weight decay is a part of the gradient; lamb: ALBERT's published recipe"
+        Optimizer.adamw,
+        "adam: weight decay is a part of the gradient; adam_atan2: of tiny recursive models, without adam_epsilon; "
+        "lamb: ALBERT's published recipe",
     )
     decay_vectors: bool = setting(False, "weight_decay on biases and layer norms, too")
     ema_decay: float | None = setting(

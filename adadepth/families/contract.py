@@ -202,6 +202,14 @@ class SparesParameters(Protocol):
 
 
 @runtime_checkable
+class DescendsBySign(Protocol):
+    """A model of which some parameters are published as trained by the sign of their gradients; see `AdamAtan2`."""
+
+    def descending_by_sign(self) -> set[str]:
+        """Their names."""
+
+
+@runtime_checkable
 class HasOwnClasses(Protocol):
     """A model whose head somebody else has trained, with its classes in an order of its own."""
 

@@ -39,6 +39,7 @@ class Budgeting:
     Attributes:
         trained: Units of a mean depth that training can hold.
         fitted: Units of a mean depth that a trained model can be set to.
+        fits_target: Whether training has no depth to pay for: the trained model is then fitted to `budget.target`.
         prices: Settings that say what depth costs, which a budget finds out itself: they must be 0 beside it.
         grows: Whether it can train at any one depth, so that depth may grow at first.
         whole: Whether depth is a number of blocks.
@@ -48,6 +49,7 @@ class Budgeting:
 
     trained: tuple[BudgetUnit, ...] = ()
     fitted: tuple[BudgetUnit, ...] = ()
+    fits_target: bool = False
     prices: tuple[str, ...] = ()
     grows: bool = False
     whole: bool = False

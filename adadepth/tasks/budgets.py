@@ -6,6 +6,7 @@ tells it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,21 @@ from adadepth.analysis.measure.budgets import budget_row, budget_table, budgets_
 from adadepth.analysis.render.table import as_records
 from adadepth.budget.fit import Fit
 from adadepth.budget.measure import MEASURES
-from adadepth.config import BudgetConfig
+from adadepth.config import BudgetConfig, BudgetUnit
 from adadepth.console import say
 from adadepth.data.labelled.contract import OwnedExamples
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasDepthKnob
 from adadepth.tasks.session import Session
+from adadepth.training.budget import BUDGET, TOLERANCE
 
 
 def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
-    """Fit the model to every target, evaluate it there, and write, print and track the table; returns it."""
+    """Fit the model to every target, evaluate it there, and write, print and track the table; returns it.
+
+    The model is left at the last target.
+    """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
     assert isinstance(model, HasDepthKnob), "validated"
@@ -51,6 +56,23 @@ def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
         tracker, step = session.tracking.tracker, trainer.state.global_step
         tracker.table("budget/targets", *as_records(budget_table(found)), step)
     return found
+
+
+def settle(settings: BudgetConfig, session: Session) -> None:
+    """Fit a trained model to its target, leave it so, and say what it spends on other examples than the fit's."""
+    assert settings.target is not None
+    found = compare(replace(settings, targets=[settings.target]), session)
+    row = found["rows"][-1]
+    spent = row["adaptive_over_full"] if settings.unit is BudgetUnit.macs else row["mean"]
+    figures = {f"{BUDGET}target": settings.target, f"{BUDGET}measured": spent}
+    session.tracking.last_metrics |= figures
+    if session.trainer.is_world_process_zero():
+        session.tracking.tracker.log(figures, session.trainer.state.global_step)
+        is_held = abs(spent - settings.target) <= TOLERANCE * settings.target
+        say(
+            f"budget.target={settings.target:g}: {found['knob']} fitted, {spent:.3g} {settings.unit} on "
+            f"{found['measured_on']:,} other examples{'' if is_held else f', further away than {TOLERANCE:.0%}'}"
+        )
 
 
 def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:

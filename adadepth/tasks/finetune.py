@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,13 @@ def train(config: ExperimentConfig) -> Trained:
     if config.halting.alone:
         train_halting_alone(config, model)
     parts = with_features(config, args, finetuning_parts(config, args, data, model))
-    return train_parts(config, args, parts, lambda session: _write_submissions(config, data, session))
+    settle = partial(budgets.settle, config.budget) if _is_fitted_at_the_end(config) else None
+    return train_parts(config, args, parts, lambda session: _write_submissions(config, data, session), settle)
+
+
+def _is_fitted_at_the_end(config: ExperimentConfig) -> bool:
+    """Whether there is a target that training itself does not hold."""
+    return config.budget.target is not None and family(config.model.name).budget.fits_target
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

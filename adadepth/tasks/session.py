@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ from adadepth.disk import writing
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
+from adadepth.families.registry import family
 from adadepth.families.size import check_batch
 from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.processes import decide
@@ -174,15 +175,23 @@ def _report(directory: Path) -> None:
 
 
 def train_parts(
-    config: ExperimentConfig, args: TrainingArguments, parts: Parts, further: Callable[[Session], Any] | None = None
+    config: ExperimentConfig,
+    args: TrainingArguments,
+    parts: Parts,
+    further: Callable[[Session], Any] | None = None,
+    settle: Callable[[Session], Any] | None = None,
 ) -> Trained:
-    """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end."""
+    """Train in a new folder, or go on in the one to resume; `further` is done with the trained model at the end.
+
+    `settle` changes the trained model before it is evaluated and saved.
+    """
+    check_batches(parts, args)
     check_memory(parts, args)
     repository = decide(args, lambda: open_repository(config))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
     with open_session(config, args, directory, parts, checkpoint) as session:
-        metrics = fit(session, checkpoint)
+        metrics = fit(session, checkpoint, settle=settle)
         if further is not None:
             further(session)
         if repository is not None and session.trainer.is_world_process_zero():
@@ -213,11 +222,17 @@ def evaluate_parts(
 
 
 def fit(
-    session: Session, checkpoint: Path | None, *, folder: str = MODEL, owner: Path | None = None
+    session: Session,
+    checkpoint: Path | None,
+    *,
+    folder: str = MODEL,
+    owner: Path | None = None,
+    settle: Callable[[Session], Any] | None = None,
 ) -> dict[str, float]:
     """Train, evaluate the best checkpoint, save the model into a folder of the run; returns the final metrics.
 
-    `owner` is the run that this one is a part of, which is what goes on after an interruption.
+    `owner` is the run that this one is a part of, which is what goes on after an interruption; for `settle` see
+    `train_parts`.
 
     Raises:
         SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
@@ -234,7 +249,9 @@ def fit(
             say(f"{session.stop.why()} at step {trainer.state.global_step}; continue with resume={whole}")
         raise SystemExit(128 + session.stop.signal)
     trainer.refuse_weights()
-    if session.tracking.needs_final_evaluation(trainer.state):
+    if settle is not None:
+        settle(session)
+    if settle is not None or session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
     _refuse_losses(session.tracking.last_metrics)
@@ -353,7 +370,7 @@ def _average_of(config: ExperimentConfig, model: PreTrainedModel) -> tuple[Exten
 
 def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tuple[Extension, ...]:
     """What holds the depth of training, where the user set one; of a supernet, only gates change the depth."""
-    if config.budget.target is None or config.mode is not Mode.train:
+    if config.budget.target is None or config.mode is not Mode.train or family(config.model.name).budget.fits_target:
         return ()
     changes_depth = partial(trains_gates, config.search) if isinstance(model, LearnsGates) else None
     return (TrainingBudget(config.budget, model, device, changes_depth),)
@@ -380,12 +397,31 @@ def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], Toke
     return path, overridden_model_settings(), tokenizer
 
 
+def check_batches(parts: Parts, args: TrainingArguments) -> None:
+    """Whether there is a full batch, where only full ones are read: nothing would be learned otherwise.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    train, rows = parts.data.train, args.train_batch_size * args.world_size
+    counts_examples = isinstance(train, Sized) and not isinstance(train, StreamBatches)
+    if args.dataloader_drop_last and counts_examples and len(train) < rows:
+        of_all = f" in each of {args.world_size} processes" if args.world_size > 1 else ""
+        raise ConfigError(
+            f"trainer.per_device_train_batch_size={args.train_batch_size}: there are {len(train):,} training examples, "
+            f"and trainer.dataloader_drop_last=true leaves out a batch that they do not fill{of_all}"
+        )
+
+
 def check_memory(parts: Parts, args: TrainingArguments) -> None:
     """Whether a micro-batch of the shortest examples can be trained, where their lengths are known.
 
     Raises:
-        ConfigError: With what it needs, by parts.
+        ConfigError: With what it needs, by parts; or the model has nothing that it could compute again to need less.
     """
+    if args.gradient_checkpointing and not parts.model.supports_gradient_checkpointing:
+        name = parts.model.config.model_type
+        raise ConfigError(f"trainer.gradient_checkpointing=true: model={name} computes nothing again; leave it false")
     train = parts.data.train
     if isinstance(train, StreamBatches):
         shape = train[0]["input_ids"].shape

@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from adadepth.config import TrainerConfig
 from adadepth.config.trainer import Optimizer, Schedule
-from adadepth.families.contract import SparesParameters, SpeedsUpParameters
+from adadepth.families.contract import DescendsBySign, SparesParameters, SpeedsUpParameters
+from adadepth.training.atan2 import AdamAtan2
 
 
 def parameter_groups(
@@ -26,19 +27,22 @@ def parameter_groups(
     taken = {id(parameter) for group in own for parameter in group["params"]}
     spared = model.no_weight_decay() if isinstance(model, SparesParameters) else set()
     multipliers = model.learning_rate_multipliers() if isinstance(model, SpeedsUpParameters) else {}
-    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    knows_signs = trainer.optimizer is Optimizer.adam_atan2
+    signed = model.descending_by_sign() if knows_signs and isinstance(model, DescendsBySign) else set()
+    groups: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in taken:
             decays = name not in spared and (parameter.ndim >= 2 or trainer.decay_vectors)
-            groups.setdefault((decays, multipliers.get(name, 1.0)), []).append(parameter)
+            groups.setdefault((decays, name in signed, multipliers.get(name, 1.0)), []).append(parameter)
     found = [
         {
-            "params": groups[decays, multiplier],
+            "params": groups[decays, by_sign, multiplier],
+            "by_sign": by_sign,
             "lr": trainer.learning_rate * multiplier,
             "weight_decay": trainer.weight_decay if decays else 0.0,
             "decays": decays,
         }
-        for decays, multiplier in sorted(groups, key=lambda kind: (not kind[0], kind[1]))
+        for decays, by_sign, multiplier in sorted(groups, key=lambda kind: (not kind[0], *kind[1:]))
     ]
     return [*found, *own]
 
@@ -46,7 +50,7 @@ def parameter_groups(
 def build_optimizer(
     model: nn.Module, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()
 ) -> torch.optim.Optimizer:
-    """AdamW, Adam, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
+    """AdamW, Adam, AdamATan2, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
 
     Adam (Kingma & Ba 2015) adds the decay to the gradient, so that its moments see it, as recipes older than AdamW did.
 
@@ -54,11 +58,10 @@ def build_optimizer(
     decay nor layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp.
     """
     groups = parameter_groups(model, trainer, own)
-    common: dict[str, Any] = {
-        "lr": trainer.learning_rate,
-        "betas": (trainer.adam_beta1, trainer.adam_beta2),
-        "eps": trainer.adam_epsilon,
-    }
+    betas = trainer.adam_beta1, trainer.adam_beta2
+    if trainer.optimizer is Optimizer.adam_atan2:
+        return AdamAtan2(groups, trainer.learning_rate, betas)
+    common: dict[str, Any] = {"lr": trainer.learning_rate, "betas": betas, "eps": trainer.adam_epsilon}
     if trainer.optimizer != Optimizer.lamb:
         fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
         kind = torch.optim.Adam if trainer.optimizer == Optimizer.adam else torch.optim.AdamW

@@ -172,7 +172,22 @@ _PAR = {
     },
 }  # fmt: skip
 
-PUBLISHED: dict[tuple[str, ...], dict[str, Any]] = _ACT | _PONDER | _ADALAYERS_ROOTS | _PAR
+# --- Tiny recursive models: Jolicoeur-Martineau 2025, the README's commands
+
+_TRM = {
+    "trainer.optimizer": "adam_atan2", "trainer.learning_rate": 1e-4, "trainer.weight_decay": 1.0,
+    "trainer.decay_vectors": True, "trainer.adam_beta1": 0.9, "trainer.adam_beta2": 0.95, "trainer.max_grad_norm": 0,
+    "trainer.schedule": "constant", "trainer.warmup_steps": 2000, "trainer.ema_decay": 0.999,
+    "trainer.per_device_train_batch_size": 768, "trainer.max_steps": 65_104, "model.hidden_size": 512,
+    "model.num_layers": 2, "model.cycles": 3, "model.num_steps": 16, "model.exploration": 0.1,
+    "model.answer_loss": "stablemax", "model.prefix_length": 16,
+}  # fmt: skip
+_TRM_ROOTS = {
+    ("trm_sudoku_extreme",): _TRM | {"model.mixing": "positions", "model.reasoning_updates": 6},
+    ("trm_maze_hard",): _TRM | {"model.mixing": "attention", "model.reasoning_updates": 4},
+}
+
+PUBLISHED: dict[tuple[str, ...], dict[str, Any]] = _ACT | _PONDER | _ADALAYERS_ROOTS | _PAR | _TRM_ROOTS
 
 
 @pytest.mark.parametrize("experiment", PUBLISHED, ids=" ".join)

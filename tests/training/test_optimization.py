@@ -105,6 +105,58 @@ def test_adam_adds_decay_to_the_gradient(decay_vectors):
     torch.testing.assert_close(model.bias.detach(), bias, atol=1e-6, rtol=1e-5)
 
 
+def plain_atan2(weight, gradients, lr, decay, betas):
+    """The published update of imoneoi/adam-atan2, number by number."""
+    found = []
+    for w, own in zip(weight.tolist(), torch.stack(gradients, dim=-1).tolist(), strict=True):
+        m = v = 0.0
+        for step, g in enumerate(own, 1):
+            m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g * g
+            update = math.atan2(m, math.sqrt(v / (1 - betas[1] ** step))) / (1 - betas[0] ** step)
+            w = w * (1 - lr * decay) - lr * update
+        found.append(w)
+    return torch.tensor(found)
+
+
+class Signed(nn.Module):
+    """A weight for each of both rules."""
+
+    def __init__(self):
+        super().__init__()
+        self.turned, self.signed = (nn.Parameter(torch.randn(6)) for _ in range(2))
+
+    def descending_by_sign(self):
+        return {"signed"}
+
+
+def test_adam_atan2_and_its_sign_descent_are_the_published_ones():
+    """Also where a gradient is nothing at first, tiny or huge."""
+    torch.manual_seed(0)
+    model = Signed()
+    start = [p.detach().clone() for p in (model.turned, model.signed)]
+    settings = TrainerConfig(
+        optimizer=Optimizer.adam_atan2, learning_rate=0.05, weight_decay=0.3, adam_beta2=0.95, decay_vectors=True
+    )
+    optimizer = build_optimizer(model, settings)
+    gradients = [torch.randn(6) * torch.tensor([0.0, 1e-12, 1.0, 1.0, 1.0, 1e6]) for _ in range(5)]
+    gradients[0][2] = 0.0
+    for number, gradient in enumerate(gradients):
+        model.turned.grad = model.signed.grad = gradient.clone()
+        optimizer.step()
+        if number == 2:  # as an interrupted run goes on
+            state = optimizer.state_dict()
+            optimizer = build_optimizer(model, settings)
+            optimizer.load_state_dict(state)
+    turned = plain_atan2(start[0], gradients, 0.05, 0.3, (0.9, 0.95))
+    signed = start[1]
+    for gradient in gradients:
+        signed = signed * (1 - 0.05 * 0.3) - 0.05 * torch.where(gradient == 0, 0.0, gradient / gradient.abs())
+    torch.testing.assert_close(model.turned.detach(), turned)
+    torch.testing.assert_close(model.signed.detach(), signed, atol=1e-6, rtol=1e-6)
+    others = parameter_groups(model, TrainerConfig(decay_vectors=True))
+    assert [group["by_sign"] for group in others] == [False], "AdamW takes all parameters alike"
+
+
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [

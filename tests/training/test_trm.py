@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from adadepth.config.puzzles import MazePathConfig, SudokuConfig
 from adadepth.data.puzzles.maze_path import load_maze_path
 from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles
+from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
 from tests.toy_support import execute
 from tests.training.support import stopped_early
 
@@ -199,6 +199,97 @@ def test_an_evaluation_with_places_stops_at_exits(trained: Path, tmp_path: Path)
     assert [(run / "exits.json").exists() for run in (whole, stopped)] == [True, False]
 
 
+@pytest.fixture(scope="module")
+def budgeted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a target, on 4 x 4 Sudoku."""
+    data = ("dataset.size=4", "dataset.train_examples=400", "dataset.max_evaluation_examples=200")
+    often = ("trainer.max_steps=40", "trainer.eval_steps=20", "trainer.save_steps=20")
+    return run_in(tmp_path_factory.mktemp("budgeted"), *SMALL, *data, *often, "budget=depth", "budget.target=2")
+
+
+def steps_of_saved_model(directory: Path) -> torch.Tensor:
+    """What the saved exit rule spends on the puzzles that are held out, read off the logits of being right."""
+    model = TrmForPuzzles.from_pretrained(directory / "model").eval()
+    dataset = SudokuConfig(name="sudoku", size=4, train_examples=400, max_evaluation_examples=200)
+    held_out = load_sudoku(dataset, seed=0).evaluation["validation"]
+    puzzles = torch.from_numpy(held_out.puzzles).long()
+    with torch.no_grad():
+        every = model(puzzles, exit_rule="fixed:4", run_all_steps=True).halting_logits
+    _, level = model.config.exit_rule.split(":")
+    goes_on = (every.sigmoid() <= float(level)).cumprod(dim=1)[:, :-1]
+    return 1 + goes_on.sum(dim=1)
+
+
+def test_a_target_is_met_by_the_saved_rule_on_other_puzzles(budgeted: Path) -> None:
+    """The threshold is fitted on one half of the held-out puzzles; the figures are of the other."""
+    found = read(budgeted / "budgets.json")
+    before, row = found["rows"]
+    assert (before["target"], row["target"]) == (None, 2)
+    assert (found["fitted_on"], found["measured_on"]) == (100, 100)
+    rule = read(budgeted / "model" / "config.json")["exit_rule"]
+    assert rule == f"correct:{row['fit']['level']!r}" != "correct:0.9"
+    steps = steps_of_saved_model(budgeted)
+    assert len(steps.unique()) > 1
+    both = (row["fit"]["depth"] + row["mean"]) / 2
+    assert both == pytest.approx(steps.double().mean().item(), abs=1e-6)
+    assert row["fit"]["depth"] == pytest.approx(2, rel=0.05)
+    assert row["mean"] == pytest.approx(2, rel=0.2)
+    assert abs(row["mean"] - 2) < abs(before["mean"] - 2), "nearer than the rule it was trained with"
+
+
+def test_a_target_is_told_where_runs_are_read(budgeted: Path) -> None:
+    metrics, record = read(budgeted / "budgets.json")["rows"][1], read(budgeted / "run.json")
+    assert logged(budgeted, "budget/target") == [2]
+    assert logged(budgeted, "budget/measured") == [metrics["mean"]]
+    assert record["final_metrics"]["budget/measured"] == metrics["mean"]
+    every = steps_of_saved_model(budgeted).double().mean().item()
+    assert read(budgeted / "halting.json")["classes"]["all"]["mean"] == pytest.approx(every)
+    report = (budgeted / "report.html").read_text(encoding="utf-8")
+    assert "One checkpoint at several depths" in report
+    assert "Budget and depth" not in report, "one figure at the end is no curve"
+
+
+def test_a_stopped_run_is_fitted_to_its_target(
+    budgeted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = tmp_path / "trm_tiny" / budgeted.name
+    shutil.copytree(budgeted, stopped)
+    shutil.rmtree(stopped / "checkpoints" / "checkpoint-40")
+    shutil.rmtree(stopped / "model")
+    (stopped / "budgets.json").unlink()
+    assert execute(f"resume={stopped_early(stopped)}") == 0
+    found = read(stopped / "budgets.json")
+    assert found == read(budgeted / "budgets.json")
+    spent, is_far = found["rows"][1]["mean"], abs(found["rows"][1]["mean"] - 2) > 0.1
+    told = f"budget.target=2: exit_rule correct:p fitted, {spent:.3g} updates on 100 other examples"
+    assert told + (", further away than 5%\n" if is_far else "\n") in capsys.readouterr().out
+    assert read(stopped / "model" / "config.json")["exit_rule"] == read(budgeted / "model/config.json")["exit_rule"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("budget.target=17",), "budget.target=17: must be from 1 to 16, in updates"),
+        (("budget.unit=macs",), "budget.target=2: must be from 0 to 1, in macs"),
+        (("budget.unit=milliseconds",), "budget.unit=milliseconds: of model=trm, training can hold updates, macs"),
+        (
+            ("budget.hold=0.2",),
+            "budget.hold=0.2: model=trm is fitted to its target once it is trained; leave it at 0.15",
+        ),
+        (("budget.gain=2",), "budget.gain=2: model=trm is fitted to its target once it is trained; leave it at 1"),
+        (("model.exit_rule=patience:1",), "model.exit_rule=patience:1: budget.target=2 fits the threshold P of"),
+        (("trainer.halting_statistics=false",), "budget.target=2: needs trainer.halting_statistics=true"),
+    ],
+)
+def test_what_a_target_does_not_go_with_is_one_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = ("budget=depth", "budget.target=2", *arguments)
+    assert execute(*ROOT, f"output_dir={tmp_path}", *target) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_checkpoint_reads_puzzles_of_its_size(
     trained: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -213,12 +304,23 @@ def test_slots_need_full_batches(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+def test_a_batch_that_is_never_full_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of 60 puzzles of 4 x 4 cells most are evaluation puzzles moved: a run of no update ended as finished."""
+    data = ("dataset.size=4", "dataset.train_examples=60", "dataset.max_evaluation_examples=60")
+    assert execute(*ROOT, *data, f"output_dir={tmp_path}", "trainer.per_device_train_batch_size=60") == 2
+    told = capsys.readouterr().err
+    assert "trainer.per_device_train_batch_size=60: there are " in told
+    assert " training examples, and trainer.dataloader_drop_last=true leaves out" in told
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("dataset=cola",), "model=trm: task=finetune has no classifier of this family"),
         (("model=albert_mini",), "model=albert: dataset=sudoku has puzzles, for trm only"),
         (("dataset.size=5",), "dataset.size=5: must be 4, 6 or 9"),
+        (("trainer.optimizer=adam_atan2",), "trainer.adam_epsilon=1e-08: trainer.optimizer=adam_atan2 has none; set"),
         (("dataset.metrics=[accuracy]",), "dataset.metrics=accuracy: not a metric of a puzzle"),
     ],
 )
@@ -234,28 +336,36 @@ def test_a_saved_model_is_known_to_the_auto_classes(trained: Path) -> None:
     assert model.config.cells == 36
 
 
-PUBLISHED = {"trm_sudoku_extreme": (9, ".123456789"), "trm_maze_hard": (10, "# SGo")}
+PUBLISHED = {"trm_sudoku_extreme": (9, SUDOKU), "trm_maze_hard": (10, MAZE)}
 
 
-@pytest.mark.parametrize("root", PUBLISHED)
-def test_published_experiments_train_on_files_of_that_layout(root: str, tmp_path: Path) -> None:
-    """Two updates of a narrower network, on smaller mazes."""
-    folder = tmp_path / "data"
-    folder.mkdir()
+def drawn_groups(root: str) -> dict[str, list[Group]]:
+    """Puzzles as of a published experiment, on smaller mazes."""
     if root == "trm_sudoku_extreme":
         dataset = SudokuConfig(name="sudoku", size=9, blanks=30, train_examples=24, max_evaluation_examples=8)
         data: Any = load_sudoku(dataset, seed=0)
     else:
-        dataset = MazePathConfig(name="maze_path", size=10, train_examples=24, max_evaluation_examples=8)
-        data = load_maze_path(dataset, seed=0)
-    symbols = PUBLISHED[root][1]
-    for split, examples in (("train", data.train), ("test", data.evaluation["validation"])):
-        with (folder / f"{split}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["source", "question", "answer", "rating"])
-            for puzzle, solution in zip(examples.puzzles, examples.solutions, strict=True):
-                texts = ("".join(symbols[token - 1] for token in cells) for cells in (puzzle, solution))
-                writer.writerow(["drawn", *texts, 0])
+        data = load_maze_path(
+            MazePathConfig(name="maze_path", size=10, train_examples=24, max_evaluation_examples=8), seed=0
+        )
+    splits = {"train": data.train, "test": data.evaluation["validation"]}
+    return {
+        split: [[row] for row in zip(examples.puzzles, examples.solutions, strict=True)]
+        for split, examples in splits.items()
+    }
+
+
+@pytest.mark.parametrize("layout", ["tables", "arrays"])
+@pytest.mark.parametrize("root", PUBLISHED)
+def test_published_experiments_train_on_files_of_that_layout(root: str, layout: str, tmp_path: Path) -> None:
+    """Two updates of a narrower network."""
+    folder, groups = tmp_path / "data", drawn_groups(root)
+    if layout == "arrays":
+        written_arrays(folder, groups, PUBLISHED[root][1])
+    else:
+        folder.mkdir()
+        for split, found in groups.items():
+            written_table(folder / f"{split}.csv", found, PUBLISHED[root][1])
     narrow = (
         "model.hidden_size=32",
         "model.intermediate_size=32",
@@ -281,4 +391,8 @@ def test_published_experiments_train_on_files_of_that_layout(root: str, tmp_path
     record = read(directory / "run.json")
     assert record["status"] == "finished"
     assert record["data"]["cells"] == PUBLISHED[root][0] ** 2
+    optimizer = torch.load(directory / "checkpoints" / "checkpoint-2" / "optimizer.pt", weights_only=True)
+    moments = [len(group["params"]) for group in optimizer["param_groups"] if not group["by_sign"]]
+    assert len(optimizer["state"]) == sum(moments), "the vector of the puzzles' kind descends by sign"
+    assert len(optimizer["param_groups"]) == 2
     assert len(logged(directory, "eval/exact_accuracy")) >= 1

@@ -19,7 +19,7 @@ def budget(files: RunFiles) -> Section | None:
     panels = []
     for title, (names, unit) in _CURVES.items():
         lines = [(name, series(files.metrics, f"budget/{name}")) for name in names]
-        if any(points for _, points in lines):
+        if any(len(points) > 1 for _, points in lines):  # fitted once at the end, there is nothing to follow
             panels.append(line_panel(title, lines, unit))
     figure = Figure("budget", panels)
     of = f"n = {sum('budget/measured' in line for line in files.metrics):,} logs of 1 run"

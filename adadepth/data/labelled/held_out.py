@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from adadepth.data.labelled.contract import spread_rows
-from adadepth.data.labelled.table import Table
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import DataError
 
@@ -22,6 +21,14 @@ Store = TypeVar("Store", bound=Sized)
 Examples = TypeVar("Examples")
 
 
+class Named(Protocol):
+    """What rows are read from."""
+
+    @property
+    def label(self) -> str:
+        """What it is, for messages."""
+
+
 def table_splits(dataset: TableConfig) -> list[str]:
     """Return the training and evaluation splits that the data themselves must have."""
     own = [split for split in dataset.evaluation_splits if split != HELD_OUT or dataset.held_out is None]
@@ -30,7 +37,7 @@ def table_splits(dataset: TableConfig) -> list[str]:
 
 def split_examples(
     dataset: TableConfig,
-    tables: Mapping[str, Table],
+    tables: Mapping[str, Named],
     stores: Mapping[str, Store],
     make: Callable[[Store, np.ndarray], Examples],
     classes: Callable[[Store], np.ndarray] | None = None,
@@ -40,7 +47,7 @@ def split_examples(
 
     Args:
         dataset: Says which splits, how many examples of each, and what share of the training rows is set aside.
-        tables: Split to table, for messages.
+        tables: Split to what its rows are read from, for messages.
         stores: Split to its rows.
         make: From a store and the numbers of its rows to examples.
         classes: From the training store to the class of each row, which then has the same share in both parts.

@@ -29,39 +29,56 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
     An example is a pure function of (seed, epoch, index).
 
     Args:
-        puzzles: Tokens of the cells, (puzzles, L).
+        puzzles: Tokens of the cells, (rows, L).
         solutions: Likewise; 0 where a cell is not asked for.
-        difficulty: Of each puzzle, (puzzles,) int64.
+        difficulty: Of each row, (rows,) int64.
+        starts: The first row of each example, and the number of rows, (examples + 1,) int64: rows of one example are
+            the same puzzle under symmetries, and training reads one of them, drawn anew in every epoch. None: a row
+            each.
 
     Attributes:
         symmetry: Draws what a puzzle and its solution become, each (L,); None: they stay as they are.
-        seed: Of the symmetries.
+        seed: Of what is drawn.
     """
 
-    def __init__(self, puzzles: np.ndarray, solutions: np.ndarray, difficulty: np.ndarray) -> None:
+    def __init__(
+        self, puzzles: np.ndarray, solutions: np.ndarray, difficulty: np.ndarray, starts: np.ndarray | None = None
+    ) -> None:
         self.puzzles, self.solutions, self.difficulty = puzzles, solutions, difficulty
+        self.starts = np.arange(len(puzzles) + 1) if starts is None else starts
         self.symmetry: Symmetry | None = None
         self.seed = 0
 
-    def chosen(self, rows: np.ndarray) -> PuzzleExamples:
-        """Some of the puzzles, by their numbers."""
-        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows])
+    def chosen(self, examples: np.ndarray) -> PuzzleExamples:
+        """Some of the examples, by their numbers."""
+        first, size = self.starts[examples], self.starts[examples + 1] - self.starts[examples]
+        starts = np.concatenate([[0], np.cumsum(size)])
+        rows = np.repeat(first - starts[:-1], size) + np.arange(starts[-1])
+        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows], starts)
 
     def without(self, unwanted: np.ndarray) -> PuzzleExamples:
-        """The puzzles without some, boolean (puzzles,)."""
+        """The examples without some, boolean (examples,)."""
         return self.chosen(np.flatnonzero(~unwanted))
 
     def __len__(self) -> int:
-        return len(self.puzzles)
+        return len(self.starts) - 1
+
+    def lengths(self) -> np.ndarray:
+        """Cells of each puzzle, (examples,) int64."""
+        return np.full(len(self), self.puzzles.shape[1])
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         epoch, index = epoch_and_index(item)
-        puzzle, solution = self.puzzles[index], self.solutions[index]
-        if self.symmetry is not None and epoch != FIXED_EPOCH:
-            generator = random_generator(self.seed, Purpose.SYMMETRY, epoch, index)
+        row, rows = self.starts[index], self.starts[index + 1] - self.starts[index]
+        is_drawn = epoch != FIXED_EPOCH and (rows > 1 or self.symmetry is not None)
+        generator = random_generator(self.seed, Purpose.SYMMETRY, epoch, index) if is_drawn else None
+        if generator is not None and rows > 1:
+            row += generator.integers(rows)
+        puzzle, solution = self.puzzles[row], self.solutions[row]
+        if generator is not None and self.symmetry is not None:
             puzzle, solution = self.symmetry(puzzle, solution, generator)
         return {
-            "index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[index]),
+            "index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[row]),
         }  # fmt: skip
 
 

@@ -41,3 +41,9 @@ def alike_in_a_square(tokens: np.ndarray) -> np.ndarray:
     """Likewise under the symmetries of a square: the first of the eight in alphabetical order, bytes (rows,)."""
     laid = tokens.astype(np.uint8)[:, square_symmetries(tokens.shape[1])]
     return np.array([min(row.tobytes() for row in rows) for rows in laid], dtype=object).astype(bytes)
+
+
+def alike_as_they_stand(tokens: np.ndarray) -> np.ndarray:
+    """Equal bytes for puzzles with equal tokens (rows, n^2), bytes (rows,)."""
+    found: np.ndarray = np.ascontiguousarray(tokens, dtype=np.uint8).view(f"S{tokens.shape[1]}").ravel()
+    return found

@@ -1,9 +1,9 @@
-"""Puzzles of a table, from the hub or from files: Sudoku-Extreme, Maze-Hard, and any other of a character a cell."""
+"""Puzzles of the hub or of files, Sudoku-Extreme and Maze-Hard: tables of a character a cell, and published arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,14 @@ import numpy as np
 
 from adadepth.config.puzzles import Symmetries
 from adadepth.data.labelled.contract import LabelledData
-from adadepth.data.labelled.held_out import split_examples
+from adadepth.data.labelled.held_out import Named, split_examples
 from adadepth.data.labelled.splits import open_splits
 from adadepth.data.labelled.table import Table, require_columns
 from adadepth.data.puzzles.examples import PuzzleExamples, Symmetry, puzzle_data
+from adadepth.data.puzzles.published import is_published, read_published
 from adadepth.data.puzzles.sudoku import SHAPES
 from adadepth.data.puzzles.symmetries import (
+    alike_as_they_stand,
     alike_in_a_square,
     alike_in_sudoku,
     under_square_symmetry,
@@ -34,23 +36,36 @@ def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
     """Puzzles of every split; training puzzles that are an evaluation puzzle under a symmetry are left out.
 
     Raises:
-        DataError: A text has another length than the first, or a character that is no symbol.
+        DataError: A text has another length than the first, or a character that is no symbol; a folder as the published
+            builders write it is damaged; no training puzzle is left.
         ConfigError: Puzzles do not have the shape that their symmetries need.
     """
+    splits, stores = _published(dataset) if is_published(dataset.path) else _tables(dataset)
+    train, evaluation, _ = split_examples(dataset, splits, stores, PuzzleExamples.chosen)
+    lengths = {examples.puzzles.shape[1] for examples in (train, *evaluation.values())}
+    if len(lengths) > 1:
+        raise DataError(f"dataset.path={dataset.path}: puzzles of {' and '.join(map(str, sorted(lengths)))} cells")
+    kept = _prepared(train, evaluation, dataset, seed)
+    if not len(kept):
+        raise DataError(f"dataset.path={dataset.path}: every training puzzle is one of the evaluation puzzles")
+    return puzzle_data(dataset, kept, evaluation, dataset.symbols, {"left_out": len(train) - len(kept)})
+
+
+Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
+
+
+def _published(dataset: PuzzleTableConfig) -> Splits:
+    splits = read_published(dataset)
+    return splits, {name: split.examples for name, split in splits.items()}
+
+
+def _tables(dataset: PuzzleTableConfig) -> Splits:
     columns = [dataset.question_column, dataset.answer_column]
     tables = open_splits(dataset, {"question_column": columns[:1], "answer_column": columns[1:]})
     if dataset.difficulty_column is not None:
         for table in tables.values():
             require_columns(table, "difficulty_column", [dataset.difficulty_column])
-    stores = {split: read_puzzles(table, dataset) for split, table in tables.items()}
-    train, evaluation, _ = split_examples(dataset, tables, stores, PuzzleExamples.chosen)
-    lengths = {examples.puzzles.shape[1] for examples in (train, *evaluation.values())}
-    if len(lengths) > 1:
-        raise DataError(f"dataset.path={dataset.path}: puzzles of {' and '.join(map(str, sorted(lengths)))} cells")
-    before = len(train)
-    if dataset.symmetries is not Symmetries.none:
-        train = _prepared(train, evaluation, dataset, seed)
-    return puzzle_data(dataset, train, evaluation, dataset.symbols, {"left_out": before - len(train)})
+    return tables, {split: read_puzzles(table, dataset) for split, table in tables.items()}
 
 
 def read_puzzles(table: Table, dataset: PuzzleTableConfig) -> PuzzleExamples:
@@ -93,19 +108,25 @@ def _tokens(texts: list[Any], length: int, lookup: np.ndarray, where: str, first
 
 
 def _prepared(
-    train: PuzzleExamples, evaluation: dict[str, PuzzleExamples], dataset: PuzzleTableConfig, seed: int
+    train: PuzzleExamples, evaluation: Mapping[str, PuzzleExamples], dataset: PuzzleTableConfig, seed: int
 ) -> PuzzleExamples:
     """The training puzzles under symmetries, without those that are an evaluation puzzle under one."""
-    cells = train.puzzles.shape[1]
+    symmetry, alike = _symmetry(dataset, train.puzzles.shape[1])
+    # Rows of one example are the same under symmetries; where none is known, each is compared as it stands.
+    rows = train.puzzles if symmetry is None else train.puzzles[train.starts[:-1]]
+    known = np.isin(alike(rows), np.concatenate([alike(examples.puzzles) for examples in evaluation.values()]))
+    kept = train.without(np.logical_or.reduceat(known, train.starts[:-1]) if symmetry is None else known)
+    kept.symmetry, kept.seed = symmetry, seed
+    return kept
+
+
+def _symmetry(dataset: PuzzleTableConfig, cells: int) -> tuple[Symmetry | None, Callable[[np.ndarray], np.ndarray]]:
+    """What is drawn in training, and what tells puzzles apart that are none of each other's under it."""
+    if dataset.symmetries is Symmetries.none:
+        return None, alike_as_they_stand
     size = math.isqrt(cells)
     if size**2 != cells or (dataset.symmetries is Symmetries.sudoku and size not in SHAPES):
         raise ConfigError(f"dataset.symmetries={dataset.symmetries}: the puzzles have {cells} cells")
-    symmetry: Symmetry = under_square_symmetry
-    alike: Callable[[np.ndarray], np.ndarray] = alike_in_a_square
-    if dataset.symmetries is Symmetries.sudoku:
-        symmetry = partial(under_sudoku_symmetry, SHAPES[size])
-        alike = partial(alike_in_sudoku, shape=SHAPES[size])
-    known = np.concatenate([alike(examples.puzzles) for examples in evaluation.values()])
-    kept = train.without(np.isin(alike(train.puzzles), known))
-    kept.symmetry, kept.seed = symmetry, seed
-    return kept
+    if dataset.symmetries is Symmetries.square:
+        return under_square_symmetry, alike_in_a_square
+    return partial(under_sudoku_symmetry, SHAPES[size]), partial(alike_in_sudoku, shape=SHAPES[size])

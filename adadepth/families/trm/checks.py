@@ -15,3 +15,10 @@ def check_slots(config: ExperimentConfig) -> Iterator[str]:
     rows = trainer.per_device_train_batch_size
     if examples is not None and examples < rows:
         yield f"dataset.train_examples={examples}: fewer than trainer.per_device_train_batch_size={rows}"
+
+
+def check_target(config: ExperimentConfig) -> Iterator[str]:
+    """Whose threshold is fitted to a target is the rule of the Q head."""
+    rule = str(getattr(config.model, "exit_rule", ""))
+    if not rule.startswith("correct:"):
+        yield f"model.exit_rule={rule}: budget.target={config.budget.target:g} fits the threshold P of correct:P"

@@ -9,7 +9,11 @@ FAMILY = Family(
     config="adadepth.families.trm.configuration:TrmConfig",
     heads={"puzzle": "adadepth.families.trm.modeling:TrmForPuzzles"},
     loss_parts={"halt_loss": "halt_loss_weight"},
-    budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
+    budget=Budgeting(
+        fitted=(BudgetUnit.updates, BudgetUnit.macs),
+        fits_target=True,
+        checks=("adadepth.families.trm.checks:check_target",),
+    ),
     depth="num_steps",
     checks=("adadepth.families.trm.checks:check_slots",),
     weights_from="adadepth.families.trm.convert:rename_weights",

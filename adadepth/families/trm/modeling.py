@@ -14,7 +14,7 @@ Shape legend: B rows, A rows that still run, L cells, P prefix positions, S = P 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
     depth_knob = "exit_rule correct:p"
     trains_in_slots = True
     refills = True
+    supports_gradient_checkpointing = True
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__(config)
@@ -254,6 +255,23 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         """Rows, for both parts: the published loss is a mean over rows of means over cells."""
         rows = torch.full((), len(batch["labels"]), device=batch["labels"].device)
         return {"task": rows, "halt": rows}
+
+    def descending_by_sign(self) -> set[str]:
+        """The vectors of the puzzles' kinds, in the published code beside its optimizer for all else."""
+        return {"prefix.weight"}
+
+    def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
+        """What the last cycle of a step keeps: the states before every block, and its inner states, gate and up."""
+        config, rows = self.config, len(lengths)
+        blocks = (config.reasoning_updates + 1) * config.num_layers
+        at_once = 1 if recomputed else blocks
+        found = {
+            "states": blocks * rows * config.length * config.hidden_size,
+            "feed-forward": at_once * rows * config.length * 2 * config.inner_width,
+        }
+        if config.mixing == "positions":
+            found["mixing"] = at_once * rows * config.hidden_size * 2 * config.mixing_width
+        return found
 
     def price(self, trace: DepthTrace) -> Work:
         """Multiply-accumulates of one traced batch."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adadepth.families.shared.products import Product
 from adadepth.families.trm.configuration import TrmConfig
@@ -56,7 +57,7 @@ class Attention(nn.Module):
         return mixed
 
 
-class Block(nn.Module):
+class Block(GradientCheckpointingLayer):
     """See the module."""
 
     def __init__(self, config: TrmConfig) -> None:

@@ -68,7 +68,7 @@ MODELS = {
     ),
     "puzzles": (
         lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
-        {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots", "Refills"},
+        {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots", "Refills", "DescendsBySign", "KnowsActivations"},
     ),
     "network": (small_network, {"Remembers", "KnowsActivations"}),
     "supernet": (

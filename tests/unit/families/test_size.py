@@ -78,6 +78,21 @@ def test_a_run_with_such_a_batch_leaves_no_folder(tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
 
 
+def test_so_does_one_with_puzzles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size, "total_memory", lambda: 100_000_000)  # 1.6 GB are kept for the backward pass
+    given = ("dataset.size=4", "dataset.train_examples=4000", "trainer.per_device_train_batch_size=2000")
+    with pytest.raises(ConfigError, match=r"^trainer\.per_device_train_batch_size: 2000 rows with 32,000 tokens"):
+        tasks.run(configured("trm_tiny", *given, "dataset.max_evaluation_examples=8", f"output_dir={tmp_path}"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_computes_nothing_again_says_so(tmp_path: Path) -> None:
+    given = ("debug=default", "trainer.gradient_checkpointing=true", f"output_dir={tmp_path}")
+    with pytest.raises(ConfigError, match=r"^trainer\.gradient_checkpointing=true: model=ponder_rnn computes nothing"):
+        tasks.run(configured("ponder_parity", *given))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["par 32 256 sdpa", "albert 32 256 eager", "act 32 128 sdpa"])
 def test_a_real_update_takes_at_least_what_is_counted(case: str) -> None:

@@ -269,6 +269,41 @@ def test_published_work() -> None:
     assert step_macs(TrmConfig()) / 1e9 == pytest.approx(14.3, abs=0.05)
 
 
+def numbers_kept(model: TrmForPuzzles, rows: int) -> int:
+    """Activations that a step of training leaves for its backward pass, which is then made."""
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(values: Tensor) -> Tensor:
+        kept[values.untyped_storage().data_ptr()] = values
+        return values
+
+    cells, labels = puzzles(rows)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
+        loss = model(cells, labels, carry={}).loss
+    loss.backward()
+    return sum(each.untyped_storage().nbytes() // 4 for place, each in kept.items() if place not in weights)
+
+
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_what_a_step_keeps_is_at_least_what_is_counted(mixing: str) -> None:
+    model = small(mixing=mixing).train()
+    least = model.least_activations([CELLS] * 40, recomputed=False)
+    assert 0.2 * numbers_kept(model, 40) < sum(least.values()) < numbers_kept(model, 40)
+
+
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_what_is_computed_again_changes_no_gradient(mixing: str) -> None:
+    model = small(mixing=mixing).train()
+    kept = numbers_kept(model, 40)
+    expected = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    model.zero_grad()
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    assert numbers_kept(model, 40) < 0.5 * kept
+    for name, gradient in expected.items():
+        torch.testing.assert_close(dict(model.named_parameters())[name].grad, gradient, msg=name)
+
+
 def test_stablemax_by_hand() -> None:
     found = stablemax_log_probabilities(torch.tensor([3.0, -3.0, 0.0])).exp()
     torch.testing.assert_close(found, torch.tensor([4 / 5.25, 0.25 / 5.25, 1 / 5.25], dtype=torch.float64))

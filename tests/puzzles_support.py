@@ -1,0 +1,48 @@
+"""Puzzles on disk: tables, and folders as the published builders write them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+SUDOKU, MAZE = ".123456789", "# SGo"
+Group = Sequence[tuple[np.ndarray, np.ndarray]]  # a puzzle and its augmentations: tokens of cells and of answers
+
+
+def written_table(path: Path, groups: Sequence[Group], symbols: str) -> None:
+    """The first puzzle of every group as text, with the columns of Sudoku-Extreme."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["source", "question", "answer", "rating"])
+        for group in groups:
+            texts = ["".join(symbols[token - 1] for token in cells) for cells in group[0]]
+            writer.writerow(["drawn", *texts, 0])
+
+
+def written_arrays(folder: Path, splits: Mapping[str, Sequence[Group]], symbols: str) -> Path:
+    """What `build_sudoku_dataset.py` and `build_maze_dataset.py` leave: every puzzle is one example."""
+    for split, groups in splits.items():
+        (folder / split).mkdir(parents=True)
+        sizes = [len(group) for group in groups]
+        rows = [row for group in groups for row in group]
+        arrays = {
+            "inputs": np.stack([cells for cells, _ in rows]).astype(np.int64),
+            "labels": np.stack([answer for _, answer in rows]).astype(np.uint8),
+            "puzzle_identifiers": np.zeros(len(rows), dtype=np.int32),
+            "puzzle_indices": np.arange(len(rows) + 1, dtype=np.int32),
+            "group_indices": np.cumsum([0, *sizes], dtype=np.int32),
+        }
+        for name, values in arrays.items():
+            np.save(folder / split / f"all__{name}.npy", values)
+        facts = {
+            "seq_len": len(rows[0][0]), "vocab_size": len(symbols) + 1, "pad_id": 0, "ignore_label_id": 0,
+            "blank_identifier_id": 0, "num_puzzle_identifiers": 1, "total_groups": len(groups),
+            "mean_puzzle_examples": 1, "total_puzzles": len(groups), "sets": ["all"],
+        }  # fmt: skip
+        (folder / split / "dataset.json").write_text(json.dumps(facts))
+    (folder / "identifiers.json").write_text(json.dumps(["<blank>"]))
+    return folder
