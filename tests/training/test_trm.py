@@ -109,6 +109,18 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> N
     assert logged(stopped, "eval/loss")[-1] == logged(trained, "eval/loss")[-1]
 
 
+def test_a_finished_run_that_was_trained_on_can_be_evaluated(trained: Path, tmp_path: Path) -> None:
+    """The card of the first training lay in the model's folder when the second one noted what that consists of."""
+    longer = tmp_path / "trm_tiny" / trained.name
+    shutil.copytree(trained, longer, ignore=shutil.ignore_patterns("figures"))
+    assert execute(*ROOT, *SMALL, "trainer.max_steps=15", f"resume={longer}") == 0
+    card = longer / "model" / "README.md"
+    assert card.read_text(encoding="utf-8") != (trained / "model" / "README.md").read_text(encoding="utf-8")
+    card.write_text("what its owner says of it", encoding="utf-8")
+    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", f"output_dir={tmp_path / 'out'}")
+    assert execute(*ROOT, *data, "mode=evaluate", f"checkpoint={longer}") == 0
+
+
 @pytest.mark.slow
 def test_two_processes_with_half_the_slots_each_are_one(tmp_path: Path) -> None:
     """The same puzzles in the same slots, the same steps and draws, and the weights to rounding."""
