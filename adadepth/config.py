@@ -39,6 +39,7 @@ Problem = StrEnum("Problem", ["classification", "regression"])
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
 Symmetries = StrEnum("Symmetries", ["none", "sudoku", "square"])
+CellCount = StrEnum("CellCount", ["givens", "path_length"])
 LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])
 LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
@@ -363,6 +364,9 @@ class PuzzleTableConfig(TableConfig):
         None, "whole numbers from 0 on; None: cells whose answer is not what is given"
     )
     symbols: str = setting(".123456789", "of a cell, in puzzle and answer; the first one is token 1")
+    counted: CellCount = setting(
+        CellCount.givens, "what reports tell steps by, with columns of whole numbers; path_length: of a maze's answer"
+    )
     symmetries: Symmetries = setting(
         Symmetries.none, "training sees each puzzle under one drawn anew in every epoch: of Sudoku, or of a square"
     )

@@ -84,9 +84,18 @@ def test_the_answers_of_every_step_are_shown(trained: Path) -> None:
             assert all(given in (".", wanted) for given, wanted in zip(row, solution, strict=True))
     report = (trained / "report.html").read_text(encoding="utf-8")
     assert "step 1" in report
-    assert "puzzle 0, difficulty" in report
+    assert f"puzzle 0, rounds of conclusions {grids[0]['attributes']['rounds of conclusions']}, givens" in report
     assert "the answer after every step" in report
     assert "start S of the maze" not in report
+
+
+def test_steps_are_told_by_givens(trained: Path) -> None:
+    attributes = read(trained / "halting.json")["attributes"]
+    assert attributes.keys() == {"rounds of conclusions", "givens"}
+    assert all(sum(row["n"] for row in found["rows"]) == 24 for found in attributes.values())
+    for grid in read(trained / "grids.json")["sets"]["validation"]:
+        assert grid["attributes"]["givens"] == sum(symbol != "." for row in grid["cells"] for symbol in row)
+    assert "Mean depth by givens" in (trained / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:

@@ -32,20 +32,29 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         puzzles: Tokens of the cells, (puzzles, L).
         solutions: Likewise; 0 where a cell is not asked for.
         difficulty: Of each puzzle, (puzzles,) int64.
+        attributes: What reports tell the steps of puzzles by, name to whole numbers (puzzles,).
 
     Attributes:
         symmetry: Draws what a puzzle and its solution become, each (L,); None: they stay as they are.
         seed: Of the symmetries.
     """
 
-    def __init__(self, puzzles: np.ndarray, solutions: np.ndarray, difficulty: np.ndarray) -> None:
+    def __init__(
+        self,
+        puzzles: np.ndarray,
+        solutions: np.ndarray,
+        difficulty: np.ndarray,
+        attributes: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         self.puzzles, self.solutions, self.difficulty = puzzles, solutions, difficulty
+        self.attributes = dict(attributes or {})
         self.symmetry: Symmetry | None = None
         self.seed = 0
 
     def chosen(self, rows: np.ndarray) -> PuzzleExamples:
         """Some of the puzzles, by their numbers."""
-        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows])
+        attributes = {name: values[rows] for name, values in self.attributes.items()}
+        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows], attributes)
 
     def without(self, unwanted: np.ndarray) -> PuzzleExamples:
         """The puzzles without some, boolean (puzzles,)."""
