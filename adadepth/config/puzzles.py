@@ -8,6 +8,7 @@ from adadepth.config.tables import TableConfig
 from adadepth.declaration import BELOW_ONE, Allowed, at_least, setting
 
 Symmetries = StrEnum("Symmetries", ["none", "sudoku", "square"])
+CellCount = StrEnum("CellCount", ["givens", "path_length"])
 
 
 @dataclass
@@ -44,6 +45,9 @@ class PuzzleTableConfig(TableConfig):
         None, "whole numbers from 0 on; None: cells whose answer is not what is given"
     )
     symbols: str = setting(".123456789", "of a cell, in puzzle and answer; the first one is token 1")
+    counted: CellCount = setting(
+        CellCount.givens, "what reports tell steps by, with columns of whole numbers; path_length: of a maze's answer"
+    )
     symmetries: Symmetries = setting(
         Symmetries.none, "training sees each puzzle under one drawn anew in every epoch: of Sudoku, or of a square"
     )

@@ -135,7 +135,7 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
         if data.problem == "multiple_choice":
             return ChoiceScorer(data)
         if data.problem == "puzzle":
-            return PuzzleScorer(model, data, classes[name])
+            return PuzzleScorer(model, data, classes[name], examples.attributes)
         if data.problem == "tagging":
             return TaggingScorer(model, data, classes[name], examples, wants_rows=config.predictions)
         return SequenceScorer(model, data, classes[name])

@@ -56,7 +56,7 @@ from adadepth.training.divergence import DivergedError
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
 from adadepth.training.hub import open_repository, push
-from adadepth.training.model_card import write_card
+from adadepth.training.model_card import CARD, write_card
 from adadepth.training.run_directory import (
     CHECKPOINTS,
     MODEL,
@@ -260,7 +260,7 @@ def fit(
     with writing(run.directory / folder):
         trainer.save_model(str(run.directory / folder))
     best = trainer.state.best_model_checkpoint
-    saved = describe(run.directory / folder) if trainer.is_world_process_zero() else {}
+    saved = describe(run.directory / folder, but=CARD) if trainer.is_world_process_zero() else {}
     run.update(
         saved={**run.record.get("saved", {}), folder: saved},
         final_metrics=session.tracking.last_metrics,

@@ -84,9 +84,18 @@ def test_the_answers_of_every_step_are_shown(trained: Path) -> None:
             assert all(given in (".", wanted) for given, wanted in zip(row, solution, strict=True))
     report = (trained / "report.html").read_text(encoding="utf-8")
     assert "step 1" in report
-    assert "puzzle 0, difficulty" in report
+    assert f"puzzle 0, rounds of conclusions {grids[0]['attributes']['rounds of conclusions']}, givens" in report
     assert "the answer after every step" in report
     assert "start S of the maze" not in report
+
+
+def test_steps_are_told_by_givens(trained: Path) -> None:
+    attributes = read(trained / "halting.json")["attributes"]
+    assert attributes.keys() == {"rounds of conclusions", "givens"}
+    assert all(sum(row["n"] for row in found["rows"]) == 24 for found in attributes.values())
+    for grid in read(trained / "grids.json")["sets"]["validation"]:
+        assert grid["attributes"]["givens"] == sum(symbol != "." for row in grid["cells"] for symbol in row)
+    assert "Mean depth by givens" in (trained / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
@@ -107,6 +116,18 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> N
         assert all(torch.equal(first[key], second[key]) for key in first), name
     assert logged(stopped, "train/loss")[-6:] == logged(trained, "train/loss")[-6:]
     assert logged(stopped, "eval/loss")[-1] == logged(trained, "eval/loss")[-1]
+
+
+def test_a_finished_run_that_was_trained_on_can_be_evaluated(trained: Path, tmp_path: Path) -> None:
+    """The card of the first training lay in the model's folder when the second one noted what that consists of."""
+    longer = tmp_path / "trm_tiny" / trained.name
+    shutil.copytree(trained, longer, ignore=shutil.ignore_patterns("figures"))
+    assert execute(*ROOT, *SMALL, "trainer.max_steps=15", f"resume={longer}") == 0
+    card = longer / "model" / "README.md"
+    assert card.read_text(encoding="utf-8") != (trained / "model" / "README.md").read_text(encoding="utf-8")
+    card.write_text("what its owner says of it", encoding="utf-8")
+    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", f"output_dir={tmp_path / 'out'}")
+    assert execute(*ROOT, *data, "mode=evaluate", f"checkpoint={longer}") == 0
 
 
 @pytest.mark.slow

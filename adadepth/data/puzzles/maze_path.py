@@ -41,7 +41,7 @@ def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: boo
     while sum(len(part[0]) for part in found) < rows:
         found.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
     puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*found, strict=True))
-    return PuzzleExamples(puzzles, solutions, lengths)
+    return PuzzleExamples(puzzles, solutions, lengths, {"path length": lengths})
 
 
 def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
