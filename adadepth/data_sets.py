@@ -15,7 +15,7 @@ from adadepth.config import (
     TableConfig,
     TaggingConfig,
 )
-from adadepth.config.kinds import DATASET_SCHEMAS
+from adadepth.kinds import KINDS
 from adadepth.plugins import installed
 
 GROUP = "adadepth.datasets"
@@ -46,12 +46,13 @@ def installed_data_sets() -> Mapping[str, DataSet]:
     Raises:
         ConfigError: If one is broken, or has a name that is taken.
     """
-    return installed(GROUP, "data set", DATASET_SCHEMAS, _wrong)
+    return installed(GROUP, "data set", KINDS, _wrong)
 
 
 def dataset_schemas() -> dict[str, type[DatasetConfig]]:
     """The settings of every kind of data by the name that YAML files extend."""
-    return DATASET_SCHEMAS | {name: each.settings for name, each in installed_data_sets().items()}
+    own = {name: kind.settings for name, kind in KINDS.items()}
+    return own | {name: each.settings for name, each in installed_data_sets().items()}
 
 
 def installed_data_set(dataset: DatasetConfig) -> DataSet | None:

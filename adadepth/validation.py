@@ -21,23 +21,23 @@ from adadepth.checks.data import (
 from adadepth.checks.families import check_family, check_halting_stage
 from adadepth.checks.generated import check_generated
 from adadepth.checks.metrics import check_optimised
+from adadepth.checks.predictions import check_prediction
 from adadepth.checks.probing import check_probing
 from adadepth.checks.questions import check_choices, check_questions
 from adadepth.checks.training import check_trainer
 from adadepth.checks.treebank import check_treebank
 from adadepth.composition import to_config
-from adadepth.config import CorpusConfig, DatasetConfig, ExperimentConfig, Mode, StreamConfig, TableConfig, Task
-from adadepth.config.generated import GeneratedConfig, ParityConfig, Representation
-from adadepth.config.kinds import has_puzzles, labels_tokens
-from adadepth.config.puzzles import DrawnPuzzleConfig
+from adadepth.config import CorpusConfig, ExperimentConfig, Mode, StreamConfig, Task
+from adadepth.config.generated import ParityConfig, Representation
 from adadepth.config.tables import TreebankConfig
 from adadepth.config.text import TextConfig
 from adadepth.debugging import given_keys, shrunk
 from adadepth.declaration import out_of_range
 from adadepth.errors import ConfigError, nearest
-from adadepth.families.registry import Family, families, family, one_of, with_head
+from adadepth.families.registry import families, family, one_of, with_head
 from adadepth.inheritance import with_inherited
 from adadepth.interpolations import note_environment
+from adadepth.kinds import problem_of
 from adadepth.resuming import resumed
 from adadepth.training.trackers import trackers
 
@@ -81,7 +81,7 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        out_of_range, _task, check_halting_stage, check_family, check_budget, check_text,
+        out_of_range, _task, check_prediction, check_halting_stage, check_family, check_budget, check_text,
         check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions,
         check_choices, check_parity, check_generated, check_treebank, check_probing, check_trainer, _mode, _names,
         _extras,
@@ -115,30 +115,14 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset={dataset.name}: task={config.task} reads streams of text, e.g. dataset=stream_python_docs"
     elif isinstance(dataset, TextConfig):
         yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
-    elif has_puzzles(dataset):
-        if "puzzle" not in about.heads:
-            yield f"model={about.name}: dataset={dataset.name} has puzzles, for {one_of(with_head('puzzle'))} only"
-    elif "classification" not in about.heads and not labels_tokens(dataset):
-        yield f"model={about.name}: task=finetune has no classifier of this family"
     if wanted is not None:
         if wanted not in about.heads:
             yield f"model={about.name}: task={config.task} trains {one_of(with_head(wanted))}"
         return
-    if labels_tokens(dataset):
-        yield from _tagging(about, dataset)
     vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
     if about.reads_vectors != vectors and not isinstance(dataset, TextConfig):
         needed = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens"
         yield f"model={about.name}: dataset={dataset.name} needs {needed}"
-
-
-def _tagging(about: Family, dataset: DatasetConfig) -> Iterator[str]:
-    """Which models have a classifier of tokens, and can read the symbols of generated data."""
-    able = [name for name in with_head("tagging") if families()[name].own_symbols]
-    if isinstance(dataset, GeneratedConfig) and about.name not in able:
-        yield f"model={about.name}: dataset={dataset.name} labels symbols of its own, for {one_of(able)}"
-    elif "tagging" not in about.heads:
-        yield f"model={about.name}: dataset={dataset.name} tags words, for {one_of(with_head('tagging'))}"
 
 
 def _mode(config: ExperimentConfig) -> Iterator[str]:
@@ -235,8 +219,8 @@ def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
     losses = family(config.model.name).reported_losses(config.model)
     if isinstance(dataset, CorpusConfig):
         return (*PRETRAINING_METRICS, *losses)
-    drawn = ["token_accuracy" if labels_tokens(dataset) else "accuracy"]
-    metrics = dataset.metrics if isinstance(dataset, TableConfig | DrawnPuzzleConfig) else drawn
+    drawn = ["token_accuracy" if problem_of(dataset) == "tagging" else "accuracy"]
+    metrics = getattr(dataset, "metrics", drawn)
     return ("loss", "task_loss", *losses, "score", *map(metric_key, metrics))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from adadepth.analysis.measure.quality import check_metrics, check_tags, is_hub_metric
+from adadepth.analysis.measure.quality import check_tags, is_hub_metric
 from adadepth.config import (
     CorpusConfig,
     ExperimentConfig,
@@ -14,7 +14,7 @@ from adadepth.config import (
     TaggingConfig,
 )
 from adadepth.config.generated import ParityConfig
-from adadepth.config.tables import AgreementConfig, Problem, SentEvalConfig
+from adadepth.config.tables import AgreementConfig, SentEvalConfig
 from adadepth.config.text import TextConfig
 from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data_sets import installed_data_set
@@ -138,10 +138,6 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
         return
     if len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
-    try:
-        check_metrics(dataset.metrics, "regression" if dataset.problem is Problem.regression else "classification")
-    except ConfigError as error:
-        yield str(error)
     if not config.runtime.trust_remote_code:
         for name in filter(is_hub_metric, dataset.metrics):
             yield f"dataset.metrics={name}: runs code of its own; to allow it say runtime.trust_remote_code=true"
@@ -168,7 +164,6 @@ def check_tagging(config: ExperimentConfig) -> Iterator[str]:
     if dataset.source is Source.embedded:
         yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
     try:
-        check_metrics(dataset.metrics, "tagging")
         check_tags(dataset.metrics, dataset.labels or [])
     except ConfigError as error:
         yield str(error)

@@ -2,11 +2,8 @@
 
 from collections.abc import Iterator
 
-from adadepth.analysis.measure.quality import check_metrics
 from adadepth.config import ExperimentConfig
 from adadepth.config.generated import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig
-from adadepth.config.kinds import has_puzzles
-from adadepth.errors import ConfigError
 
 
 def check_generated(config: ExperimentConfig) -> Iterator[str]:
@@ -18,11 +15,6 @@ def check_generated(config: ExperimentConfig) -> Iterator[str]:
         yield from _hops(dataset)
     elif isinstance(dataset, AdditionConfig):
         yield from _addition(dataset)
-    if has_puzzles(dataset):
-        try:
-            check_metrics(getattr(dataset, "metrics", ()), "puzzle")
-        except ConfigError as error:
-            yield str(error)
 
 
 def _maze(dataset: MazeConfig) -> Iterator[str]:

@@ -1,21 +1,18 @@
-"""What question answering and multiple choice need of their settings, and of the model."""
+"""What question answering and multiple choice need of their settings."""
 
 from collections.abc import Iterator
 
-from adadepth.analysis.measure.quality import Problem, check_metrics
-from adadepth.config import ChoiceConfig, ExperimentConfig, QuestionConfig, Source, TableConfig, Task
-from adadepth.errors import ConfigError
-from adadepth.families.registry import family, one_of, with_head
+from adadepth.config import ChoiceConfig, ExperimentConfig, QuestionConfig, Source, TableConfig
 
 _SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]
 
 
 def check_questions(config: ExperimentConfig) -> Iterator[str]:
-    """How contexts are cut into windows, and which model finds answers in them."""
+    """How contexts are cut into windows."""
     dataset = config.dataset
     if not isinstance(dataset, QuestionConfig):
         return
-    yield from _common(config, dataset, "question_answering", "answers questions")
+    yield from _not_embedded(dataset)
     room = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
     if dataset.stride > room:
         yield (
@@ -33,11 +30,11 @@ def check_questions(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_choices(config: ExperimentConfig) -> Iterator[str]:
-    """Which columns are the choices, and which model chooses."""
+    """Which columns are the choices."""
     dataset = config.dataset
     if not isinstance(dataset, ChoiceConfig):
         return
-    yield from _common(config, dataset, "multiple_choice", "chooses among endings")
+    yield from _not_embedded(dataset)
     contexts, endings, labels = dataset.context_columns, dataset.ending_columns, dataset.labels
     if len(contexts) not in (1, 2):
         yield f"dataset.context_columns={contexts}: must name one column, or two; the second begins every ending"
@@ -50,17 +47,6 @@ def check_choices(config: ExperimentConfig) -> Iterator[str]:
         yield f"dataset.labels={labels}: must name each of the {len(endings)} dataset.ending_columns, in order"
 
 
-def _common(config: ExperimentConfig, dataset: TableConfig, problem: Problem, what: str) -> Iterator[str]:
-    """Source, metrics and family, and that the exits are those of the model."""
+def _not_embedded(dataset: TableConfig) -> Iterator[str]:
     if dataset.source is Source.embedded:
         yield f"dataset.source=embedded: {dataset.name} is read from the hub or local files"
-    if config.task is Task.finetune and problem not in family(config.model.name).heads:
-        yield f"model={config.model.name}: dataset={dataset.name} {what}, for {one_of(with_head(problem))} only"
-    if config.exit_rules:
-        yield (
-            f"exit_rules={config.exit_rules}: dataset={dataset.name} {what}; read only with classes, values and tags"
-        )
-    try:
-        check_metrics(dataset.metrics, problem)
-    except ConfigError as error:
-        yield str(error)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.config.dataset import ExamplesConfig
+from adadepth.config.dataset import DatasetConfig, ExamplesConfig
 from adadepth.declaration import BELOW_ONE, at_least, between, setting
 
 Representation = StrEnum("Representation", ["vectors", "tokens"])
@@ -69,3 +69,10 @@ class AdditionConfig(FieldConfig):
     digits: int = setting(12, "of each number", at_least(1))
     nines: float = setting(0.5, "share of columns whose digits sum to 9, which hand a carry on", BELOW_ONE)
     beyond_digits: list[int] = setting([20], "also evaluated: longer numbers")
+
+
+def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
+    """The setting that says how many positions a model must know, and its value."""
+    if isinstance(dataset, FieldConfig):
+        return "dataset.field", dataset.field
+    return "dataset.sequence_length", dataset.sequence_length

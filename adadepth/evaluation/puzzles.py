@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from adadepth.analysis.measure.attributes import describe_attributes
@@ -14,6 +13,7 @@ from adadepth.analysis.measure.puzzles import NO_SYMBOL, PuzzleSampler
 from adadepth.analysis.measure.scoring import is_right
 from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.data import LabelledData
+from adadepth.data.puzzles.examples import PuzzleExamples
 from adadepth.evaluation.scorer import EvaluationReport, Units
 from adadepth.evaluation.sequences import SequenceScorer
 from adadepth.families.contract import DepthModel
@@ -27,7 +27,7 @@ class PuzzleScorer(SequenceScorer):
         model: What is evaluated.
         data: The puzzles.
         groups: The classes of the set; see `sequence_classes`.
-        attributes: Of all puzzles of the set, name to whole numbers (puzzles,).
+        examples: All puzzles of the set, with their attributes.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class PuzzleScorer(SequenceScorer):
         model: DepthModel,
         data: LabelledData,
         groups: SequenceClasses,
-        attributes: Mapping[str, np.ndarray],
+        examples: PuzzleExamples,
     ) -> None:
         super().__init__(model, data, groups)
-        self._attributes = attributes
-        self._puzzles = PuzzleSampler((NO_SYMBOL, *data.labels[1:]), attributes)
+        self._attributes = examples.attributes
+        self._puzzles = PuzzleSampler((NO_SYMBOL, *data.labels[1:]), examples.attributes)
 
     def _rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         return None if labels is None else is_right(logits, labels).float()

@@ -18,6 +18,7 @@ from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.steps import rule_of
 from adadepth.families.size import check_size
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.kinds import PREDICTED, Problem
 from adadepth.remote_code import load_trusted
 
 register_auto_classes()
@@ -43,13 +44,13 @@ def pretraining_class(settings: ModelConfig) -> type[PreTrainedModel]:
     return family(settings.name).head("pretraining")
 
 
-def classifier_class(settings: ModelConfig, problem: str) -> type[PreTrainedModel]:
+def classifier_class(settings: ModelConfig, problem: Problem) -> type[PreTrainedModel]:
     """The family's head for a kind of task: `LabelledData.problem`."""
-    return family(settings.name).head("classification" if problem == "regression" else problem)
+    return family(settings.name).head(PREDICTED[problem].head)
 
 
 def build_classifier(
-    settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], problem: str = "classification"
+    settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], problem: Problem = "classification"
 ) -> PreTrainedModel:
     """The classifier, regressor, tagger, reader or chooser that the settings describe; see `build_pretraining_model`.
 

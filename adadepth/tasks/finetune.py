@@ -11,30 +11,17 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 from adadepth.analysis.measure.quality import check_metrics, check_tags, load_metrics
 from adadepth.analysis.measure.scoring import predictions
 from adadepth.analysis.measure.sequence_classes import SequenceClasses
-from adadepth.config import (
-    ChoiceConfig,
-    DatasetConfig,
-    ExperimentConfig,
-    LabelledConfig,
-    Mode,
-    QuestionConfig,
-    TokenizerConfig,
-)
+from adadepth.config import ExperimentConfig, LabelledConfig, Mode, TokenizerConfig
 from adadepth.config.generated import MazeConfig, ParityConfig
-from adadepth.config.kinds import has_puzzles, labels_tokens
 from adadepth.console import say
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
-from adadepth.evaluation.choices import ChoiceScorer
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.puzzles import PuzzleScorer
-from adadepth.evaluation.questions import QuestionScorer
-from adadepth.evaluation.scorer import Scorer
-from adadepth.evaluation.sequences import SequenceScorer, sequence_classes
-from adadepth.evaluation.tagging import TaggingScorer
+from adadepth.evaluation.sequences import sequence_classes
 from adadepth.families.build import build_classifier, classifier_class, load_model
 from adadepth.families.contract import HasOwnClasses, TrainsInSlots
 from adadepth.families.registry import family, load
+from adadepth.kinds import PREDICTED, called, problem_of
 from adadepth.tasks import budgets, exit_rules
 from adadepth.tasks.features import with_features
 from adadepth.tasks.halting import train_halting_alone
@@ -53,19 +40,6 @@ from adadepth.tasks.stored import checked_model_path
 from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.slots import TrainingSlots
-
-# Kinds of tasks whose evaluation sorts tokens into classes of its own, and whose head has no classes.
-_OWN_CLASSES = ("question_answering", "multiple_choice")
-_PROBLEMS: dict[type[DatasetConfig], str] = {QuestionConfig: "question_answering", ChoiceConfig: "multiple_choice"}
-
-
-def problem_of(dataset: DatasetConfig) -> str:
-    """Which head a data set asks for; that for whole sequences does classes and values."""
-    if labels_tokens(dataset):
-        return "tagging"
-    if has_puzzles(dataset):
-        return "puzzle"
-    return next((name for kind, name in _PROBLEMS.items() if isinstance(dataset, kind)), "classification")
 
 
 def train(config: ExperimentConfig) -> Trained:
@@ -93,7 +67,9 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     """Evaluate a checkpoint, under several exit rules if wanted; returns the metrics of its own rule."""
     args = training_arguments(config)
     path = checked_model_path(config)
-    model_class = classifier_class(config.model, problem_of(config.dataset))
+    problem = problem_of(config.dataset)
+    assert problem is not None, "validated"
+    model_class = classifier_class(config.model, problem)
     model = load_model(path, model_class, config.model, overridden_model_settings())
     tokenizer = checkpoint_tokenizer(config, path)
     data = main_first(args, lambda: _load_data(config, tokenizer, cls_options(config.model.name, model.config)))
@@ -121,24 +97,19 @@ def checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig
 
 def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Parts:
     """The evaluation sets of the data, each evaluated with the task's metrics and the depth of every example."""
+    predicted = PREDICTED[data.problem]
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
     classes = {
         name: sequence_classes(dataset, data) if has_classes else SequenceClasses(())
         for name, dataset in data.evaluation.items()
-        if data.problem not in _OWN_CLASSES
+        if predicted.has_classes
     }
 
-    def scorer(name: str) -> Scorer:
-        examples: Any = data.evaluation[name]
-        if isinstance(config.dataset, QuestionConfig):
-            return QuestionScorer(data, examples, config.dataset)
-        if data.problem == "multiple_choice":
-            return ChoiceScorer(data)
-        if data.problem == "puzzle":
-            return PuzzleScorer(model, data, classes[name], examples.attributes)
-        if data.problem == "tagging":
-            return TaggingScorer(model, data, classes[name], examples, wants_rows=config.predictions)
-        return SequenceScorer(model, data, classes[name])
+    def scorer(name: str) -> Any:
+        return called(
+            predicted.scorer, model=model, data=data, examples=data.evaluation[name], groups=classes.get(name),
+            dataset=config.dataset, wants_rows=config.predictions,
+        )  # fmt: skip
 
     def start(name: str) -> Evaluation:
         return Evaluation(
@@ -176,14 +147,15 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
         fields["type_vocab_size"] = config.dataset.field
     if isinstance(config.dataset, ParityConfig) and data.tokenizer is None:
         fields["input_size"] = config.dataset.size
-    if data.problem in _OWN_CLASSES:
+    predicted = PREDICTED[data.problem]
+    if not predicted.has_classes:
         return fields
     if data.problem == "regression":
         return fields | {"num_labels": 1, "problem_type": "regression"}
     return fields | {
         "id2label": dict(enumerate(data.labels)),
         "label2id": {name: number for number, name in enumerate(data.labels)},
-        "problem_type": None if data.problem in ("tagging", "puzzle") else "single_label_classification",
+        "problem_type": "single_label_classification" if predicted.head == "classification" else None,
     }
 
 
@@ -198,7 +170,7 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
                 f"checkpoint={config.checkpoint}: its {name} is {getattr(settings, name)}, "
                 f"dataset={config.dataset.name} needs {value}"
             )
-    if data.problem in _OWN_CLASSES:
+    if not PREDICTED[data.problem].has_classes:
         return  # any number of choices, any length of an answer
     wanted = 1 if data.problem == "regression" else len(data.labels)
     if settings.num_labels != wanted:

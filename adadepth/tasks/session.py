@@ -24,7 +24,7 @@ from adadepth.analysis.render.page import REPORT
 from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
-from adadepth.config.kinds import positions_read
+from adadepth.config.generated import positions_read
 from adadepth.config.logger import Kept
 from adadepth.console import say
 from adadepth.contents import describe

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.config.kinds import labels_tokens
 from adadepth.errors import ConfigError
+from adadepth.kinds import problem_of
 from adadepth.validation import evaluation_metrics
 from tests.configs.support import configured
 
@@ -45,7 +45,7 @@ def test_a_wrong_setting_is_one_line(root: str, overrides: list[str], expected: 
 @pytest.mark.parametrize("root", ["act_maze", "act_hops", "act_addition", "act_pos"])
 def test_token_tasks_select_on_their_accuracy(root: str) -> None:
     config = configured(root)
-    assert labels_tokens(config.dataset)
+    assert problem_of(config.dataset) == "tagging"
     assert {"score", "token_accuracy"} <= set(evaluation_metrics(config))
 
 
@@ -59,5 +59,5 @@ def test_act_takes_every_tagging_data_set(dataset: str, model: str) -> None:
 def test_the_sequence_form_of_pointers_is_for_every_family() -> None:
     for model in ("ponder_albert_mini", "pabee_mini", "albert_mini"):
         config = configured("ponder_tiny", "dataset=hops_sequence", f"model={model}")
-        assert not labels_tokens(config.dataset)
+        assert problem_of(config.dataset) == "classification"
         assert "accuracy" in evaluation_metrics(config)

@@ -17,7 +17,7 @@ from torch import Tensor
 from adadepth.analysis.exits.calibration import confidence_calibration, halting_calibration
 from adadepth.analysis.exits.records import StepRecords
 from adadepth.analysis.measure.correlation import spearman
-from adadepth.analysis.measure.quality import UNDEFINED, Problem, metric_key
+from adadepth.analysis.measure.quality import UNDEFINED, metric_key
 from adadepth.analysis.measure.scoring import example_losses, is_right, quality_of
 from adadepth.analysis.measure.sequence_classes import classes_of
 from adadepth.halting.distribution import (
@@ -27,6 +27,7 @@ from adadepth.halting.distribution import (
     halting_distribution,
     halting_kl,
 )
+from adadepth.kinds import Problem
 
 
 def step_summary(

@@ -17,9 +17,9 @@ from torch import Tensor
 from adadepth.analysis.exits.contenders import oracle_exits, random_exits
 from adadepth.analysis.exits.costs import ORACLE, mark_pareto
 from adadepth.analysis.exits.records import StepRecords
-from adadepth.analysis.measure.quality import Problem
 from adadepth.analysis.measure.scoring import quality_of
 from adadepth.halting.exit_rules import ExitRule, apply_rule, predictions_at
+from adadepth.kinds import Problem
 
 DRAWS = 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from adadepth.analysis.measure.answers import ANSWER_METRICS
 from adadepth.analysis.measure.entities import entity_scores
 from adadepth.analysis.measure.hub_metrics import HUB_PREFIX, hub_metric
 from adadepth.errors import ConfigError, nearest
+from adadepth.kinds import Problem
 
-Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"]
 SCORE = "score"
 UNDEFINED = "predictions or labels are constant, or a prediction is not a finite number"
 

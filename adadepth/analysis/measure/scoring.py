@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from adadepth.analysis.measure.quality import Problem, quality
+from adadepth.analysis.measure.quality import quality
+from adadepth.kinds import Problem
 
 
 def predictions(logits: Tensor, problem: Problem) -> Tensor:

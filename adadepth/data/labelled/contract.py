@@ -12,13 +12,13 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.padding import PaddingCollator
+from adadepth.kinds import Problem
 
 if TYPE_CHECKING:
     from adadepth.config import TableConfig
 
 Examples = Dataset[dict[str, Any]]
 Picture = Literal["cells", "chains"]
-Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"]
 
 
 class TaggedExamples(Protocol):

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from adadepth.choices import StateRule
-from adadepth.config import Attention, ChoiceConfig, ExperimentConfig, QuestionConfig, Task
-from adadepth.config.kinds import labels_tokens
+from adadepth.config import Attention, ExperimentConfig, QuestionConfig, Task
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.settings import AlbertActSettings, Execution, Pooling
 from adadepth.halting.rules import halting_rule
+from adadepth.kinds import problem_of
 
-_READS_OTHERWISE = (QuestionConfig, ChoiceConfig)  # not one class of a whole sequence
+_OF_SEQUENCES = ("classification", "regression")
 
 
 def check_execution(config: ExperimentConfig) -> Iterator[str]:
@@ -51,11 +51,7 @@ def check_pooling(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, AlbertActSettings)
     if model.pooling is Pooling.first:
         return
-    if (
-        config.task is not Task.finetune
-        or isinstance(config.dataset, _READS_OTHERWISE)
-        or labels_tokens(config.dataset)
-    ):
+    if config.task is not Task.finetune or problem_of(config.dataset) not in _OF_SEQUENCES:
         yield f"model.pooling={model.pooling}: read only where whole sequences are classified"
     if model.readout_weight:
         yield (

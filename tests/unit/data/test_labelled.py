@@ -20,7 +20,7 @@ from adadepth.config.tables import Problem
 from adadepth.data import EpochSampler, LabelledData
 from adadepth.data.generated.blocks import symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS
-from adadepth.data.labelled import load as labelled
+from adadepth.data.labelled import sentences as labelled
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.errors import DataError
 from tests.configs.support import GLUE, configured

@@ -1,0 +1,126 @@
+"""Kinds of data, and of what is predicted of labelled ones: all that the rest of the package knows of each.
+
+Code is named as `"module:name"`, imported when needed, and told those things that its arguments name, so that a new
+kind is its settings, its module and an entry here. Imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from adadepth.config import (
+    ChoiceConfig,
+    CorpusConfig,
+    DatasetConfig,
+    LabelledConfig,
+    QuestionConfig,
+    StreamConfig,
+    TaggingConfig,
+)
+from adadepth.config.generated import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig, ParityConfig
+from adadepth.config.puzzles import MazePathConfig, PuzzleTableConfig, SudokuConfig
+from adadepth.config.tables import AgreementConfig, SentEvalConfig, TreebankConfig
+from adadepth.plugins import load
+
+Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of a kind of data.
+
+    Attributes:
+        settings: What `dataset=NAME` fills.
+        problem: What is predicted of them, or a function of the settings that says so; None: not labelled.
+        loader: From the settings to `LabelledData`; is told `tokenizer`, `seed`, `cls_tokens` and `double_cls_pairs`.
+    """
+
+    settings: type[DatasetConfig]
+    problem: Problem | Callable[[Any], Problem] | None = None
+    loader: str | None = None
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What is known of a kind of prediction.
+
+    Attributes:
+        scorer: Makes the `Scorer` of an evaluation set; is told `model`, `data`, `examples`, `groups` (the classes of
+            the set), `dataset` (its settings) and `wants_rows`.
+        head: Which of a family's heads predicts it.
+        what: What such data do, for messages.
+        has_classes: Whether the head has a class for every label of the data, into which evaluation sorts units.
+    """
+
+    scorer: str
+    head: str
+    what: str
+    has_classes: bool = True
+
+
+PREDICTED: dict[Problem, Predicted] = {
+    "classification": Predicted("adadepth.evaluation.sequences:SequenceScorer", "classification", "has classes"),
+    "regression": Predicted("adadepth.evaluation.sequences:SequenceScorer", "classification", "has values"),
+    "tagging": Predicted("adadepth.evaluation.tagging:TaggingScorer", "tagging", "tags words"),
+    "question_answering": Predicted(
+        "adadepth.evaluation.questions:QuestionScorer", "question_answering", "answers questions", has_classes=False
+    ),
+    "multiple_choice": Predicted(
+        "adadepth.evaluation.choices:ChoiceScorer", "multiple_choice", "chooses among endings", has_classes=False
+    ),
+    "puzzle": Predicted("adadepth.evaluation.puzzles:PuzzleScorer", "puzzle", "has puzzles"),
+}
+
+
+def _of_sentences(dataset: LabelledConfig) -> Problem:
+    return "regression" if dataset.problem == "regression" else "classification"
+
+
+def _of_hops(dataset: HopsConfig) -> Problem:
+    return "tagging" if dataset.unit is LabelledUnit.token else "classification"
+
+
+_SENTENCES = "adadepth.data.labelled.sentences:load_sentences"
+
+KINDS: dict[str, Kind] = {
+    "addition_task": Kind(AdditionConfig, "tagging", "adadepth.data.generated.addition:load_addition"),
+    "agreement_task": Kind(AgreementConfig, _of_sentences, _SENTENCES),
+    "corpus": Kind(CorpusConfig),
+    "hops_task": Kind(HopsConfig, _of_hops, "adadepth.data.generated.hops:load_hops"),
+    "labelled": Kind(LabelledConfig, _of_sentences, _SENTENCES),
+    "maze_path_task": Kind(MazePathConfig, "puzzle", "adadepth.data.puzzles.maze_path:load_maze_path"),
+    "maze_task": Kind(MazeConfig, "tagging", "adadepth.data.generated.maze:load_maze"),
+    "multiple_choice": Kind(ChoiceConfig, "multiple_choice", "adadepth.data.labelled.multiple_choice:load_choices"),
+    "parity_task": Kind(ParityConfig, "classification", "adadepth.data.generated.parity:load_parity"),
+    "puzzles": Kind(PuzzleTableConfig, "puzzle", "adadepth.data.puzzles.table:load_puzzle_table"),
+    "question_answering": Kind(
+        QuestionConfig, "question_answering", "adadepth.data.labelled.question_answering:load_questions"
+    ),
+    "senteval_task": Kind(SentEvalConfig, _of_sentences, _SENTENCES),
+    "stream": Kind(StreamConfig),
+    "sudoku_task": Kind(SudokuConfig, "puzzle", "adadepth.data.puzzles.sudoku_task:load_sudoku"),
+    "tagging": Kind(TaggingConfig, "tagging", "adadepth.data.labelled.tagging:load_tagging"),
+    "trees": Kind(TreebankConfig),
+}
+
+
+def kind_of(dataset: DatasetConfig) -> Kind:
+    """The kind that settings are of, or that those of an installed package extend."""
+    known = {kind.settings: kind for kind in KINDS.values()}
+    return next(known[each] for each in type(dataset).__mro__ if each in known)
+
+
+def problem_of(dataset: DatasetConfig) -> Problem | None:
+    """What is predicted of a data set; None: it is not labelled."""
+    problem = kind_of(dataset).problem
+    return problem(dataset) if callable(problem) else problem
+
+
+def called(place: str, *values: Any, **known: Any) -> Any:
+    """What `"module:name"` returns for some values, and for those of the known things that its arguments name."""
+    function = load(place)
+    wanted = inspect.signature(function).parameters
+    return function(*values, **{name: value for name, value in known.items() if name in wanted})

@@ -1,0 +1,63 @@
+"""Kinds of data and of predictions: what they name is there, and asks for nothing that it is not told."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from adadepth.config import LabelledConfig, StreamConfig, TaggingConfig
+from adadepth.config.generated import HopsConfig, LabelledUnit
+from adadepth.config.tables import Problem, SentEvalConfig
+from adadepth.kinds import KINDS, PREDICTED, called, kind_of, problem_of
+from adadepth.plugins import load
+
+TOLD = {
+    "loader": {"tokenizer", "seed", "cls_tokens", "double_cls_pairs"},
+    "scorer": {"model", "data", "examples", "groups", "dataset", "wants_rows"},
+}
+
+
+def needed(function: Callable[..., Any]) -> set[str]:
+    """The arguments without which a function cannot be called."""
+    return {name for name, each in inspect.signature(function).parameters.items() if each.default is each.empty}
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.loader is not None])
+def test_a_loader_takes_settings_and_what_it_is_told(name: str) -> None:
+    first, *others = inspect.signature(load(KINDS[name].loader or "")).parameters
+    assert first == "dataset"
+    assert needed(load(KINDS[name].loader or "")) <= {"dataset", *TOLD["loader"]}
+    assert set(others) <= TOLD["loader"]
+
+
+@pytest.mark.parametrize("predicted", PREDICTED.values(), ids=PREDICTED)
+def test_a_scorer_takes_what_it_is_told(predicted: Any) -> None:
+    assert set(inspect.signature(load(predicted.scorer)).parameters) <= TOLD["scorer"]
+
+
+def test_what_is_labelled_has_a_loader() -> None:
+    assert {name for name, kind in KINDS.items() if (kind.problem is None) != (kind.loader is None)} == set()
+    assert {name for name, kind in KINDS.items() if kind.loader is None} == {"corpus", "stream", "trees"}
+
+
+def test_what_is_predicted_follows_from_the_settings() -> None:
+    @dataclass
+    class OfAPackage(TaggingConfig):
+        """Extends a kind, and is of it."""
+
+    assert problem_of(StreamConfig()) is None
+    assert problem_of(LabelledConfig()) == problem_of(SentEvalConfig()) == "classification"
+    assert problem_of(LabelledConfig(problem=Problem.regression)) == "regression"
+    assert problem_of(HopsConfig()) == "tagging"
+    assert problem_of(HopsConfig(unit=LabelledUnit.sequence)) == "classification"
+    assert kind_of(OfAPackage()) is KINDS["tagging"]
+
+
+def test_a_function_is_told_what_its_arguments_name() -> None:
+    assert called("builtins:pow", 2, exp=5, seed=1) == 32
+    with pytest.raises(TypeError, match="missing"):
+        called("builtins:pow", 2, seed=1)
