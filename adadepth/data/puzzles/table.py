@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from adadepth.config import PuzzleTableConfig
 
 _UNKNOWN = 0  # padding, which no text has
+Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
 
 
 def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
@@ -49,9 +50,6 @@ def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
     if not len(kept):
         raise DataError(f"dataset.path={dataset.path}: every training puzzle is one of the evaluation puzzles")
     return puzzle_data(dataset, kept, evaluation, dataset.symbols, {"left_out": len(train) - len(kept)})
-
-
-Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
 
 
 def _published(dataset: PuzzleTableConfig) -> Splits:
