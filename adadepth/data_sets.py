@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from adadepth.config import (
-    DATASET_SCHEMAS,
     ChoiceConfig,
     DatasetConfig,
     LabelledConfig,
@@ -16,6 +15,7 @@ from adadepth.config import (
     TableConfig,
     TaggingConfig,
 )
+from adadepth.config.kinds import DATASET_SCHEMAS
 from adadepth.plugins import installed
 
 GROUP = "adadepth.datasets"

@@ -26,23 +26,12 @@ from adadepth.checks.questions import check_choices, check_questions
 from adadepth.checks.training import check_trainer
 from adadepth.checks.treebank import check_treebank
 from adadepth.composition import to_config
-from adadepth.config import (
-    CorpusConfig,
-    DatasetConfig,
-    DrawnPuzzleConfig,
-    ExperimentConfig,
-    GeneratedConfig,
-    Mode,
-    ParityConfig,
-    Representation,
-    StreamConfig,
-    TableConfig,
-    Task,
-    TextConfig,
-    TreebankConfig,
-    has_puzzles,
-    labels_tokens,
-)
+from adadepth.config import CorpusConfig, DatasetConfig, ExperimentConfig, Mode, StreamConfig, TableConfig, Task
+from adadepth.config.generated import GeneratedConfig, ParityConfig, Representation
+from adadepth.config.kinds import has_puzzles, labels_tokens
+from adadepth.config.puzzles import DrawnPuzzleConfig
+from adadepth.config.tables import TreebankConfig
+from adadepth.config.text import TextConfig
 from adadepth.debugging import given_keys, shrunk
 from adadepth.declaration import out_of_range
 from adadepth.errors import ConfigError, nearest

@@ -1,15 +1,18 @@
 """Tiny recursive models: does the time of a batch follow the steps that its puzzles take?
 
-    python benchmarks/trm_inference.py RUN/model [--rule correct:0.9] [--batch 1 8 32] [--repeats 7] [--json FILE]
+    python benchmarks/trm_inference.py RUN/model [--rule correct:0.9] [--batch 1 8 32] [--puzzles 512] [--repeats 7]
+                                       [--json FILE]
 
-Of a trained model on 6 x 6 Sudoku that it has not seen, in turns: all N steps, and puzzles that leave the batch by the
-rule. The share of the ideal is (full / with exits) / (N / mean step), 1 if time followed the mean step exactly (target
-at batch 32: at least 0.85). The limit is that share at the sizes: of a step's own time for as many rows as still run.
-Answers of both ways are compared.
+Of a trained model on 6 x 6 Sudoku that it has not seen, in turns: all N steps, puzzles that leave the batch by the rule
+(`exits`), and puzzles that wait for a place in the batch and take it as another leaves (`refilled`). The share of the
+ideal is (full / with exits) / (N / mean step), 1 if time followed the mean step exactly (target at batch 32: at least
+0.85). The limit is that share at the sizes: of a step's own time for as many rows as ran together. Answers of all ways
+are compared.
 """
 
 import argparse
 import json
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,11 @@ import torch
 
 from adadepth import TrmForPuzzles
 from adadepth.allocation import keep_freed_memory
-from adadepth.config import SudokuConfig
+from adadepth.config.puzzles import SudokuConfig
 from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.timing import time_interleaved
 
-PUZZLES = 256
+FULL = 64  # puzzles that run all N steps, which take the same time whichever they are
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WARMUP = 1
 
@@ -31,13 +34,14 @@ def main() -> None:
     options = arguments()
     keep_freed_memory()
     model = TrmForPuzzles.from_pretrained(options.model).to(DEVICE).eval()
-    dataset = SudokuConfig(name="sudoku", train_examples=500, max_evaluation_examples=PUZZLES)
+    dataset = SudokuConfig(name="sudoku", train_examples=500, max_evaluation_examples=options.puzzles)
     data = load_sudoku(dataset, seed=0)
     held_out = data.evaluation["validation"]
-    cells = data.collate([held_out[number] for number in range(PUZZLES)])["input_ids"].to(DEVICE)
-    print(f"{DEVICE}, {torch.get_num_threads()} threads, rule {options.rule}, {PUZZLES} puzzles, N {model.max_updates}")
-    print("times a puzzle")
-    print(f"{'batch':>5}  {'full, ms':>8}  {'exits, ms':>9}  {'mean step':>9}  {'share of ideal':>14}  {'limit':>5}")
+    cells = data.collate([held_out[number] for number in range(options.puzzles)])["input_ids"].to(DEVICE)
+    about = f"{DEVICE}, {torch.get_num_threads()} threads, rule {options.rule}"
+    print(f"{about}, {options.puzzles} puzzles, N {model.max_updates}; milliseconds a puzzle, share of the ideal")
+    print(f"{'batch':>5}  {'mean step':>9}  {'full':>6}  {'exits':>5} {'share':>5} {'limit':>5}", end="  ")
+    print(f"{'refilled':>8} {'share':>5} {'limit':>5}")
     rows = [measure(model, cells, batch, options.rule, options.repeats) for batch in options.batch]
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -45,31 +49,57 @@ def main() -> None:
 
 @torch.no_grad()
 def measure(model: Any, cells: torch.Tensor, batch: int, rule: str, repeats: int) -> dict[str, float]:
-    """A row of the table, times a puzzle in milliseconds."""
-    parts = cells.split(batch)
-    ways = {"full": f"fixed:{model.max_updates}", "exits": rule}
-    calls: dict[Any, Any] = {name: partial(run, model, parts, way) for name, way in ways.items()}
-    left = [model(input_ids=part, exit_rule=rule) for part in parts]
-    stayed = [model(input_ids=part, exit_rule=rule, run_all_steps=True) for part in parts]
-    for one, other in zip(left, stayed, strict=True):
-        assert torch.equal(one.exit_steps, other.exit_steps), "the same steps"
-        assert torch.equal(one.logits.argmax(dim=-1), other.logits.argmax(dim=-1)), "the same answers"
-    running = [int(rows) for output in left for rows in output.trace.executed.rows]
-    calls |= {rows: partial(step, model, cells[:rows]) for rows in sorted({batch, *running})}
+    """A row of the table: seconds a puzzle, with exits and refilled their shares of the ideal and the limits."""
+    parts, few = cells.split(batch), cells[: max(FULL, batch)].split(batch)
+    of_ways = {
+        "exits": [model(part, exit_rule=rule) for part in parts],
+        "refilled": [model(cells, exit_rule=rule, places=batch)],
+    }
+    mean = compare(of_ways.values(), [model(part, exit_rule=rule, run_all_steps=True) for part in parts])
+    ran = {
+        way: [int(rows) for output in outputs for rows in output.trace.executed.rows]
+        for way, outputs in of_ways.items()
+    }
+    calls: dict[Any, Any] = {
+        "full": partial(run, model, few, f"fixed:{model.max_updates}"),
+        "exits": partial(run, model, parts, rule),
+        "refilled": partial(model, cells, exit_rule=rule, places=batch),
+    }
+    calls |= {rows: partial(step, model, cells[:rows]) for rows in sorted({batch, *ran["exits"], *ran["refilled"]})}
     seconds = {name: found["median"] for name, found in time_interleaved(calls, repeats, WARMUP, DEVICE).items()}
-    mean = float(torch.cat([output.exit_steps for output in left]).double().mean())
-    ideal = model.max_updates / mean
-    share = seconds["full"] / seconds["exits"] / ideal
-    at_sizes = len(parts) * model.max_updates * seconds[batch] / sum(seconds[rows] for rows in running)
-    row = {"batch": batch, "full": seconds["full"], "exits": seconds["exits"], "mean_step": mean, "share": share}
-    full, exits = (1e3 * seconds[name] / len(cells) for name in ways)
-    print(f"{batch:>5}  {full:>8.2f}  {exits:>9.3f}  {mean:>9.2f}  {share:>14.2f}  {at_sizes / ideal:>5.2f}")
-    return row | {"limit": at_sizes / ideal}
+
+    row = {"batch": batch, "mean_step": mean, "full": seconds["full"] / sum(map(len, few))}
+    for way, sizes in ran.items():
+        row[way] = seconds[way] / len(cells)
+        row[f"{way}_share"] = row["full"] * mean / model.max_updates / row[way]
+        row[f"{way}_limit"] = len(cells) * mean * seconds[batch] / batch / sum(seconds[rows] for rows in sizes)
+    print_row(row)
+    return row
+
+
+def compare(ways: Iterable[list[Any]], stayed: list[Any]) -> float:
+    """The mean step, which all ways have in common, as they have each puzzle's step and answer."""
+    steps, answers = joined(stayed, "exit_steps"), joined(stayed, "logits").argmax(dim=-1)
+    for outputs in ways:
+        assert torch.equal(joined(outputs, "exit_steps"), steps), "the same steps"
+        assert torch.equal(joined(outputs, "logits").argmax(dim=-1), answers), "the same answers"
+    return float(steps.double().mean())
+
+
+def print_row(row: dict[str, float]) -> None:
+    print(f"{row['batch']:>5}  {row['mean_step']:>9.2f}  {1e3 * row['full']:>6.2f}", end="")
+    for way in ("exits", "refilled"):
+        print(f"  {1e3 * row[way]:>{len(way)}.3f} {row[f'{way}_share']:>5.2f} {row[f'{way}_limit']:>5.2f}", end="")
+    print(flush=True)
+
+
+def joined(outputs: list[Any], name: str) -> torch.Tensor:
+    return torch.cat([getattr(output, name) for output in outputs])
 
 
 def run(model: Any, parts: tuple[torch.Tensor, ...], rule: str) -> None:
     for part in parts:
-        model(input_ids=part, exit_rule=rule)
+        model(part, exit_rule=rule)
 
 
 def step(model: Any, cells: torch.Tensor) -> None:
@@ -83,6 +113,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model", help="a folder with a trained model")
     parser.add_argument("--rule", default="correct:0.9", help="by which puzzles leave the batch")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--puzzles", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", type=Path, help="also write the rows here")
     return parser.parse_args()

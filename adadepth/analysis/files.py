@@ -35,6 +35,7 @@ _OPTIONAL = {
     "grids": GRIDS, "seeds": SEEDS, "words": WORDS, "probes": PROBES, "texts": TEXTS,
 }  # fmt: skip
 SPLITS = ("train", "eval")
+_OF_FURTHER_SETS = ("difficulty", "attributes")  # what halting.json has of sets that do not select the model
 
 
 def write_halting_files(
@@ -54,10 +55,11 @@ def write_halting_files(
         sentences: From `SentenceSampler.sentences`, likewise.
         step: Optimiser steps done.
         name: Of that set.
-        further_sets: Summaries of other sets, by name; of them what is told of difficulty is kept.
+        further_sets: Summaries of other sets, by name; of them what is told of difficulty and attributes is kept.
     """
-    told = {set_name: {"difficulty": other["difficulty"]} for set_name, other in (further_sets or {}).items()
-            if "difficulty" in other}  # fmt: skip
+    told = {set_name: {key: other[key] for key in _OF_FURTHER_SETS if key in other}
+            for set_name, other in (further_sets or {}).items()}  # fmt: skip
+    told = {set_name: kept for set_name, kept in told.items() if kept}
     named = {} if name is None else {"set": name}
     _write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
     if summary["unit"] == "architecture":

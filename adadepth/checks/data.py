@@ -5,20 +5,18 @@ from typing import Any
 
 from adadepth.analysis.measure.quality import check_metrics, check_tags, is_hub_metric
 from adadepth.config import (
-    AgreementConfig,
     CorpusConfig,
     ExperimentConfig,
     LabelledConfig,
-    ParityConfig,
-    Problem,
-    SentEvalConfig,
     Source,
     StreamConfig,
     TableConfig,
     TaggingConfig,
-    TextConfig,
-    TokenizerKind,
 )
+from adadepth.config.generated import ParityConfig
+from adadepth.config.tables import AgreementConfig, Problem, SentEvalConfig
+from adadepth.config.text import TextConfig
+from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data_sets import installed_data_set
 from adadepth.errors import ConfigError, nearest
 

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from adadepth.analysis.measure.quality import check_metrics
-from adadepth.config import AdditionConfig, ExperimentConfig, HopsConfig, LabelledUnit, MazeConfig, has_puzzles
+from adadepth.config import ExperimentConfig
+from adadepth.config.generated import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig
+from adadepth.config.kinds import has_puzzles
 from adadepth.errors import ConfigError
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import ExperimentConfig, LabelledConfig, Mode, Problem, Source, Task
+from adadepth.config import ExperimentConfig, LabelledConfig, Mode, Source, Task
+from adadepth.config.tables import Problem
 from adadepth.families.registry import families, family, one_of
 
 

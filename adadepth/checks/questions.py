@@ -3,14 +3,7 @@
 from collections.abc import Iterator
 
 from adadepth.analysis.measure.quality import Problem, check_metrics
-from adadepth.config import (
-    ChoiceConfig,
-    ExperimentConfig,
-    QuestionConfig,
-    Source,
-    TableConfig,
-    Task,
-)
+from adadepth.config import ChoiceConfig, ExperimentConfig, QuestionConfig, Source, TableConfig, Task
 from adadepth.errors import ConfigError
 from adadepth.families.registry import family, one_of, with_head
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import ExperimentConfig, Mode, Optimizer, Precision, Schedule, Task, TrainerConfig
+from adadepth.config import ExperimentConfig, Mode, Task, TrainerConfig
+from adadepth.config.trainer import Optimizer, Precision, Schedule
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:

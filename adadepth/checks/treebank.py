@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import ExperimentConfig, Mode, Task, TreebankConfig
+from adadepth.config import ExperimentConfig, Mode, Task
+from adadepth.config.tables import TreebankConfig
 
 
 def check_treebank(config: ExperimentConfig) -> Iterator[str]:

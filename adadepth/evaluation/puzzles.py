@@ -1,4 +1,4 @@
-"""The scorer of puzzles: right where all cells are, by difficulty, with the answer after every step of a few."""
+"""The scorer of puzzles: right where all cells are, by what is known of them, with a few's answers of every step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from adadepth.analysis.measure.puzzles import PuzzleSampler
+from adadepth.analysis.measure.attributes import describe_attributes
+from adadepth.analysis.measure.puzzles import NO_SYMBOL, PuzzleSampler
 from adadepth.analysis.measure.scoring import is_right
 from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.data import LabelledData
@@ -25,11 +27,19 @@ class PuzzleScorer(SequenceScorer):
         model: What is evaluated.
         data: The puzzles.
         groups: The classes of the set; see `sequence_classes`.
+        attributes: Of all puzzles of the set, name to whole numbers (puzzles,).
     """
 
-    def __init__(self, model: DepthModel, data: LabelledData, groups: SequenceClasses) -> None:
+    def __init__(
+        self,
+        model: DepthModel,
+        data: LabelledData,
+        groups: SequenceClasses,
+        attributes: Mapping[str, np.ndarray],
+    ) -> None:
         super().__init__(model, data, groups)
-        self._puzzles = PuzzleSampler(data.labels)
+        self._attributes = attributes
+        self._puzzles = PuzzleSampler((NO_SYMBOL, *data.labels[1:]), attributes)
 
     def _rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         return None if labels is None else is_right(logits, labels).float()
@@ -39,8 +49,14 @@ class PuzzleScorer(SequenceScorer):
         self._puzzles.update(batch, outputs)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Depth by class, what the exits are worth, and the examples."""
-        return replace(super().report(statistics), grids=self._puzzles.grids())
+        """Depth by class and attribute, what the exits are worth, and the examples."""
+        records = self._records
+        assert records is not None
+        assert records.labels is not None
+        chosen = {name: values[records.index.numpy()] for name, values in self._attributes.items()}
+        right = is_right(records.logits, records.labels).numpy()
+        told = describe_attributes(chosen, records.depth.round().long().numpy(), right)
+        return replace(super().report(statistics | {"attributes": told}), grids=self._puzzles.grids())
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a puzzle: `id`, the symbols of `label` and `prediction` cell by cell, `updates` and `exit_step`."""

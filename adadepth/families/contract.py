@@ -101,6 +101,21 @@ class PredictsEveryStep(Protocol):
 
 
 @runtime_checkable
+class Refills(Protocol):
+    """A model with predictions after every step that can compute a part of a batch at a time, and refill it.
+
+    Its forward takes `places`, how many examples are computed at a time; one that exits makes room for one that waits.
+    Its output is that without `places`, to rounding, but for what the trace says of the execution.
+
+    Attributes:
+        refills: That it can.
+    """
+
+    @property
+    def refills(self) -> bool: ...  # noqa: D102
+
+
+@runtime_checkable
 class PricesReadouts(Protocol):
     """A model with predictions after every step whose `price` does not count them.
 

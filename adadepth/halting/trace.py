@@ -54,7 +54,8 @@ class Execution:
     """What really ran, which is what a batch costs.
 
     Attributes:
-        steps: Iterations that the batch ran, N. At least the deepest unit's updates.
+        steps: Iterations that the batch ran, N. At least the deepest unit's updates; more where units waited for a
+            place, so that an iteration had units at different steps of their own.
         tokens: Real tokens of each sequence, int64, (B,), where the unit is a sequence, or some of its tokens only;
             None for other inputs.
         width: Padded length of the rows, for every iteration or one for each, int64, (N,).

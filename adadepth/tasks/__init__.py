@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from adadepth.config import ExperimentConfig, Mode, Task, TreebankConfig
+from adadepth.config import ExperimentConfig, Mode, Task
+from adadepth.config.tables import TreebankConfig
 
 
 def run(config: ExperimentConfig) -> float | None:

@@ -22,7 +22,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from adadepth.analysis.architecture.tables import comparison_text
 from adadepth.analysis.files import write_architectures
-from adadepth.config import BudgetConfig, Costs, ExperimentConfig, RetrainFrom, SearchConfig, Stage, Task
+from adadepth.config import BudgetConfig, ExperimentConfig, SearchConfig, Task
+from adadepth.config.search import Costs, RetrainFrom, Stage
 from adadepth.console import say
 from adadepth.contents import damage
 from adadepth.data.streams.load import LanguageData

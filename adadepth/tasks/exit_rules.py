@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from adadepth.console import progress, say
 from adadepth.data import LabelledData
 from adadepth.data.sampler import evaluation_order
 from adadepth.errors import ConfigError
-from adadepth.families.contract import PredictsEveryStep
+from adadepth.families.contract import PredictsEveryStep, Refills
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.tasks.session import Session, device_name
 from adadepth.tasks.unit_price import price_of
@@ -102,6 +102,8 @@ def _study(
         "examples": min(len(dataset), TIMED_EXAMPLES),
         "repetitions": REPETITIONS,
     }
+    if isinstance(model, Refills):
+        conditions["waiting"] = "examples take freed places"
     return add_timings(found, measure(trainer, dataset, rules), conditions)
 
 
@@ -119,17 +121,20 @@ def _run_really(rules: Sequence[ExitRule], dataset: Any, session: Session) -> di
 def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, dict[int, float]]:
     """Seconds an example by rule and batch size: medians over repetitions in which the rules take turns.
 
-    The first examples of the set, in batches by length as in an evaluation.
+    The first examples of the set, in batches by length as in an evaluation; of a model that refills all of them at
+    once, with as many places as the batch has rows.
     """
     examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < TIMED_EXAMPLES]
+    refills = isinstance(trainer.accelerator.unwrap_model(trainer.model), Refills)
     timings: dict[str, dict[int, float]] = {rule.label: {} for rule in rules}
-    batches = {size: _batches(trainer, examples, size) for size in BATCHES}
+    batches = {size: _batches(trainer, examples, len(examples) if refills else size) for size in BATCHES}
     # A call takes a time for every example, and one for every batch.
     work = {size: len(examples) + len(found) for size, found in batches.items()}
     total = sum(work.values()) * len(rules) * (WARM_UP + REPETITIONS)
     with progress(f"timing {len(rules)} exit rules", total, shown=trainer.is_world_process_zero()) as advance:
         for size, found in batches.items():
-            calls = {rule.label: partial(_run, trainer, found, rule) for rule in rules}
+            options = {"places": size} if refills else {}
+            calls = {rule.label: partial(_run, trainer, found, rule, options) for rule in rules}
             after = partial(advance, work[size])
             for label, seconds in time_interleaved(calls, REPETITIONS, WARM_UP, trainer.args.device, after).items():
                 timings[label][size] = seconds["median"] / len(examples)
@@ -142,9 +147,9 @@ def _batches(trainer: Any, examples: Sequence[Any], batch_size: int) -> list[dic
     return [{name: value for name, value in batch.items() if name != "labels"} for batch in batches]
 
 
-def _run(trainer: Any, batches: Sequence[dict[str, Tensor]], rule: ExitRule) -> None:
+def _run(trainer: Any, batches: Sequence[dict[str, Tensor]], rule: ExitRule, options: Mapping[str, int]) -> None:
     model = trainer.accelerator.unwrap_model(trainer.model).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad(), trainer.autocast_smart_context_manager():
         for batch in batches:
-            model(**batch, exit_rule=rule, generator=generator)
+            model(**batch, exit_rule=rule, generator=generator, **options)

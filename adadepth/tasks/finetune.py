@@ -16,14 +16,12 @@ from adadepth.config import (
     DatasetConfig,
     ExperimentConfig,
     LabelledConfig,
-    MazeConfig,
     Mode,
-    ParityConfig,
     QuestionConfig,
     TokenizerConfig,
-    has_puzzles,
-    labels_tokens,
 )
+from adadepth.config.generated import MazeConfig, ParityConfig
+from adadepth.config.kinds import has_puzzles, labels_tokens
 from adadepth.console import say
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
@@ -137,7 +135,7 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
         if data.problem == "multiple_choice":
             return ChoiceScorer(data)
         if data.problem == "puzzle":
-            return PuzzleScorer(model, data, classes[name])
+            return PuzzleScorer(model, data, classes[name], examples.attributes)
         if data.problem == "tagging":
             return TaggingScorer(model, data, classes[name], examples, wants_rows=config.predictions)
         return SequenceScorer(model, data, classes[name])

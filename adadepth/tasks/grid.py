@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from adadepth.analysis.measure.grid import CellScores, summarise_grid
 from adadepth.analysis.render.formats import is_number
-from adadepth.config import EvalStrategy, ExperimentConfig, Mode, SaveStrategy
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.trainer import EvalStrategy, SaveStrategy
 from adadepth.errors import ConfigError
 from adadepth.results import result_hash
 from adadepth.training.run_directory import RECORD, read_record

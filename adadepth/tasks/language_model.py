@@ -8,7 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.config import ExperimentConfig, GateConfig, SearchMethod, StreamConfig, TokenizerConfig
+from adadepth.config import ExperimentConfig, StreamConfig, TokenizerConfig
+from adadepth.config.search import GateConfig, SearchMethod
 from adadepth.console import say
 from adadepth.data.streams.load import LanguageData, load_language_data
 from adadepth.declaration import telling

@@ -23,7 +23,9 @@ from adadepth.analysis.render.formats import plain
 from adadepth.analysis.render.page import REPORT
 from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.budget.measure import MEASURES
-from adadepth.config import BudgetUnit, ExperimentConfig, Kept, Mode, TokenizerConfig, positions_read
+from adadepth.config import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
+from adadepth.config.kinds import positions_read
+from adadepth.config.logger import Kept
 from adadepth.console import say
 from adadepth.contents import describe
 from adadepth.data.sampler import known_lengths
@@ -54,7 +56,7 @@ from adadepth.training.divergence import DivergedError
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
 from adadepth.training.hub import open_repository, push
-from adadepth.training.model_card import write_card
+from adadepth.training.model_card import CARD, write_card
 from adadepth.training.run_directory import (
     CHECKPOINTS,
     MODEL,
@@ -258,7 +260,7 @@ def fit(
     with writing(run.directory / folder):
         trainer.save_model(str(run.directory / folder))
     best = trainer.state.best_model_checkpoint
-    saved = describe(run.directory / folder) if trainer.is_world_process_zero() else {}
+    saved = describe(run.directory / folder, but=CARD) if trainer.is_world_process_zero() else {}
     run.update(
         saved={**run.record.get("saved", {}), folder: saved},
         final_metrics=session.tracking.last_metrics,

@@ -15,6 +15,7 @@ from adadepth.errors import CheckpointError
 from adadepth.tasks.processes import decide
 from adadepth.training.checkpoints import MANIFEST, TRAINER_STATE, checkpoints, flaw
 from adadepth.training.divergence import first_not_finite
+from adadepth.training.model_card import CARD
 from adadepth.training.run_directory import CHECKPOINTS, model_path, read_record, run_of_checkpoint
 from adadepth.training.tracking import METRICS, read_metrics
 
@@ -93,8 +94,16 @@ def checked_model_path(config: ExperimentConfig) -> str:
 
 
 def _needed(folder: Path, written: Record) -> Record:
-    """The files that have to be there: a tokenizer may be named instead, and whoever reads it tells that it is gone."""
-    return {name: file for name, file in written.items() if "tokenizer" not in name or (folder / name).is_file()}
+    """The files that have to be as they were written.
+
+    Not the card, which is for people to edit, and which older runs noted before a longer training wrote it anew. A
+    tokenizer may be named instead, and whoever reads it tells that it is gone.
+    """
+    return {
+        name: file
+        for name, file in written.items()
+        if name != CARD and ("tokenizer" not in name or (folder / name).is_file())
+    }
 
 
 def check_weights(model: Any, path: str) -> None:

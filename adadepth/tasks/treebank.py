@@ -11,7 +11,8 @@ from adadepth.analysis.linguistics.classes import word_classes
 from adadepth.analysis.linguistics.tables import every_row, flatten_words, words_text
 from adadepth.analysis.linguistics.words import describe_words
 from adadepth.analysis.render.table import as_records
-from adadepth.config import ExperimentConfig, Task, TreebankConfig
+from adadepth.config import ExperimentConfig, Task
+from adadepth.config.tables import TreebankConfig
 from adadepth.console import say
 from adadepth.data.treebank.load import TreebankData, TreebankSet, load_treebank
 from adadepth.errors import CheckpointError

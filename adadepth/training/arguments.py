@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from transformers import TrainingArguments
 
-from adadepth.config import BorrowedConfig, ExperimentConfig, Precision, TrainerConfig
+from adadepth.config import ExperimentConfig, TrainerConfig
+from adadepth.config.trainer import BorrowedConfig, Precision
 from adadepth.errors import ConfigError
 from adadepth.training.machine import check_machine
 

@@ -7,6 +7,7 @@ loss, and a warm-up's peaks pass. Only the model's own loss counts: the price of
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from adadepth.errors import UserError
+from adadepth.training.checkpoints import last_good
 
 FACTOR, UPDATES = 10.0, 10
 
@@ -62,6 +64,19 @@ class Explosion:
         """Go on from a checkpoint."""
         if state is not None:
             self._first, self._above = torch.tensor(state, dtype=torch.float32, device=device).unbind()
+
+
+def refuse(problem: str | None, checkpoints: Path) -> None:
+    """Stop where there is a problem.
+
+    Raises:
+        DivergedError: Naming it, and the last good one of the checkpoints.
+    """
+    if problem is not None:
+        raise DivergedError(
+            f"{problem}; {last_good(checkpoints)}. A lower trainer.learning_rate, a longer warm-up or "
+            "trainer.precision=fp32 may help, in a new run: resumed, this one would diverge again"
+        )
 
 
 def first_not_finite(model: nn.Module, world_size: int = 1) -> str | None:

@@ -13,7 +13,8 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.atomic import write_atomic
-from adadepth.config import SearchConfig, SearchMethod, TrainerConfig
+from adadepth.config import SearchConfig, TrainerConfig
+from adadepth.config.search import SearchMethod
 from adadepth.console import say
 from adadepth.data.streams.batches import TwoPhase
 from adadepth.families.contract import SearchesArchitecture

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from adadepth.config import Optimizer, Schedule, TrainerConfig
+from adadepth.config import TrainerConfig
+from adadepth.config.trainer import Optimizer, Schedule
 from adadepth.families.contract import DescendsBySign, SparesParameters, SpeedsUpParameters
 from adadepth.training.atan2 import AdamAtan2
 

@@ -27,7 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from adadepth.atomic import remove_leftovers, write_atomic
-from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, Schedule
+from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
+from adadepth.config.trainer import Schedule
 from adadepth.data_sets import dataset_schemas
 from adadepth.declaration import telling
 from adadepth.disk import DiskFullError, writing

@@ -9,18 +9,15 @@ What only some runs have is an `Extension`.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
@@ -28,25 +25,22 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.analysis.exits.records import StepRecorder, StepRecords
-from adadepth.atomic import write_atomic
 from adadepth.config import TrainerConfig
 from adadepth.console import say
-from adadepth.data.sampler import EpochSampler, ProcessBatches, evaluation_order
+from adadepth.data.sampler import EpochSampler, evaluation_order
 from adadepth.data.streams.batches import StreamBatches
-from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.records import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
-from adadepth.training.checkpoints import TRAINER_STATE, last_good, rotate, whole_or_nothing
-from adadepth.training.divergence import DivergedError, first_not_finite
+from adadepth.training.batches import first_item, in_step, is_read, shared_loader, totals_of_update
+from adadepth.training.checkpoints import rotate, whole_or_nothing
+from adadepth.training.divergence import first_not_finite, refuse
 from adadepth.training.extension import Extension
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import TrainingProgress
+from adadepth.training.restoring import Beginning, moved_best, read_progress, reading, refuse_missing, save_progress
 from adadepth.training.saving import tokenizer_of
 from adadepth.training.speed import Stopwatch, count_tokens
-
-PROGRESS = "progress_{}.json"  # of a checkpoint, by process
-STAND_IN = "stand_in"  # in a batch: its examples do not count
 
 
 class TrainingData(Protocol):
@@ -104,7 +98,7 @@ class DepthTrainer(Trainer):
             eval_dataset=next(iter(evaluation_sets.values())),
             data_collator=first_item if self._has_whole_batches else data.collate,
             processing_class=tokenizer_of(model, data.tokenizer),
-            callbacks=[_Beginning(self._go_on), *(callbacks or [])],
+            callbacks=[Beginning(self._go_on), *(callbacks or [])],
         )
         for extension in extensions:
             if isinstance(extension, TrainerCallback):
@@ -138,27 +132,10 @@ class DepthTrainer(Trainer):
         if self._has_whole_batches:
             return self._loader(self.train_dataset, 1, sampler=self._get_train_sampler())
         if not isinstance(self.train_dataset, IterableDataset):
-            return super().get_train_dataloader() if self.args.world_size == 1 else self._shared_loader()
+            if self.args.world_size == 1:
+                return super().get_train_dataloader()
+            return shared_loader(self.data.train, self.data.collate, self._get_train_sampler(), self.args)
         return self._loader(self.train_dataset, self.args.train_batch_size, drop_last=True)
-
-    def _shared_loader(self) -> DataLoader:
-        """This process's micro-batches; one without examples is a `stand_in`."""
-        shares = ProcessBatches(
-            self._get_train_sampler(),
-            self.args.train_batch_size,
-            self.args.process_index,
-            self.args.world_size,
-            drop_last=self.args.dataloader_drop_last,
-        )
-        return DataLoader(
-            self.data.train,
-            batch_sampler=shares,
-            collate_fn=partial(stand_in, self.data.collate, self.data.train[0]),
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """This process's share of an evaluation set, by length: every example exactly once over all processes."""
@@ -193,21 +170,15 @@ class DepthTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, dict[str, Tensor]]:
-        """The micro-batches of one update, and the target counts that normalise each loss part over all of it.
-
-        The counts are over all processes, divided by their number because gradients are averaged over them.
-        """
+        """The micro-batches of one update, and the target counts that normalise each loss part over all of it."""
         batches = list(islice(epoch_iterator, num_batches))
         if not batches:
             return batches, {}
         counts = [self._count_targets(batch) for batch in batches]
-        tokens = torch.stack([count_tokens(batch) * is_read(batch) for batch in batches]).sum()
-        sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
-        totals = torch.stack([*sums, tokens]).float().to(device)
-        if self.args.world_size > 1:
-            dist.all_reduce(totals)
-        self.progress.begin_update(totals[-1])
-        return batches, dict(zip(counts[0], (totals[:-1] / self.args.world_size).unbind(), strict=True))
+        own_tokens = torch.stack([count_tokens(batch) * is_read(batch) for batch in batches]).sum()
+        totals, tokens = totals_of_update(counts, own_tokens, device, self.args.world_size)
+        self.progress.begin_update(tokens)
+        return batches, totals
 
     def _count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a micro-batch is divided by."""
@@ -272,7 +243,7 @@ class DepthTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, adding the mean of every loss part since the last training log."""
         if "loss" in logs:
-            self._refuse_divergence()
+            refuse(self.progress.problem(), self._checkpoints)
             logs |= self.progress.drain()
             for extension in self.extensions:
                 logs |= extension.logs()
@@ -356,23 +327,12 @@ class DepthTrainer(Trainer):
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
     def _shared_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
-        """This process's batches, and whether each is its own.
-
-        Processes may have one batch more or less than others, yet sharded models need all of them in every forward
-        pass: a process that has run out repeats its last batch, which nobody counts.
-        """
+        """This process's batches, and whether each is its own; see `in_step`."""
+        batches = self.get_eval_dataloader(dataset)
         if self._has_whole_batches:  # every process has rows of its own in every batch
-            yield from ((batch, True) for batch in self.get_eval_dataloader(dataset))
-            return
+            return ((batch, True) for batch in batches)
         share = math.ceil(len(dataset) / self.args.world_size)
-        batch: Any = None
-        batches = iter(self.get_eval_dataloader(dataset))
-        for _ in range(math.ceil(share / self.args.eval_batch_size)):
-            following = next(batches, None)
-            batch = batch if following is None else following
-            if batch is None:
-                batch = self.data_collator([dataset[0]])
-            yield batch, following is not None
+        return in_step(batches, math.ceil(share / self.args.eval_batch_size), lambda: self.data_collator([dataset[0]]))
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         return all(one.allows_best() for one in self.extensions) and super()._determine_best_metric(metrics, trial)
@@ -384,7 +344,7 @@ class DepthTrainer(Trainer):
 
         transformers is told of no limit: it would delete the newest where only the best may stay.
         """
-        self._refuse_divergence()
+        refuse(self.progress.problem(), self._checkpoints)
         self.refuse_weights()
         if self.progress.is_exploding():
             if self.is_world_process_zero():
@@ -399,14 +359,6 @@ class DepthTrainer(Trainer):
             best = self.state.best_model_checkpoint
             rotate(self._checkpoints, self.settings.save_total_limit, {checkpoint, Path(best or checkpoint)})
 
-    def _refuse_divergence(self) -> None:
-        """Stop where the losses are no numbers, or have exploded.
-
-        Raises:
-            DivergedError: Naming the last good checkpoint.
-        """
-        self._refuse(self.progress.problem())
-
     def refuse_weights(self) -> None:
         """Stop where a weight is no number.
 
@@ -414,14 +366,8 @@ class DepthTrainer(Trainer):
             DivergedError: Naming the parameter and the last good checkpoint.
         """
         name = first_not_finite(self.unwrapped_model, self.args.world_size)
-        self._refuse(None if name is None else f"the weights {name!r} are not finite at step {self.state.global_step}")
-
-    def _refuse(self, problem: str | None) -> None:
-        if problem is not None:
-            raise DivergedError(
-                f"{problem}; {last_good(self._checkpoints)}. A lower trainer.learning_rate, a longer warm-up or "
-                "trainer.precision=fp32 may help, in a new run: resumed, this one would diverge again"
-            )
+        problem = None if name is None else f"the weights {name!r} are not finite at step {self.state.global_step}"
+        refuse(problem, self._checkpoints)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save weights, configuration and tokenizer; the arguments of the training, a pickle, in checkpoints only."""
@@ -434,7 +380,7 @@ class DepthTrainer(Trainer):
         """Save what each process has of its own: random numbers, sums for the log, and the state of the extensions."""
         super()._save_rng_state(output_dir)
         progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
-        write_atomic(Path(output_dir, PROGRESS.format(self.args.process_index)), json.dumps(progress))
+        save_progress(output_dir, self.args.process_index, progress)
         for extension in self.extensions:
             extension.save(Path(output_dir), self.args.process_index)
 
@@ -442,7 +388,7 @@ class DepthTrainer(Trainer):
         """Restore what transformers does not, when all else is loaded; a run that was at its end trains no further."""
         if self.resumed_from is None:
             return
-        with _reading(self.resumed_from, "the state of the run"):
+        with reading(self.resumed_from, "the state of the run"):
             self._load_progress(self.resumed_from)
             for extension in self.extensions:
                 extension.load(self.resumed_from, self.args.process_index, self.args.device)
@@ -459,12 +405,9 @@ class DepthTrainer(Trainer):
         self.state.global_step += 1
 
     def _load_progress(self, checkpoint: Path) -> None:
-        best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
-        if best is not None and (moved := self._checkpoints / Path(best).name).is_dir():
-            self.state.best_model_checkpoint = str(moved)  # the run may lie elsewhere now
-        path = checkpoint / PROGRESS.format(self.args.process_index)
-        if path.is_file():  # else an older version wrote it
-            state = json.loads(path.read_text(encoding="utf-8"))
+        if (best := moved_best(checkpoint, self._checkpoints)) is not None:
+            self.state.best_model_checkpoint = str(best)
+        if (state := read_progress(checkpoint, self.args.process_index)) is not None:
             self.progress.load(state)
             self._tr_loss = torch.tensor(state["loss"], device=self.args.device)
             self._globalstep_last_logged = state["logged"]
@@ -475,66 +418,17 @@ class DepthTrainer(Trainer):
             super()._run_epoch(*args, **kwargs)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        with _reading(resume_from_checkpoint, "the weights"):
+        with reading(resume_from_checkpoint, "the weights"):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with _reading(checkpoint, "the optimizer or the schedule"):
+        with reading(checkpoint, "the optimizer or the schedule"):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _reading(checkpoint, "the random numbers"):
+        with reading(checkpoint, "the random numbers"):
             super()._load_rng_state(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse weights that are not all there; tied ones are saved once, and a frozen base may lie elsewhere."""
-        model = self.unwrapped_model
-        elsewhere = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
-        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in elsewhere]
-        if missing := load_result.missing_keys:
-            raise KeyError(f"{missing[0]} is missing")
+        refuse_missing(self.unwrapped_model, load_result.missing_keys)
         super()._issue_warnings_after_load(load_result)
-
-
-class _Beginning(TrainerCallback):
-    """Calls a function when training begins: all is loaded, and no update is made yet."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
-
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Call it."""
-        self._function()
-
-
-@contextmanager
-def _reading(checkpoint: Path | str | None, part: str) -> Iterator[None]:
-    """Say in one line that a part of a checkpoint does not fit, in the first words of whoever noticed it.
-
-    Libraries raise errors of many kinds over files that are not what they should be.
-    """
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{checkpoint}: {part} cannot be read: {reason}") from error
-
-
-def stand_in(collate: Callable[[list[Any]], dict[str, Any]], example: Any, examples: list[Any]) -> dict[str, Any]:
-    """The batch of some examples; of none, the one of an example that is not read.
-
-    At the end of an epoch a process may have no examples left, but has to take part in the update of the others.
-    """
-    return collate(examples) if examples else {**collate([example]), STAND_IN: True}
-
-
-def is_read(batch: Mapping[str, Any]) -> bool:
-    """Whether a batch's examples count."""
-    return STAND_IN not in batch
-
-
-def first_item(items: list[Any]) -> Any:
-    """The batch of a data set whose items are whole batches."""
-    return items[0]

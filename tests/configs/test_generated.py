@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.config import labels_tokens
+from adadepth.config.kinds import labels_tokens
 from adadepth.errors import ConfigError
 from adadepth.validation import evaluation_metrics
 from tests.configs.support import configured

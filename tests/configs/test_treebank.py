@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.config import TreebankConfig
+from adadepth.config.tables import TreebankConfig
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 

@@ -379,7 +379,7 @@ def test_two_processes_share_the_computation_of_states(root, tmp_path, base):
     given = [
         f"model.base_model={base}", f"dataset.path={tmp_path}/table", "dataset.source=local", *SMALL, *tagged,
         "model.classes_weights=null", "debug=default", f"dataset.cache_dir={tmp_path}/cache",
-        "dataset.max_evaluation_examples=9", "features.batch_tokens=32",
+        "dataset.max_evaluation_examples=9", "features.batch_tokens=32", "dataset.sequence_length=128",
     ]  # fmt: skip
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command = [*launch, str(ROOT / "adadepth" / "run.py"), "--config-name", root, *given, "trainer.precision=fp32"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adadepth.config import MazePathConfig, SudokuConfig
+from adadepth.config.puzzles import MazePathConfig, SudokuConfig
 from adadepth.data.puzzles.maze_path import load_maze_path
 from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles
@@ -84,9 +84,18 @@ def test_the_answers_of_every_step_are_shown(trained: Path) -> None:
             assert all(given in (".", wanted) for given, wanted in zip(row, solution, strict=True))
     report = (trained / "report.html").read_text(encoding="utf-8")
     assert "step 1" in report
-    assert "puzzle 0, difficulty" in report
+    assert f"puzzle 0, rounds of conclusions {grids[0]['attributes']['rounds of conclusions']}, givens" in report
     assert "the answer after every step" in report
     assert "start S of the maze" not in report
+
+
+def test_steps_are_told_by_givens(trained: Path) -> None:
+    attributes = read(trained / "halting.json")["attributes"]
+    assert attributes.keys() == {"rounds of conclusions", "givens"}
+    assert all(sum(row["n"] for row in found["rows"]) == 24 for found in attributes.values())
+    for grid in read(trained / "grids.json")["sets"]["validation"]:
+        assert grid["attributes"]["givens"] == sum(symbol != "." for row in grid["cells"] for symbol in row)
+    assert "Mean depth by givens" in (trained / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
@@ -107,6 +116,18 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> N
         assert all(torch.equal(first[key], second[key]) for key in first), name
     assert logged(stopped, "train/loss")[-6:] == logged(trained, "train/loss")[-6:]
     assert logged(stopped, "eval/loss")[-1] == logged(trained, "eval/loss")[-1]
+
+
+def test_a_finished_run_that_was_trained_on_can_be_evaluated(trained: Path, tmp_path: Path) -> None:
+    """The card of the first training lay in the model's folder when the second one noted what that consists of."""
+    longer = tmp_path / "trm_tiny" / trained.name
+    shutil.copytree(trained, longer, ignore=shutil.ignore_patterns("figures"))
+    assert execute(*ROOT, *SMALL, "trainer.max_steps=15", f"resume={longer}") == 0
+    card = longer / "model" / "README.md"
+    assert card.read_text(encoding="utf-8") != (trained / "model" / "README.md").read_text(encoding="utf-8")
+    card.write_text("what its owner says of it", encoding="utf-8")
+    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", f"output_dir={tmp_path / 'out'}")
+    assert execute(*ROOT, *data, "mode=evaluate", f"checkpoint={longer}") == 0
 
 
 @pytest.mark.slow
@@ -171,11 +192,32 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
     rules = "exit_rules=[fixed:1,correct:0.3,patience:1,confidence:0.5]"
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90")
     directory = run_in(tmp_path, *data, "mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")
-    rows = {row["rule"]: row for row in read(directory / "exit_rules.json")["sets"]["validation"]["rows"]}
+    study = read(directory / "exit_rules.json")["sets"]["validation"]
+    rows = {row["rule"]: row for row in study["rows"]}
     one, full = rows["fixed:1"], rows["fixed:4"]
     assert full["macs"] == pytest.approx(4 * one["macs"])
     assert full["quality"]["exact_accuracy"] <= rows["oracle"]["quality"]["exact_accuracy"]
+    assert study["timing"]["waiting"] == "examples take freed places"
     assert read(directory / "budgets.json")
+
+
+def test_an_evaluation_with_places_stops_at_exits(trained: Path, tmp_path: Path) -> None:
+    """The same answers and depths for the work that they need; what single steps are worth is then unknown."""
+    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", "model.exit_rule=confidence:0.2")
+    evaluate = (*data, "mode=evaluate", f"checkpoint={trained}")
+    whole, stopped = (run_in(tmp_path / name, *evaluate, *places) for name, places in
+                      (("whole", ()), ("stopped", ("model.places=5",))))  # fmt: skip
+    names = ("exact_accuracy", "cell_accuracy", "score")
+    found, wanted = (
+        [logged(run, f"eval/{name}")[-1] for name in names] + [read(run / "halting.json")["classes"]["all"]]
+        for run in (stopped, whole)
+    )
+    assert found == wanted
+    assert 1 < wanted[-1]["mean"] < 4
+    costs = [read(run / "halting.json")["cost"] for run in (whole, stopped)]
+    assert costs[0]["executed_macs"] == costs[0]["full_macs"]
+    assert costs[1]["executed_macs"] == costs[1]["adaptive_macs"] == costs[0]["adaptive_macs"]
+    assert [(run / "exits.json").exists() for run in (whole, stopped)] == [True, False]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""Depth and accuracy by difficulty, for data sets that know how much computing a unit needs."""
+"""Depth and accuracy by difficulty, for data sets that know how much computing a unit needs; or by what else they know.
+
+Of puzzles there are attributes, of which difficulty is one or follows from one: they are told instead of it.
+"""
 
 from __future__ import annotations
 
@@ -12,55 +15,90 @@ from adadepth.analysis.render.formats import interval, percent, rounded, signed
 from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.render.table import Column, Table, as_text, text
 
+DIFFICULTY = "difficulty"
+
 
 def difficulty(files: RunFiles) -> Section | None:
     """Curves, correlations and tables of every evaluated set."""
-    sets = difficulty_sets(files.halting)
-    if not sets:
+    known = known_of(files.halting)
+    if not known:
         return None
-    figure = Figure("difficulty", _panels(files.halting))
-    tables = {name: difficulty_table(name, found) for name, found in sets.items()}
-    correlations = correlation_table("spearman_depth_difficulty", "depth, difficulty", "evaluated set", {
-        name: found.get("spearman", {}) for name, found in sets.items()
+    panels = [panel for name, sets in known.items() for panel in _panels(name, sets, files.halting)]
+    figure = Figure("difficulty", panels)
+    of, within = ("attribute", "attribute, evaluated set") if DIFFICULTY not in known else (DIFFICULTY, "evaluated set")
+    told = {
+        set_name if name == DIFFICULTY else f"{name}, {set_name}": (name, set_name, found)
+        for name, sets in known.items()
+        for set_name, found in sets.items()
+    }
+    tables = {label: difficulty_table(*about) for label, about in told.items()}
+    correlations = correlation_table("spearman_depth_difficulty", f"depth, {of}", within, {
+        label: found.get("spearman", {}) for label, (_, _, found) in told.items()
     })  # fmt: skip
-    html = fill("difficulty", unit=run_unit(files), figure=figure, correlations=correlations, tables=tables)
+    html = fill(
+        "difficulty", unit=run_unit(files), of=of, figure=figure,
+        correlations=correlations, tables=tables,
+    )  # fmt: skip
     return Section("Depth and difficulty", "difficulty", html, [figure], [correlations, *tables.values()])
+
+
+def known_of(halting: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """What depth is told by: its name, `difficulty` or an attribute, to what is known of every evaluated set."""
+    sets = _sets(halting, "attributes")
+    if not sets:
+        return {DIFFICULTY: found} if (found := difficulty_sets(halting)) else {}
+    names = dict.fromkeys(name for attributes in sets.values() for name in attributes)
+    return {name: {key: found[name] for key, found in sets.items() if name in found} for name in names}
 
 
 def difficulty_sets(halting: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What is known of difficulty by name of the evaluated set, the selecting one first."""
-    found = {str(halting.get("set", "all")): halting.get("difficulty")}
-    found |= {name: other.get("difficulty") for name, other in halting.get("further_sets", {}).items()}
-    return {name: described for name, described in found.items() if described and described["rows"]}
+    return {name: found for name, found in _sets(halting, DIFFICULTY).items() if found["rows"]}
 
 
-def difficulty_curves(halting: Mapping[str, Any], key: str) -> Curves:
-    """A curve of `mean` or `accuracy` over difficulty for every set that has one."""
-    sets = difficulty_sets(halting)
-    curves = [(name, [(row["difficulty"], row[key]) for row in found["rows"] if key in row])
-              for name, found in sets.items()]  # fmt: skip
+def _sets(halting: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    found = {str(halting.get("set", "all")): halting, **halting.get("further_sets", {})}
+    return {name: told[key] for name, told in found.items() if told.get(key)}
+
+
+def difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves:
+    """A curve of `mean` or `accuracy` over difficulty, or an attribute, for every set that has one."""
+    curves = [(name, [(_place(row), row[key]) for row in found["rows"] if key in row]) for name, found in sets.items()]
     return [(name, points) for name, points in curves if points]
 
 
-def _panels(halting: Mapping[str, Any]) -> list[Panel]:
-    means, accuracies = difficulty_curves(halting, "mean"), difficulty_curves(halting, "accuracy")
+def _place(row: Mapping[str, Any]) -> float:
+    """Where a row lies on the axis of what it is told by."""
+    place: float = row["value"] if "value" in row else row[DIFFICULTY]
+    return place
+
+
+def _panels(name: str, sets: Mapping[str, Mapping[str, Any]], halting: Mapping[str, Any]) -> list[Panel]:
+    means, accuracies = difficulty_curves(sets, "mean"), difficulty_curves(sets, "accuracy")
     known = [x for _, points in means for x, _ in points]
     span = (min(known) - 0.5, max(known) + 0.5)
-    x = Axis("difficulty", span, ticks(*span, count=8, whole=True), start=min(known))
+    x = Axis(name, span, ticks(*span, count=8, whole=True), start=min(known))
     y = depth_axis("mean depth (updates)", halting["max_depth"], first_depth(halting))
-    panels = [Panel("Mean depth by difficulty", Lines(means), x, y, f"Mean depth of {halting['unit']}s by difficulty")]
+    panels = [Panel(f"Mean depth by {name}", Lines(means), x, y, f"Mean depth of {halting['unit']}s by {name}")]
     if accuracies:
-        panels.append(Panel("Accuracy by difficulty", Lines(accuracies), x, Axis("accuracy", (0, 1.03), percent=True)))
+        panels.append(Panel(f"Accuracy by {name}", Lines(accuracies), x, Axis("accuracy", (0, 1.03), percent=True)))
     return panels
 
 
-def difficulty_table(name: str, found: Mapping[str, Any]) -> Table:
-    """Depth and accuracy of one set, a row a difficulty."""
+def difficulty_table(name: str, set_name: str, found: Mapping[str, Any]) -> Table:
+    """Depth and accuracy of one set, a row a difficulty, or a value of the attribute of that name, or a range."""
+    ranges = [Column("range", name, where="view"), *(Column(key, where="file") for key in ("from", "to"))]
     columns = [
-        Column("difficulty"), Column("n"), Column("mean", "mean depth", rounded(2)), Column("std", "sd", rounded(2)),
-        Column("p10"), Column("p90"), Column("accuracy", "accuracy", percent), Column("accuracy_n", "n predicted"),
+        *([Column(DIFFICULTY)] if name == DIFFICULTY else ranges), Column("n"),
+        Column("mean", "mean depth", rounded(2)), Column("std", "sd", rounded(2)), Column("p10"), Column("p90"),
+        Column("accuracy", "accuracy", percent), Column("accuracy_n", "n predicted"),
     ]  # fmt: skip
-    return Table(f"difficulty_{name}", columns, found["rows"])
+    rows = [{"range": _range(row), **row} if "value" in row else row for row in found["rows"]]
+    return Table(f"{name}_{set_name}", columns, rows)
+
+
+def _range(row: Mapping[str, Any]) -> str:
+    return str(row["from"]) if row["from"] == row["to"] else f"{row['from']} to {row['to']}"
 
 
 def correlation_table(name: str, of: str, within: str, found: Mapping[str, Mapping[str, Any]]) -> Table:

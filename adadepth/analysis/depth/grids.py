@@ -8,6 +8,8 @@ from adadepth.analysis.measure.puzzles import PUZZLE, answer_boards, puzzle_fact
 from adadepth.analysis.render.figure import Boards, Figure, Panel
 from adadepth.analysis.render.section import Section, fill
 
+_SMALL, _BESIDE, _LARGE_BESIDE = 10, 4, 2  # columns of a small puzzle; how many boards of such, and of others, fit
+
 
 def examples(files: RunFiles) -> Section | None:
     """The example grids of every evaluated set."""
@@ -38,4 +40,5 @@ def _answers(grid: Grid) -> Panel:
     rows, columns = len(grid["cells"]), len(grid["cells"][0])
     facts = puzzle_facts(grid)
     description = f"{rows} x {columns} cells, the puzzle and its answer after every step; {facts}"
-    return Panel(facts, Boards(answer_boards(grid), rows, columns), description=description)
+    most = _BESIDE if columns <= _SMALL else _LARGE_BESIDE
+    return Panel(facts, Boards(answer_boards(grid), rows, columns, most), description=description)

@@ -11,11 +11,13 @@ from adadepth.analysis.render.colors import text_on
 from adadepth.analysis.render.figure import Cell
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from adadepth.analysis.measure.grids import Grid
 
 PUZZLE = "puzzle"  # the kind of these grids
+NO_SYMBOL = "?"  # an answer may be padding, which stands for none
 MOST_STEPS = 6  # drawn of one puzzle; between the first ones and the last some may be left out
 _GIVEN, _NEW, _SAME, _WRONG = "#4a525b", "#cfe3f5", "#f0f2f5", "#f6d5cf"
 
@@ -26,10 +28,12 @@ class PuzzleSampler:
 
     Attributes:
         symbols: Of the tokens.
+        attributes: What is known of all puzzles of the set, name to whole numbers (puzzles,).
         count: How many are kept.
     """
 
     symbols: Sequence[str]
+    attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     count: int = 4
     _kept: dict[int, Grid] = field(default_factory=dict, init=False)
 
@@ -37,7 +41,7 @@ class PuzzleSampler:
         """Offer a batch, in any order.
 
         Args:
-            batch: `input_ids` and `labels` (B, L), `index` (B,), `difficulty` (B,).
+            batch: `input_ids` and `labels` (B, L), `index` (B,).
             outputs: `step_logits` (B, N, L, V), `exit_steps` (B,).
         """
         for row, index in enumerate(batch["index"].tolist()):
@@ -48,7 +52,7 @@ class PuzzleSampler:
             self._kept[index] = {
                 "index": index,
                 "kind": PUZZLE,
-                "difficulty": int(batch["difficulty"][row]),
+                "attributes": {name: int(values[index]) for name, values in self.attributes.items()},
                 "cells": self._laid_out(batch["input_ids"][row]),
                 "label": self._laid_out(batch["labels"][row]),
                 "answers": [self._laid_out(answer) for answer in answers],
@@ -61,7 +65,7 @@ class PuzzleSampler:
         return [names[start : start + size] for start in range(0, len(names), size)]
 
     def grids(self) -> list[Grid]:
-        """The puzzles kept, by number: `index`, `difficulty`, and rows of symbols in `cells`, `label` and `answers`."""
+        """The puzzles kept, by number: `index`, `attributes`, and rows of symbols in `cells`, `label` and `answers`."""
         return [self._kept[index] for index in sorted(self._kept)]
 
 
@@ -100,7 +104,8 @@ def puzzle_facts(grid: Grid) -> str:
     wrong = sum(wanted is not None and found != wanted for found, wanted in pairs)
     end = "solved" if not wrong else f"{wrong} cells wrong"
     steps = len(grid["answers"])
-    return f"puzzle {grid['index']}, difficulty {grid['difficulty']}: {end} after {steps} step{'s' * (steps > 1)}"
+    known = "".join(f", {name} {value}" for name, value in grid.get("attributes", {}).items())
+    return f"puzzle {grid['index']}{known}: {end} after {steps} step{'s' * (steps > 1)}"
 
 
 def puzzle_picture(grid: Mapping[str, Any]) -> str:

@@ -74,7 +74,7 @@ def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str,
         return {"n": 0}
     shares = histogram / n
     described: dict[str, Any] = {
-        **_describe_histogram(histogram),
+        **describe_histogram(histogram),
         "at_cap": float(shares[-1]),
         "entropy": float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()),
         "histogram": histogram.tolist(),
@@ -86,11 +86,11 @@ def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str,
     described["loss_n"] = int(sums["loss_n"])
     # A class in which nothing is predicted has no loss: `loss_n` says so. Only for all units is that worth a remark.
     _put_mean(described, "loss", sums["loss"], sums["loss_n"], name, missing if name == "halting/all" else None)
-    _put_accuracy(described, sums["right"], sums["right_n"])
+    put_accuracy(described, sums["right"], sums["right_n"])
     return described
 
 
-def _describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
+def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
     """Number, mean, spread and quantiles of the depths 0..L that a histogram counts, at least one."""
     n = int(histogram.sum())
     shares, depths = histogram / n, np.arange(len(histogram))
@@ -105,7 +105,7 @@ def _describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
     }
 
 
-def _put_accuracy(target: dict[str, Any], right: Any, count: Any) -> None:
+def put_accuracy(target: dict[str, Any], right: Any, count: Any) -> None:
     """Set the share of right predictions and their number, where anything is predicted."""
     if count:
         target |= {"accuracy": float(right) / int(count), "accuracy_n": int(count)}
@@ -212,8 +212,8 @@ def _describe_difficulties(sums: Sums, missing: dict[str, str]) -> dict[str, Any
     rows = []
     for difficulty, (histogram, total, count) in enumerate(columns):
         if histogram.any():
-            row = {"difficulty": difficulty, **_describe_histogram(histogram)}
-            _put_accuracy(row, total, count)
+            row = {"difficulty": difficulty, **describe_histogram(histogram)}
+            put_accuracy(row, total, count)
             rows.append(row)
     found: dict[str, Any] = {"rows": rows}
     _put_correlation(found, "spearman", table, "difficulty", "halting/spearman_depth_difficulty", missing)

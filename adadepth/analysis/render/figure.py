@@ -168,11 +168,23 @@ class Boards:
         boards: Title and cells of each.
         rows: How many rows of cells each has.
         columns: How many columns.
+        most: There is room for so many beside each other, further ones come below; 0: for all of them.
     """
 
     boards: Sequence[tuple[str, Sequence[Cell]]]
     rows: int
     columns: int
+    most: int = 0
+
+    @property
+    def across(self) -> int:
+        """How many boards there is room for beside each other."""
+        return self.most or len(self.boards)
+
+    @property
+    def lines(self) -> int:
+        """How many rows of boards there are."""
+        return -(-len(self.boards) // self.across)
 
 
 Mark = Lines | Bars | Stacks | Heat | Scatter | Ranges | Boards

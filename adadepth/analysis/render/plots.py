@@ -166,12 +166,14 @@ def _lay_out(canvas: Canvas, figure: Figure) -> None:
 
 def _width(panel: Panel) -> float:
     if isinstance(panel.mark, Boards):
-        return 0.2 * len(panel.mark.boards) * (panel.mark.columns + 3)
+        return 0.2 * panel.mark.across * (panel.mark.columns + 3)
     return max(_WIDTH, min(1.5 + 0.3 * len(panel.mark.bars), 14)) if isinstance(panel.mark, Stacks) else _WIDTH
 
 
 def _height(panel: Panel) -> float:
-    return 0.2 * (panel.mark.rows + 5) if isinstance(panel.mark, Boards) else _HEIGHT * panel.tall
+    if isinstance(panel.mark, Boards):
+        return 0.2 * (panel.mark.lines * (panel.mark.rows + 2) + 3)
+    return _HEIGHT * panel.tall
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
@@ -263,19 +265,21 @@ def _paint_ranges(axes: Axes, mark: Ranges) -> None:
 
 def _paint_boards(axes: Axes, mark: Boards) -> None:
     for number, (title, cells) in enumerate(mark.boards):
-        left = number * (mark.columns + 1)
-        axes.text(left + mark.columns / 2, -0.35, title, ha="center", va="bottom", fontsize=8)
-        _paint_board(axes, cells, left)
-    axes.set(xlim=(0, len(mark.boards) * (mark.columns + 1) - 1), ylim=(mark.rows, -1.2), aspect="equal")
+        line, place = divmod(number, mark.across)
+        left, top = place * (mark.columns + 1), line * (mark.rows + 2)
+        axes.text(left + mark.columns / 2, top - 0.35, title, ha="center", va="bottom", fontsize=8)
+        _paint_board(axes, cells, left, top)
+    bottom = mark.lines * (mark.rows + 2) - 2
+    axes.set(xlim=(0, mark.across * (mark.columns + 1) - 1), ylim=(bottom, -1.2), aspect="equal")
     axes.axis("off")
 
 
-def _paint_board(axes: Axes, cells: Sequence[Cell], left: float) -> None:
+def _paint_board(axes: Axes, cells: Sequence[Cell], left: float, top: float) -> None:
     """Squares with texts, the first row at the top."""
     from matplotlib.collections import PolyCollection
 
     def corners(cell: Cell, air: float) -> list[tuple[float, float]]:
-        x, y, far = left + cell.column, cell.row, 1 - air
+        x, y, far = left + cell.column, top + cell.row, 1 - air
         return [(x + air, y + air), (x + far, y + air), (x + far, y + far), (x + air, y + far)]
 
     fills = [cell.fill for cell in cells]
@@ -283,7 +287,7 @@ def _paint_board(axes: Axes, cells: Sequence[Cell], left: float) -> None:
     wrong = [corners(cell, 0.06) for cell in cells if cell.is_wrong]
     axes.add_collection(PolyCollection(wrong, facecolors="none", edgecolors=WRONG, lw=1.3))
     for cell in cells:
-        axes.text(left + cell.column + 0.5, cell.row + 0.53, cell.text, ha="center", va="center", fontsize=5.5,
+        axes.text(left + cell.column + 0.5, top + cell.row + 0.53, cell.text, ha="center", va="center", fontsize=5.5,
                   color=cell.ink, in_layout=False)  # fmt: skip
 
 

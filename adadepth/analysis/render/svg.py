@@ -50,7 +50,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 12, 40
 _SIZE, _WIDE = 12.0, 0.55  # of letters, and how wide they are for their size
 _MAX_DOTS, _MAX_POINTS = 30, 150
 _DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2", "12 4")
-_GAP, _BOARD_TOP = 24, 20  # between boards and above them
+_GAP, _LINE_GAP, _BOARD_TOP = 24, 10, 20  # between boards, between lines of them, and above them
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def chart(panel: Panel) -> Markup:
 def _height(panel: Panel) -> int:
     """Pixels of a drawing without its legend."""
     if isinstance(panel.mark, Boards):
-        return round(panel.mark.rows * _side(panel.mark)) + _BOARD_TOP
+        return panel.mark.lines * (_board_height(panel.mark) + _LINE_GAP) - _LINE_GAP
     return round(HEIGHT * panel.tall)
 
 
@@ -306,19 +306,25 @@ def _boards(mark: Boards) -> Iterator[str]:
     """Boards side by side, as wide as other charts."""
     side = _side(mark)
     for number, (title, cells) in enumerate(mark.boards):
-        left = number * (mark.columns * side + _GAP)
-        yield _label(left + mark.columns * side / 2, 13, title)
-        yield from _board(cells, left, side)
+        line, place = divmod(number, mark.across)
+        left, top = place * (mark.columns * side + _GAP), line * (_board_height(mark) + _LINE_GAP)
+        yield _label(left + mark.columns * side / 2, top + 13, title)
+        yield from _board(cells, left, top + _BOARD_TOP, side)
 
 
 def _side(mark: Boards) -> float:
     """Pixels of a cell."""
-    return (WIDTH - _GAP * (len(mark.boards) - 1)) / len(mark.boards) / mark.columns
+    return (WIDTH - _GAP * (mark.across - 1)) / mark.across / mark.columns
 
 
-def _board(cells: Sequence[Cell], left: float, side: float) -> Iterator[str]:
+def _board_height(mark: Boards) -> int:
+    """Pixels of a board with its title."""
+    return round(mark.rows * _side(mark)) + _BOARD_TOP
+
+
+def _board(cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
     """Filled squares, their texts, and a frame around what is wrong; the unit of length is a cell."""
-    yield f'<g transform="translate({left:g} {_BOARD_TOP}) scale({side:.3f})" font-size=".45" text-anchor="middle">'
+    yield f'<g transform="translate({left:g} {top:g}) scale({side:.3f})" font-size=".45" text-anchor="middle">'
     for cell in cells:
         x, y = cell.column, cell.row
         yield f'<path d="M{x} {y}h1v1h-1z" fill="{cell.fill}" stroke="#fff" stroke-width=".03"/>'

@@ -19,7 +19,7 @@ from adadepth.data.generated.blocks import DrawnTags, evaluation_size, symbol_id
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
-    from adadepth.config import AdditionConfig
+    from adadepth.config.generated import AdditionConfig
     from adadepth.data.labelled.contract import LabelledData
 
 LABELS = tuple(str(digit) for digit in range(10))

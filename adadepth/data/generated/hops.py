@@ -32,7 +32,7 @@ from adadepth.data.text.layout import Layout
 from adadepth.data.text.saved import as_fed
 
 if TYPE_CHECKING:
-    from adadepth.config import HopsConfig
+    from adadepth.config.generated import HopsConfig
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "pink", "grey")
 _MARKED = 1  # token type of the node that is asked for

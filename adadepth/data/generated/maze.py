@@ -22,7 +22,7 @@ from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
-    from adadepth.config import MazeConfig
+    from adadepth.config.generated import MazeConfig
     from adadepth.data.labelled.contract import LabelledData
 
 LABELS = ("unreachable", "reachable")

@@ -20,7 +20,7 @@ from adadepth.data.text.saved import as_fed
 from adadepth.data.text.tokenizer import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
-    from adadepth.config import ParityConfig
+    from adadepth.config.generated import ParityConfig
 
 LABELS = ("even", "odd")
 SYMBOLS = ("-1", "0", "1")  # the value v is symbol v + 1

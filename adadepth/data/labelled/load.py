@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import (
-    AdditionConfig,
-    ChoiceConfig,
-    HopsConfig,
-    LabelledConfig,
-    MazeConfig,
-    MazePathConfig,
-    ParityConfig,
-    PuzzleTableConfig,
-    QuestionConfig,
-    SudokuConfig,
-    TaggingConfig,
-)
+from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, TaggingConfig
+from adadepth.config.generated import AdditionConfig, HopsConfig, MazeConfig, ParityConfig
+from adadepth.config.puzzles import MazePathConfig, PuzzleTableConfig, SudokuConfig
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.generated.addition import load_addition
 from adadepth.data.generated.bigram_shift import load_bigram_shift

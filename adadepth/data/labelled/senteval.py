@@ -13,7 +13,7 @@ from adadepth.data.text.files import as_path, files_digest, text_lines
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config import SentEvalConfig
+    from adadepth.config.tables import SentEvalConfig
 
 _SPLITS = {"tr": "train", "va": "validation", "te": "test"}
 _COLUMNS = ["label", "sentence"]

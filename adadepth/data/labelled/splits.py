@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adadepth.config import AgreementConfig, SentEvalConfig
+from adadepth.config.tables import AgreementConfig, SentEvalConfig
 from adadepth.data.labelled.agreement import agreement_tables
 from adadepth.data.labelled.held_out import table_splits
 from adadepth.data.labelled.senteval import senteval_tables

@@ -10,7 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:
-    from adadepth.config import MaskingConfig
+    from adadepth.config.text import MaskingConfig
 
 IGNORE = -100  # label of a position that is not predicted
 NOT_SELECTED, MASKED, RANDOM, ORIGINAL = 0, 1, 2, 3  # values of mask_kind

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config.puzzles import CellCount
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.padding import Examples
 from adadepth.data.randomness import FIXED_EPOCH, Purpose, epoch_and_index, random_generator
@@ -32,6 +33,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         puzzles: Tokens of the cells, (rows, L).
         solutions: Likewise; 0 where a cell is not asked for.
         difficulty: Of each row, (rows,) int64.
+        attributes: What reports tell the steps of puzzles by, name to whole numbers (rows,).
         starts: The first row of each example, and the number of rows, (examples + 1,) int64: rows of one example are
             the same puzzle under symmetries, and training reads one of them, drawn anew in every epoch. None: a row
             each.
@@ -42,9 +44,15 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
     """
 
     def __init__(
-        self, puzzles: np.ndarray, solutions: np.ndarray, difficulty: np.ndarray, starts: np.ndarray | None = None
+        self,
+        puzzles: np.ndarray,
+        solutions: np.ndarray,
+        difficulty: np.ndarray,
+        attributes: Mapping[str, np.ndarray] | None = None,
+        starts: np.ndarray | None = None,
     ) -> None:
         self.puzzles, self.solutions, self.difficulty = puzzles, solutions, difficulty
+        self.attributes = dict(attributes or {})
         self.starts = np.arange(len(puzzles) + 1) if starts is None else starts
         self.symmetry: Symmetry | None = None
         self.seed = 0
@@ -54,7 +62,8 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         first, size = self.starts[examples], self.starts[examples + 1] - self.starts[examples]
         starts = np.concatenate([[0], np.cumsum(size)])
         rows = np.repeat(first - starts[:-1], size) + np.arange(starts[-1])
-        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows], starts)
+        attributes = {name: values[rows] for name, values in self.attributes.items()}
+        return PuzzleExamples(self.puzzles[rows], self.solutions[rows], self.difficulty[rows], attributes, starts)
 
     def without(self, unwanted: np.ndarray) -> PuzzleExamples:
         """The examples without some, boolean (examples,)."""
@@ -80,6 +89,16 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         return {
             "index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[row]),
         }  # fmt: skip
+
+
+def count_cells(
+    puzzles: np.ndarray, solutions: np.ndarray, counted: CellCount
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The difficulty of puzzles by what is to be filled, (rows,) int64, and what reports call its count."""
+    filled = (puzzles != solutions).sum(axis=1)
+    if counted is CellCount.path_length:
+        return filled + 1, {"path length": filled + 1}
+    return filled, {"givens": puzzles.shape[1] - filled}
 
 
 def collate_puzzles(examples: Examples) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from adadepth.data.puzzles.symmetries import alike_in_a_square, under_square_sym
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 
 if TYPE_CHECKING:
-    from adadepth.config import MazePathConfig
+    from adadepth.config.puzzles import MazePathConfig
 
 SYMBOLS = "# SGo"  # as in Maze-Hard: wall, free, start, goal, on the way
 _WALL, _FREE, _START, _GOAL, _WAY = range(1, 6)
@@ -41,7 +41,7 @@ def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: boo
     while sum(len(part[0]) for part in found) < rows:
         found.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
     puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*found, strict=True))
-    return PuzzleExamples(puzzles, solutions, lengths)
+    return PuzzleExamples(puzzles, solutions, lengths, {"path length": lengths})
 
 
 def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

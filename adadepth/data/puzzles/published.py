@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adadepth.data.labelled.held_out import table_splits
-from adadepth.data.puzzles.examples import PuzzleExamples
+from adadepth.data.puzzles.examples import PuzzleExamples, count_cells
 from adadepth.data.text.files import as_path
 from adadepth.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config import PuzzleTableConfig
+    from adadepth.config.puzzles import CellCount, PuzzleTableConfig
 
 _FACTS = "dataset.json"
 _COLUMNS = ("question_column", "answer_column", "difficulty_column")
@@ -63,12 +63,13 @@ def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
             key = "train_split" if split == dataset.train_split else "evaluation_splits"
             hint = f"there is {', '.join(known)}{nearest(split, known)}"
             raise DataError(f"dataset.{key}={split}: no such folder in dataset.path={dataset.path}; {hint}")
-        examples = _read_split(folder / split, len(dataset.symbols) + 1, has_groups=split == dataset.train_split)
+        has_groups = split == dataset.train_split
+        examples = _read_split(folder / split, len(dataset.symbols) + 1, dataset.counted, has_groups=has_groups)
         found[split] = PublishedSplit(f"dataset.path={folder / split}", examples)
     return found
 
 
-def _read_split(folder: Path, symbols: int, *, has_groups: bool) -> PuzzleExamples:
+def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: bool) -> PuzzleExamples:
     """All puzzles of a folder; with groups, an example is a group."""
     facts = _facts(folder, symbols)
     inputs, labels = (_tokens(folder, name, facts) for name in ("inputs", "labels"))
@@ -82,8 +83,8 @@ def _read_split(folder: Path, symbols: int, *, has_groups: bool) -> PuzzleExampl
     if len(first_puzzles) - 1 != facts["total_groups"]:
         groups = f"has {len(first_puzzles) - 1} groups, {_FACTS} says total_groups={facts['total_groups']}"
         raise _damaged(folder, "group_indices", groups)
-    difficulty = (inputs != labels).sum(axis=1)
-    return PuzzleExamples(inputs, labels, difficulty, first_rows[first_puzzles] if has_groups else None)
+    difficulty, counts = count_cells(inputs, labels, counted)
+    return PuzzleExamples(inputs, labels, difficulty, counts, first_rows[first_puzzles] if has_groups else None)
 
 
 def _facts(folder: Path, symbols: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, rand
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import SudokuConfig
+    from adadepth.config.puzzles import SudokuConfig
 
 BLANK = "."
 
@@ -58,5 +58,6 @@ def draw_sudoku(
 
 def _examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
     """A blank is token 1, the digit d is d + 1."""
-    difficulty = rounds_needed(puzzles, solutions, shape)
-    return PuzzleExamples((puzzles + 1).astype(np.int8), (solutions + 1).astype(np.int8), difficulty)
+    rounds = rounds_needed(puzzles, solutions, shape)
+    attributes = {"rounds of conclusions": rounds, "givens": (puzzles > 0).sum(axis=1)}
+    return PuzzleExamples((puzzles + 1).astype(np.int8), (solutions + 1).astype(np.int8), rounds, attributes)

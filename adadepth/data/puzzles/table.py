@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.config import Symmetries
+from adadepth.config.puzzles import Symmetries
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.labelled.held_out import Named, split_examples
 from adadepth.data.labelled.splits import open_splits
 from adadepth.data.labelled.table import Table, require_columns
-from adadepth.data.puzzles.examples import PuzzleExamples, Symmetry, puzzle_data
+from adadepth.data.puzzles.examples import PuzzleExamples, Symmetry, count_cells, puzzle_data
 from adadepth.data.puzzles.published import is_published, read_published
 from adadepth.data.puzzles.sudoku import SHAPES
 from adadepth.data.puzzles.symmetries import (
@@ -27,9 +27,10 @@ from adadepth.data.puzzles.symmetries import (
 from adadepth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import PuzzleTableConfig
+    from adadepth.config.puzzles import PuzzleTableConfig
 
 _UNKNOWN = 0  # padding, which no text has
+_DIGITS = 18  # of a number that fits into 64 bits
 Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
 
 
@@ -67,30 +68,49 @@ def _tables(dataset: PuzzleTableConfig) -> Splits:
 
 
 def read_puzzles(table: Table, dataset: PuzzleTableConfig) -> PuzzleExamples:
-    """All rows of a table."""
+    """All rows of a table; its further columns of whole numbers are attributes of the puzzles."""
     lookup = np.zeros(128, dtype=np.int8)
     for number, symbol in enumerate(dataset.symbols, 1):
         lookup[ord(symbol)] = number
     parts = list(_parts(table, dataset, lookup))
     if not parts:
         raise DataError(f"{table.label}: no rows")
-    return PuzzleExamples(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    puzzles, solutions = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
+    difficulty, counted = count_cells(puzzles, solutions, dataset.counted)
+    columns = {
+        name: np.concatenate([numbers[name] for *_, numbers in parts])
+        for name in parts[0][2]
+        if all(name in numbers for *_, numbers in parts)
+    }
+    if (column := dataset.difficulty_column) is not None:
+        if column not in columns:
+            raise DataError(f"dataset.difficulty_column={column}: {table.label} has others than whole numbers there")
+        difficulty = columns[column]
+    return PuzzleExamples(puzzles, solutions, difficulty, counted | columns)
 
 
-def _parts(table: Table, dataset: PuzzleTableConfig, lookup: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Puzzles, answers and difficulties, some rows at a time."""
+def _parts(
+    table: Table, dataset: PuzzleTableConfig, lookup: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
+    """Puzzles, answers and the columns of whole numbers, some rows at a time."""
     first, length = 0, None
     for rows in table.batches():
         tokens = []
-        for column in (dataset.question_column, dataset.answer_column):
+        texts_in = dataset.question_column, dataset.answer_column
+        for column in texts_in:
             texts = rows[column]
             length = len(texts[0]) if length is None else length
             tokens.append(_tokens(texts, length, lookup, f"{table.label}: column {column}, row", first))
-        difficulty = (tokens[0] != tokens[1]).sum(axis=1)
-        if dataset.difficulty_column is not None:
-            difficulty = np.array([int(value) for value in rows[dataset.difficulty_column]])
-        yield *tokens, difficulty
+        numbers = {name: np.array(list(map(int, values)), dtype=np.int64) for name, values in rows.items()
+                   if name not in texts_in and all(map(_is_whole, values))}  # fmt: skip
+        yield tokens[0], tokens[1], numbers
         first += len(rows[dataset.question_column])
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a whole number from 0 on, or the text of one."""
+    text = str(value)
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def _tokens(texts: list[Any], length: int, lookup: np.ndarray, where: str, first: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config import TextConfig
+    from adadepth.config.text import TextConfig
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, epoc
 from adadepth.data.text.layout import Layout
 
 if TYPE_CHECKING:
-    from adadepth.config import MaskingConfig
+    from adadepth.config.text import MaskingConfig
 
 NO_WORD = -1  # the owner of special tokens
 

@@ -27,7 +27,7 @@ from adadepth.data.treebank.trees import COLUMNS, Trees, count_forms, per_millio
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config import TreebankConfig
+    from adadepth.config.tables import TreebankConfig
 
 _SPLITS = ("train", "validation", "test")
 WHOLE = "treebank"  # the set of files that are no splits

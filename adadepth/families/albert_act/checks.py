@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from adadepth.choices import StateRule
-from adadepth.config import Attention, ChoiceConfig, ExperimentConfig, QuestionConfig, Task, labels_tokens
+from adadepth.config import Attention, ChoiceConfig, ExperimentConfig, QuestionConfig, Task
+from adadepth.config.kinds import labels_tokens
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.settings import AlbertActSettings, Execution, Pooling
 from adadepth.halting.rules import halting_rule

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from adadepth.families.albert_act.configuration import AlbertActConfig
 from adadepth.families.albert_act.readouts import ReadoutStates
 from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection
+from adadepth.families.shared.products import Product
 from adadepth.halting.act import ActState, StateRule, act_step, init_act, update_result, update_stream
 from adadepth.halting.rules import halting_rule
 from adadepth.halting.trace import ComputedSteps
@@ -150,7 +151,7 @@ class AlbertActTransformer(nn.Module):
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
+        self.embedding_hidden_mapping_in = Product(config.embedding_size, config.hidden_size)
         self.albert_layer = AlbertActLayer(config)
         self.state_record = StateRecord()
         self.halting_rule = halting_rule(config.halting_rule)

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import EvalStrategy, ExperimentConfig, GatePath, SearchConfig, SearchMethod, Stage, Task
+from adadepth.config import ExperimentConfig, SearchConfig, Task
+from adadepth.config.search import GatePath, SearchMethod, Stage
+from adadepth.config.trainer import EvalStrategy
 from adadepth.families.par_xl.settings import ParXLSettings
 from adadepth.processes import is_one_of_several
 

@@ -3,16 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.config import (
-    Activation,
-    Attention,
-    DistanceConfig,
-    GateConfig,
-    GatePath,
-    ModelConfig,
-    SearchConfig,
-    family_name,
-)
+from adadepth.config import Activation, Attention, ModelConfig, SearchConfig, family_name
+from adadepth.config.context import DistanceConfig
+from adadepth.config.search import GateConfig, GatePath
 from adadepth.declaration import BELOW_ONE, POSITIVE, at_least, same_as, setting
 
 AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])

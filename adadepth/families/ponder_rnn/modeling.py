@@ -42,6 +42,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
     # Its inputs have no tokens.
     longest_sequence: int | None = None
     vocabulary_size: int | None = None
+    refills = True
 
     def __init__(self, config: PonderRnnConfig) -> None:
         super().__init__(config)
@@ -81,6 +82,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         exit_rule: str | ExitRule | None = None,
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
+        places: int | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
         """Step until every example has exited, and with labels compute the loss.
@@ -92,17 +94,21 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
             exit_rule: Lets examples exit; None: the configuration's.
             run_all_steps: See `runs_all`.
             generator: For rules that draw.
+            places: How many examples are computed at a time; the others wait until one exits. None: all.
             **kwargs: `return_dict`; anything else is ignored.
 
         Raises:
-            ValueError: If the examples have another size than the model.
+            ValueError: If the examples have another size than the model, or `places` are less than 1, or given
+                where every example runs all steps.
         """
         if inputs.dim() != 2 or not len(inputs) or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: needed are (batch, {self.config.input_size})")
         rule, run_all = rule_of(self, exit_rule), runs_all(run_all_steps, labels, training=self.training)
 
-        stepper = RnnStepper(self, inputs)
-        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+        stepper = RnnStepper(self, inputs, places)
+        steps = run_steps(
+            stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator, places=places
+        )
 
         output = stepwise_output(steps, rule, tokens=None)
         if run_all:  # the halting distribution and the loss need every step
@@ -145,15 +151,18 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
 
 class RnnStepper:
-    """A batch of vectors in the middle of its steps; see `adadepth.families.shared.steps.Stepper`."""
+    """Vectors in the middle of their steps; see `adadepth.families.shared.steps.RefillingStepper`."""
 
     width, computed = 1, None
 
-    def __init__(self, model: PonderRnnForClassification, inputs: Tensor) -> None:
-        self._model = model
+    def __init__(self, model: PonderRnnForClassification, inputs: Tensor, places: int | None) -> None:
+        self._model, self._inputs = model, inputs
         self.rows, self.device = len(inputs), inputs.device
-        self._driven = model.input(inputs)
-        self._state = self._driven.new_zeros(len(inputs), model.config.hidden_size)
+        self._driven, self._state = self._begin(inputs[:places])
+
+    def _begin(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        driven = self._model.input(inputs)
+        return driven, driven.new_zeros(len(inputs), self._model.config.hidden_size)
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Update the state and read it."""
@@ -163,3 +172,8 @@ class RnnStepper:
     def keep(self, rows: Tensor) -> None:
         """Drop all other rows."""
         self._driven, self._state = self._driven[rows], self._state[rows]
+
+    def admit(self, rows: Tensor) -> None:
+        """Begin other examples."""
+        driven, state = self._begin(self._inputs[rows])
+        self._driven, self._state = torch.cat([self._driven, driven]), torch.cat([self._state, state])

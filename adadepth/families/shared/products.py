@@ -44,8 +44,13 @@ def product(state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 def activated(layer: nn.Module, activation: nn.Module, state: Tensor) -> Tensor:
     """activation(layer(x)), (..., I) to (..., O); in inference one kernel, where nothing could come between."""
-    bare = not (torch.is_grad_enabled() or _hooked(layer) or _hooked(activation))
-    if bare and type(layer) is Product and type(activation) is GELUTanh and _pays(state, layer.weight):
+    if (
+        not torch.is_grad_enabled()
+        and type(layer) is Product
+        and type(activation) is GELUTanh
+        and _pays(state, layer.weight)
+        and not (_hooked(layer) or _hooked(activation))
+    ):
         return _multiply(state, layer.weight, layer.bias, "gelu")
     result: Tensor = activation(layer(state))
     return result
@@ -66,12 +71,15 @@ def onednn_is_faster() -> bool:
 
 def _pays(state: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN multiplies these: float32 on a CPU, outside of graphs, no tensors with operators of their own."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"):
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    # First of what remains: where little work is left, asking takes as long as working.
+    if state.numel() * weight.shape[0] < _LEAST_WORK or torch.is_autocast_enabled("cpu"):
         return False
     plain = type(state) in _PLAIN and type(weight) in _PLAIN
     if not plain or state.device.type != "cpu" or state.dtype != torch.float32 or weight.dtype != torch.float32:
         return False
-    return state.numel() * len(weight) >= _LEAST_WORK and onednn_is_faster()
+    return onednn_is_faster()
 
 
 class _OneDnn(torch.autograd.Function):

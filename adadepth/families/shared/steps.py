@@ -2,22 +2,25 @@
 
 A forward pass asks three things here: `rule_of` and `runs_all` say who exits when and whether that saves steps,
 `run_steps` takes the steps, and `stepwise_output` (sequences) or `unit_fields` (tokens) lays out what they gave. The
-model's side is a `Stepper`. Rows are whatever exits: sequences, vectors, or tokens. Shape legend: B batch, A rows that
-still run, N steps, C classes.
+model's side is a `Stepper`. Rows are whatever exits: sequences, vectors, or tokens. Of a model that refills, rows may
+wait: as many as there are `places` run, and who exits makes room for the next one, so that time follows the mean number
+of steps and not the deepest rows. Shape legend: B batch, A rows that still run, N steps, I iterations of the loop, of
+which there are at most N where no row waits, C classes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from transformers.utils import ModelOutput
 
+from adadepth.families.shared.cohorts import Cohort, let_exit
 from adadepth.families.shared.losses import label_count
 from adadepth.halting.distribution import HaltingDistribution
-from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, predictions_at
+from adadepth.halting.exit_rules import ExitRule, apply_rule, check_rule, parse_rule, predictions_at
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
 
 
@@ -98,12 +101,21 @@ class Stepper(Protocol):
         ...
 
 
+@runtime_checkable
+class RefillingStepper(Stepper, Protocol):
+    """One that can begin with the first rows of a call only, and take in others later; `keep` may leave it none."""
+
+    def admit(self, rows: Tensor) -> None:
+        """Begin these rows of the call, behind those that run: int64 (A',)."""
+        ...
+
+
 class Steps(NamedTuple):
-    """What the loop leaves: logits (B, N, C) and halting logits (B, N), exit steps (B,), rows and widths computed (N,).
+    """What the loop leaves: logits (B, N, C) and halting logits (B, N), exit steps (B,), rows and widths computed (I,).
 
     Logits are float32 and NaN where a row did not run; where an answer has L cells they are (B, N, L, C). The next
-    three are int64, and the last two of them cover the executed steps only and live on the CPU. `computed` counts the
-    tokens of those steps.
+    three are int64, and the last two of them live on the CPU. `deepest` is the most steps that a row took. `computed`
+    counts the tokens of every iteration.
     """
 
     logits: Tensor
@@ -111,6 +123,7 @@ class Steps(NamedTuple):
     exit_steps: Tensor
     rows: Tensor
     widths: Tensor
+    deepest: int
     computed: ComputedSteps | None = None
 
 
@@ -121,44 +134,55 @@ def run_steps(
     max_steps: int,
     run_all: bool,
     generator: torch.Generator | None = None,
+    places: int | None = None,
 ) -> Steps:
-    """Step until the rule has let every row out, at most `max_steps` times.
+    """Step until the rule has let every row out, at most `max_steps` times each.
 
     Args:
         stepper: The model's side.
-        rule: Decides who exits; whoever is left exits at the last step.
+        rule: Decides who exits; whoever is left exits at the last step. It sees every row at the row's own step.
         max_steps: N.
         run_all: Run all rows through all steps, and let the rule decide afterwards on what they gave: the loss needs
             every step. The decisions are those of the other way.
         generator: For rules that draw.
+        places: How many rows run at a time, of a `RefillingStepper` that has begun the first so many; None: all.
+
+    Raises:
+        ValueError: If `places` are less than 1, or given with `run_all`.
     """
+    if places is not None and (run_all or places < 1):
+        reason = "no row waits where all run every step, as losses need" if run_all else "must be at least 1"
+        raise ValueError(f"places={places}: {reason}")
     if run_all:
         return _run_all(stepper, rule, max_steps, generator)
-    rows, device = stepper.rows, stepper.device
-    running = torch.arange(rows, device=device)
-    memory = rule.start(rows, device, generator)
-    exit_steps = torch.full((rows,), max_steps, device=device)
-    results: list[_Result] = []
-    for step in range(1, max_steps + 1):
-        width, computed = stepper.width, stepper.computed
+    everybody = torch.arange(stepper.rows, device=stepper.device)
+    waiting = Cohort(everybody, rule.start(stepper.rows, stepper.device, generator))
+    begun, waiting = waiting.split(stepper.rows if places is None else places)
+    running, results = [begun], []
+    while running:
+        width, computed, size = stepper.width, stepper.computed, sum(map(len, running))
         logits, halting_logits = _float32(stepper.advance())
-        results.append(_Result(running, width, computed, logits, halting_logits))
-        if step == max_steps:
-            break
-        exits, memory = rule.decide(StepView(step, max_steps, logits, halting_logits), memory)
-        staying = (~exits).nonzero().squeeze(1)  # waits for the device: the next step's shape depends on it
-        if len(staying) == len(running):
-            continue
-        exit_steps[running[exits]] = step
-        if not len(staying):
-            break
-        running, memory = running[staying], memory[staying]
-        stepper.keep(staying)
-    return _write_back(results, exit_steps, max_steps)
+        for cohort in running:
+            cohort.step += 1
+        taken = [(cohort.rows, cohort.step) for cohort in running]
+        results.append(_Result(taken, width, computed, logits, halting_logits))
+        staying = let_exit(rule, running, logits, halting_logits, max_steps)
+        running = [cohort for cohort in running if len(cohort)]
+        exited = size - len(staying)
+        if exited and (running or len(waiting)):
+            stepper.keep(staying)
+        if exited and len(waiting):
+            assert isinstance(stepper, RefillingStepper), "it began with a part of the rows"
+            admitted, waiting = waiting.split(exited)
+            stepper.admit(admitted.rows)
+            running.append(admitted)
+    return _write_back(results, stepper.rows, max_steps)
 
 
 class _Result(NamedTuple):
-    rows: Tensor
+    """What one iteration gave: of each cohort the rows and the step they took, and of all of them the logits."""
+
+    taken: list[tuple[Tensor, int]]
     width: int
     computed: tuple[int, int, Tensor | int] | None
     logits: Tensor
@@ -174,7 +198,8 @@ def _run_all(stepper: Stepper, rule: ExitRule, max_steps: int, generator: torch.
         exit_steps = apply_rule(rule, logits, halting_logits, generator)
     constant = torch.ones(max_steps, dtype=torch.int64)
     computed = None if stepper.computed is None else _every_step(*stepper.computed, constant)
-    return Steps(logits, halting_logits, exit_steps, stepper.rows * constant, stepper.width * constant, computed)
+    sizes = stepper.rows * constant, stepper.width * constant
+    return Steps(logits, halting_logits, exit_steps, *sizes, max_steps, computed)
 
 
 def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
@@ -183,20 +208,26 @@ def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) 
     return ComputedSteps(queries * constant, keys * constant, every)
 
 
-def _write_back(results: list[_Result], exit_steps: Tensor, max_steps: int) -> Steps:
-    """Put every result where its row came from."""
-    first, batch = results[0], len(exit_steps)
-    logits = first.logits.new_full((batch, max_steps, *first.logits.shape[1:]), torch.nan)
-    halting_logits = None if first.halting_logits is None else logits.new_full((batch, max_steps), torch.nan)
-    for position, result in enumerate(results):
-        logits[result.rows, position] = result.logits
-        if halting_logits is not None:
-            assert result.halting_logits is not None
-            halting_logits[result.rows, position] = result.halting_logits
-    counts = torch.tensor([[len(result.rows), result.width] for result in results])
-    steps = [result.computed for result in results if result.computed is not None]
-    computed = ComputedSteps.of(steps) if steps else None
-    return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1], computed)
+def _write_back(results: list[_Result], batch: int, max_steps: int) -> Steps:
+    """Put every result where its row came from, at the row's own step."""
+    taken = [cohort for result in results for cohort in result.taken]
+    rows = torch.cat([numbers for numbers, _ in taken])
+    steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
+    logits = _table([result.logits for result in results], rows, steps, (batch, max_steps))
+    halting = [result.halting_logits for result in results if result.halting_logits is not None]
+    halting_logits = _table(halting, rows, steps, (batch, max_steps)) if halting else None
+    exit_steps = torch.bincount(rows, minlength=batch)  # a row exits at the last step that it took
+    counts = torch.tensor([[len(result.logits), result.width] for result in results])
+    computed = [result.computed for result in results if result.computed is not None]
+    of_tokens = ComputedSteps.of(computed) if computed else None
+    deepest = max(step for _, step in taken)
+    return Steps(logits, halting_logits, exit_steps, counts[:, 0], counts[:, 1], deepest, of_tokens)
+
+
+def _table(values: list[Tensor], rows: Tensor, steps: Tensor, shape: tuple[int, int]) -> Tensor:
+    """(B, N, ...) from what the iterations gave; NaN where a row did not run."""
+    table = values[0].new_full((*shape, *values[0].shape[1:]), torch.nan)
+    return table.index_put_((rows, steps - 1), torch.cat(values))
 
 
 def _float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
@@ -248,17 +279,19 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> Step
         rule: The rule that let them out.
         tokens: Real tokens of each, (B,); None for inputs without tokens.
     """
-    executed, probabilities, halting = len(steps.rows), None, None
+    probabilities, halting = None, None
     if steps.halting_logits is not None:
         probabilities = steps.halting_logits.sigmoid()
-        ran = torch.arange(1, executed + 1, device=probabilities.device) <= steps.exit_steps.unsqueeze(1)
-        halting = Halting(torch.where(ran, probabilities.detach()[:, :executed], 0.0))
+        ran = torch.arange(1, steps.deepest + 1, device=probabilities.device) <= steps.exit_steps.unsqueeze(1)
+        halting = Halting(torch.where(ran, probabilities.detach()[:, : steps.deepest], 0.0))
     trace = DepthTrace(
         unit="sequence",
         updates=steps.exit_steps.float(),
         valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
         max_depth=steps.logits.shape[1],
-        execution=Execution(executed, tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed),
+        execution=Execution(
+            len(steps.rows), tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed
+        ),
         halting=halting,
     )
     return StepwiseOutput(

@@ -64,6 +64,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
     exit_signals = frozenset({"logits", "correctness"})
     depth_knob = "exit_rule correct:p"
     trains_in_slots = True
+    refills = True
     supports_gradient_checkpointing = True
 
     def __init__(self, config: TrmConfig) -> None:
@@ -109,11 +110,13 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         exit_rule: str | ExitRule | None = None,
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
+        places: int | None = None,
         **kwargs: Any,
     ) -> TrmOutput:
         """Refine the answers until every puzzle has exited; or, with `carry`, take one step of training.
 
-        With labels and without `carry` the loss is the mean over all N steps.
+        With labels and without `carry` the loss is the mean over all N steps; with `places` that of the steps at which
+        the puzzles exit.
 
         Args:
             input_ids: Cells, (B, L).
@@ -125,10 +128,13 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
             exit_rule: Lets puzzles exit; None: the configuration's.
             run_all_steps: See `runs_all`.
             generator: For rules that draw.
+            places: How many puzzles are computed at a time; the others wait until one exits. None: the configuration's,
+                unless all steps run anyway.
             **kwargs: `return_dict`; anything else is ignored.
 
         Raises:
             DataError: If the puzzles have another number of cells than the model.
+            ValueError: If `places` are less than 1, or given where every puzzle runs all steps.
         """
         if input_ids.dim() != 2 or input_ids.shape[1] != self.config.cells:
             raise DataError(f"input_ids of shape {tuple(input_ids.shape)}: needed are (batch, {self.config.cells})")
@@ -138,14 +144,23 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
             assert labels is not None, "a step of training has targets"
             return self._train_slots(refilled(carry, self, input_ids, labels, puzzle_kinds), draws, num_targets)
 
-        rule = rule_of(self, exit_rule)
-        run_all = runs_all(run_all_steps, labels, training=self.training)
-        stepper = TrmStepper(self, input_ids, puzzle_kinds)
-        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+        rule, places = rule_of(self, exit_rule), self._places(places, run_all_steps)
+        run_all = runs_all(run_all_steps, labels if places is None else None, training=self.training)
+        stepper = TrmStepper(self, input_ids, puzzle_kinds, places)
+        steps = run_steps(
+            stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator, places=places
+        )
         output = TrmOutput(**stepwise_output(steps, rule, tokens=None))
         if labels is not None:
-            output.loss, output.loss_parts = self._mean_loss(output, labels, num_targets)
+            loss = self._mean_loss if run_all else self._exit_loss
+            output.loss, output.loss_parts = loss(output, labels, num_targets)
         return output
+
+    def _places(self, given: int | None, run_all_steps: bool | None) -> int | None:
+        """Those of a call, or where it names none the configuration's, unless all steps run anyway."""
+        if given is not None or run_all_steps or self.training or torch.compiler.is_exporting():
+            return given
+        return self.config.places
 
     def _train_slots(self, carry: Carry, draws: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> TrmOutput:
         """One supervision step of all slots, its loss, and what they hold then."""
@@ -179,6 +194,17 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         rows = torch.full((), len(labels), device=labels.device)
         means = {name: LossTerm(term.total / steps, rows, term.weight) for name, term in terms.items()}
         return combine_terms(means, num_targets)
+
+    def _exit_loss(
+        self, output: TrmOutput, labels: Tensor, num_targets: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the steps at which the puzzles exit."""
+        assert output.logits is not None
+        assert output.exit_steps is not None
+        assert output.halting_logits is not None
+        q = output.halting_logits.gather(1, output.exit_steps.unsqueeze(1) - 1).squeeze(1)
+        terms = step_terms(output.logits, q, labels, self.config.answer_loss, self.config.halt_loss_weight)
+        return combine_terms(terms, num_targets)
 
     def embed(self, input_ids: Tensor, puzzle_kinds: Tensor) -> Tensor:
         """x, (B, S, D): the vector of each puzzle's kind, empty registers, and the cells."""
@@ -267,15 +293,15 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
 
 
 class TrmStepper:
-    """A batch of puzzles in the middle of their steps; see `adadepth.families.shared.steps.Stepper`."""
+    """Puzzles in the middle of their steps; see `adadepth.families.shared.steps.RefillingStepper`."""
 
     width, computed = 1, None
 
-    def __init__(self, model: TrmForPuzzles, input_ids: Tensor, puzzle_kinds: Tensor) -> None:
-        self._model = model
+    def __init__(self, model: TrmForPuzzles, input_ids: Tensor, puzzle_kinds: Tensor, places: int | None) -> None:
+        self._model, self._cells, self._kinds = model, input_ids, puzzle_kinds
         self.rows, self.device = len(input_ids), input_ids.device
-        self._embedded = model.embed(input_ids, puzzle_kinds)
-        self._answer, self._reasoning = model.start(len(input_ids))
+        self._embedded = model.embed(input_ids[:places], puzzle_kinds[:places])
+        self._answer, self._reasoning = model.start(len(self._embedded))
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Take a supervision step and read the answer."""
@@ -288,3 +314,11 @@ class TrmStepper:
         """Drop all other rows."""
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
+
+    def admit(self, rows: Tensor) -> None:
+        """Begin other puzzles."""
+        embedded = self._model.embed(self._cells[rows], self._kinds[rows])
+        self._embedded = torch.cat([self._embedded, embedded])
+        answer, reasoning = self._model.start(len(rows))
+        self._answer = torch.cat([self._answer, answer])
+        self._reasoning = torch.cat([self._reasoning, reasoning])

@@ -56,6 +56,10 @@ class TrmSettings(ModelConfig):
         AnswerLoss.stablemax, "of a cell: what makes logits probabilities (the paper's figure 3 has softmax)",
         more="`stablemax`: s(v) = v + 1 for v >= 0, else 1/(1 - v) (Prieto et al. 2025, arXiv 2501.04697).",
     )  # fmt: skip
+    places: int | None = setting(
+        None, "evaluation: puzzles computed at a time; who exits makes room for who waits. None: all N steps of all",
+        at_least(1), more="Then its loss is that of the answers that count, and no step is studied but these.",
+    )  # fmt: skip
     exit_rule: str = setting(
         "correct:0.5", "which step's answer counts; fixed:N is the published evaluation",
         more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",

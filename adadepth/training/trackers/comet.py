@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.config import ExperimentConfig, TrackerMode
+from adadepth.config import ExperimentConfig
+from adadepth.config.logger import TrackerMode
 from adadepth.training.run_directory import flat, settings_of
 from adadepth.training.trackers.base import Tracker, Value, numbers
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from adadepth.config import ExperimentConfig, TrackerMode
+from adadepth.config import ExperimentConfig
+from adadepth.config.logger import TrackerMode
 from adadepth.errors import ConfigError
 from adadepth.training.panels import summary_of
 from adadepth.training.run_directory import settings_of

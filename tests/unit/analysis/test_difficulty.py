@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from adadepth.analysis.depth.difficulty import difficulty_curves
+from adadepth.analysis.depth.difficulty import difficulty_curves, difficulty_sets
 from adadepth.analysis.files import read_run, write_grids, write_halting_files
 from adadepth.analysis.measure.class_table import halting_text
 from adadepth.analysis.measure.grids import GridSampler, depth_panel, distance_panel, facts_of
@@ -157,7 +157,7 @@ def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Pat
     write_grids(tmp_path, {"inside": grids(), "beyond": grids()}, DEPTH, step=3)
     files = read_run(tmp_path)
     assert files.halting["further_sets"] == {"beyond": {"difficulty": summary["difficulty"]}}
-    assert [name for name, _ in difficulty_curves(files.halting, "accuracy")] == ["inside", "beyond"]
+    assert [name for name, _ in difficulty_curves(difficulty_sets(files.halting), "accuracy")] == ["inside", "beyond"]
     assert files.grids["sets"]["beyond"] == grids()
     table = halting_text(summary, step=3)
     assert "Spearman(depth, difficulty)" in table

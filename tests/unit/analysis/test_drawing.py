@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ MARKS: dict[str, Mark] = {
     "scatter": Scatter([(EVIL, [Dot(0.5, 0.5, EVIL, marked=True)]), ("b", [Dot(1, 0.1)])], [(0, 0), (1, 1)], [(1, 1)]),
     "ranges": Ranges([(0, 0.5, 1), (1, 1, 1)]),
     "boards": Boards([(EVIL, [Cell(0, 0, EVIL, "#ffffff", "#000000", is_wrong=True)]), ("b", [])], 1, 1),
+    "boards_below": Boards([(EVIL, [Cell(0, 0, EVIL, "#ffffff", "#000000")]), ("b", []), ("c", [])], 1, 1, most=2),
 }
 
 
@@ -80,6 +82,19 @@ def test_a_figure_is_a_function_of_its_description(tmp_path: Path) -> None:
     first = [path.read_bytes() for path in plots.save(figure, tmp_path / "a")]
     assert [path.read_bytes() for path in plots.save(figure, tmp_path / "b")] == first
     assert chart(figure.panels[0]) == chart(figure.panels[0])
+
+
+def test_boards_without_room_come_below() -> None:
+    """Five boards, two beside each other: three lines of the same height, the last board at the left again."""
+    boards = [(f"step {number}", [Cell(0, 0, "1", "#ffffff", "#000000")]) for number in range(5)]
+    one_line, lines = (str(chart(Panel("", Boards(boards, 3, 3, most)))) for most in (0, 2))
+    (left, first), (right, same), (_, second), _, (back, third) = (
+        (float(x), float(y)) for x, y in re.findall(r"translate\(([\d.]+) ([\d.]+)\)", lines)
+    )
+    assert left == back == 0 < right
+    assert first == same
+    assert third - second == second - first > (right - left) * 0.8
+    assert len(set(re.findall(r"translate\([\d.]+ ([\d.]+)\)", one_line))) == 1
 
 
 COLUMNS = [

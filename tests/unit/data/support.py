@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.config import CorpusConfig, MaskingConfig, Separator, Source, TokenizerConfig
+from adadepth.config import CorpusConfig, Source, TokenizerConfig
+from adadepth.config.text import MaskingConfig, Separator
 from adadepth.data.pretraining.masking import Vocabulary
 
 SUBJECTS = ["cat", "dog", "bird", "fox", "horse", "lion", "tiger", "wolf", "bear", "owl", "mouse", "snake", "whale"]

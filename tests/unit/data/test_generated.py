@@ -11,14 +11,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from adadepth.config import (
-    AdditionConfig,
-    DatasetConfig,
-    HopsConfig,
-    LabelledUnit,
-    MazeConfig,
-    TokenizerConfig,
-)
+from adadepth.config import DatasetConfig, TokenizerConfig
+from adadepth.config.generated import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.config import Problem, Source, TaggingConfig, TokenizerConfig
+from adadepth.config import Source, TaggingConfig, TokenizerConfig
+from adadepth.config.tables import Problem
 from adadepth.data import load_labelled_data
 from adadepth.data.labelled.held_out import set_aside
 from adadepth.errors import DataError

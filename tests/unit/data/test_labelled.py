@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import HubTable, Problem, Source, TokenizerConfig
+from adadepth.config import Source, TokenizerConfig
+from adadepth.config.dataset import HubTable
+from adadepth.config.tables import Problem
 from adadepth.data import EpochSampler, LabelledData
 from adadepth.data.generated.blocks import symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config import CorpusConfig, Source, StreamConfig, TokenizerConfig, TokenizerKind
+from adadepth.config import CorpusConfig, Source, StreamConfig, TokenizerConfig
+from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
 from adadepth.data.stores import documents as stores
 from adadepth.data.stores.documents import write_lines

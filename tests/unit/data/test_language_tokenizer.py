@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.config import TokenizerConfig, TokenizerKind
+from adadepth.config import TokenizerConfig
+from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data.streams.tokenizer import stream_tokenizer
 from adadepth.data.text.embedded import embedded_documents
 from adadepth.data.text.tokenizer import encode_sentences, load_tokenizer

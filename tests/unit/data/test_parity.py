@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from adadepth.config import ParityConfig, Representation, TokenizerConfig
+from adadepth.config import TokenizerConfig
+from adadepth.config.generated import ParityConfig, Representation
 from adadepth.data import EpochSampler, LabelledData, load_labelled_data
 from adadepth.errors import ConfigError
 

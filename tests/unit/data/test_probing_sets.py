@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from adadepth.config import AgreementConfig, LabelledConfig, SentEvalConfig, TokenizerConfig
+from adadepth.config import LabelledConfig, TokenizerConfig
+from adadepth.config.tables import AgreementConfig, SentEvalConfig
 from adadepth.data import LabelledData
 from adadepth.errors import DataError
 from tests.configs.support import configured

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config import PuzzleTableConfig, Symmetries
+from adadepth.config.puzzles import PuzzleTableConfig, Symmetries
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
 from adadepth.data.puzzles.table import load_puzzle_table
 from adadepth.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config import MazePathConfig, PuzzleTableConfig, Symmetries
+from adadepth.config.puzzles import CellCount, MazePathConfig, PuzzleTableConfig, Symmetries
 from adadepth.data.puzzles.maze_path import SYMBOLS, load_maze_path
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
 from adadepth.data.puzzles.symmetries import alike_in_a_square, square_symmetries
@@ -67,8 +67,28 @@ def test_published_files_are_read(sudoku: Path) -> None:
         assert example["difficulty"] == row["question"].count(".")
     rated = load_puzzle_table(table(sudoku, difficulty_column="rating"), seed=0)
     assert [rated.train[n]["difficulty"] for n in range(8)] == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert rated.train.attributes.keys() == {"givens", "rating"}
+    assert rated.train.attributes["givens"].tolist() == [81 - row["question"].count(".") for row in rows]
+    assert rated.evaluation["test"].attributes["rating"].tolist() == [number % 7 for number in range(20, 25)]
     few = load_puzzle_table(table(sudoku, max_train_examples=4, max_evaluation_examples=2), seed=0)
     assert (len(few.train), len(few.evaluation["test"])) == (4, 2)
+
+
+def test_a_difficulty_that_is_no_number_is_told(sudoku: Path) -> None:
+    with pytest.raises(DataError, match=r"dataset\.difficulty_column=source: .* has others than whole numbers there"):
+        load_puzzle_table(table(sudoku, difficulty_column="source"), seed=0)
+
+
+def test_columns_of_whole_numbers_in_all_rows_are_attributes(tmp_path: Path) -> None:
+    """The way of the maze has four steps; a column is no attribute for one value that is not a number from 0 on."""
+    maze = {"question": "S  ## ##G", "answer": "Soo##o##G"}
+    rows = [{**maze, "turns": turns, "score": score} for turns, score in (("1", "7"), ("12", "-7"))]
+    turned = [{**row, **{key: row[key][::-1] for key in maze}} for row in rows]  # else they would be left out
+    path = written(tmp_path, {"train": turned, "test": rows})
+    data = load_puzzle_table(table(path, symbols="# SGo", counted=CellCount.path_length), seed=0)
+    found = {name: values.tolist() for name, values in data.evaluation["test"].attributes.items()}
+    assert found == {"path length": [4, 4], "turns": [1, 12]}
+    assert [data.train[number]["difficulty"] for number in (0, 1)] == [4, 4]
 
 
 def test_a_training_puzzle_that_is_a_test_puzzle_moved_is_left_out(sudoku: Path) -> None:
@@ -141,7 +161,7 @@ def test_ways_through_mazes_are_the_only_shortest_ones() -> None:
         assert [a for a in answer if a != "o"] == [p for p, a in zip(puzzle, answer, strict=True) if a != "o"]
         away = lengths_of_ways(puzzle, 7)
         length = away[puzzle.index("G")]
-        assert example["difficulty"] == length == answer.count("o") + 1
+        assert example["difficulty"] == data.train.attributes["path length"][index] == length == answer.count("o") + 1
         only_way = ["#" if symbol == "." else symbol for symbol in answer]
         assert lengths_of_ways(only_way, 7)[puzzle.index("G")] == length, "what is marked is a way"
         for cell in (number for number, symbol in enumerate(answer) if symbol == "o"):

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.config import CorpusConfig, LabelledConfig, ParityConfig, TaggingConfig, TokenizerConfig
+from adadepth.config import CorpusConfig, LabelledConfig, TaggingConfig, TokenizerConfig
+from adadepth.config.generated import ParityConfig
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.features.states import RowNumbers
 from adadepth.data.sampler import EpochSampler, ProcessBatches, evaluation_order, known_lengths, longest_first

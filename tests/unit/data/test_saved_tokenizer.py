@@ -11,15 +11,8 @@ import numpy as np
 import pytest
 from transformers import AlbertTokenizer, AutoTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
-from adadepth.config import (
-    ChoiceConfig,
-    LabelledConfig,
-    QuestionConfig,
-    Source,
-    TaggingConfig,
-    TokenizerConfig,
-    TokenizerKind,
-)
+from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source, TaggingConfig, TokenizerConfig
+from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data import load_labelled_data, load_language_data, load_pretraining_data
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.saved import as_fed, for_model

@@ -12,13 +12,13 @@ import pytest
 from adadepth.config import (
     ChoiceConfig,
     LabelledConfig,
-    Problem,
     QuestionConfig,
     Source,
     TableConfig,
     TaggingConfig,
     TokenizerConfig,
 )
+from adadepth.config.tables import Problem
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.stores import questions, rows, words
 from adadepth.errors import DataError

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from adadepth.config import SudokuConfig
+from adadepth.config.puzzles import SudokuConfig
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
     Shape,

@@ -12,7 +12,8 @@ import torch
 from pyarrow import parquet
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import HubTable, Source, TaggingConfig, TokenizerConfig
+from adadepth.config import Source, TaggingConfig, TokenizerConfig
+from adadepth.config.dataset import HubTable
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config import HubTable, MaskingConfig, TreebankConfig
+from adadepth.config.dataset import HubTable
+from adadepth.config.tables import TreebankConfig
+from adadepth.config.text import MaskingConfig
 from adadepth.data.text.columns import column_table
 from adadepth.data.treebank.load import TreebankData, load_treebank
 from adadepth.data.treebank.trees import Trees, count_forms, per_million, read_trees

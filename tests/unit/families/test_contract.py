@@ -64,11 +64,11 @@ MODELS = {
     ),
     "recurrent": (
         lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
-        PONDER,
+        PONDER | {"Refills"},
     ),
     "puzzles": (
         lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
-        {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots", "DescendsBySign", "KnowsActivations"},
+        {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots", "Refills", "DescendsBySign", "KnowsActivations"},
     ),
     "network": (small_network, {"Remembers", "KnowsActivations"}),
     "supernet": (

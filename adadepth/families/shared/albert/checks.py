@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from adadepth.config import ExperimentConfig, Mode, positions_read
+from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.kinds import positions_read
 from adadepth.families.shared.albert.settings import AlbertSettings
 
 _SIZES = (

@@ -18,6 +18,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from adadepth.families.shared.albert.block import AlbertLayer
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Refresh, count_pairs
+from adadepth.families.shared.products import Product
 from adadepth.families.shared.shown import choose_states, shown
 from adadepth.halting.active_set import pack, take
 
@@ -31,7 +32,7 @@ class SharedLayer(nn.Module):
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
         self.config = config
-        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
+        self.embedding_hidden_mapping_in = Product(config.embedding_size, config.hidden_size)
         self.albert_layer = AlbertLayer(config)
 
 

@@ -1,0 +1,77 @@
+"""What a checkpoint has beside what transformers reads: progress of the log, the best checkpoint, whole weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from adadepth.atomic import write_atomic
+from adadepth.errors import CheckpointError
+from adadepth.training.checkpoints import TRAINER_STATE
+
+_PROGRESS = "progress_{}.json"  # of a checkpoint, by process
+
+
+def save_progress(checkpoint: str, process: int, progress: Mapping[str, Any]) -> None:
+    """Write what a process has counted."""
+    write_atomic(Path(checkpoint, _PROGRESS.format(process)), json.dumps(progress))
+
+
+def read_progress(checkpoint: Path, process: int) -> dict[str, Any] | None:
+    """What a process had counted; None: an older version wrote the checkpoint."""
+    path = checkpoint / _PROGRESS.format(process)
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def moved_best(checkpoint: Path, folder: Path) -> Path | None:
+    """The best checkpoint so far, where it is in this folder: the run may lie elsewhere now."""
+    best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
+    moved = None if best is None else folder / Path(best).name
+    return moved if moved is not None and moved.is_dir() else None
+
+
+def refuse_missing(model: Any, missing: list[str]) -> None:
+    """Refuse weights that are not all there; tied ones are saved once, and a frozen base may lie elsewhere.
+
+    Args:
+        model: What is loaded.
+        missing: Names that the checkpoint lacks, of which those that may be missing are taken out.
+
+    Raises:
+        KeyError: If one is left.
+    """
+    elsewhere = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
+    missing[:] = [name for name in missing if name not in elsewhere]
+    if missing:
+        raise KeyError(f"{missing[0]} is missing")
+
+
+@contextmanager
+def reading(checkpoint: Path | str | None, part: str) -> Iterator[None]:
+    """Say in one line that a part of a checkpoint does not fit, in the first words of whoever noticed it.
+
+    Libraries raise errors of many kinds over files that are not what they should be.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{checkpoint}: {part} cannot be read: {reason}") from error
+
+
+class Beginning(TrainerCallback):
+    """Calls a function when training begins: all is loaded, and no update is made yet."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Call it."""
+        self._function()
