@@ -21,6 +21,7 @@ import numpy as np
 
 from adadepth.data.labelled.held_out import table_splits
 from adadepth.data.puzzles.examples import PuzzleExamples, count_cells
+from adadepth.data.text.files import as_path
 from adadepth.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ class PublishedSplit(NamedTuple):
 
 def is_published(path: Any) -> bool:
     """Whether a folder has splits of this layout, be it a damaged one."""
-    if not isinstance(path, str):
+    if not isinstance(path, str) or not (folder := as_path("dataset.path", path)).is_dir():
         return False
-    folder = Path(path).expanduser()
     return any(any(folder.glob(f"*/{name}")) for name in (_FACTS, "all__*.npy"))
 
 
@@ -55,7 +55,7 @@ def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
     for field in fields(dataset):
         if field.name in _COLUMNS and (value := getattr(dataset, field.name)) != field.default:
             raise ConfigError(f"dataset.{field.name}={value}: dataset.path={dataset.path} has arrays, and no columns")
-    folder = Path(str(dataset.path)).expanduser()
+    folder = as_path("dataset.path", dataset.path)
     found = {}
     for split in table_splits(dataset):
         if not (folder / split).is_dir():
@@ -133,10 +133,10 @@ def _array(folder: Path, name: str, dimensions: int) -> np.ndarray:
     """A file of whole numbers, left on disk until it is used: augmented puzzles can be many."""
     path = _path(folder, name)
     try:
-        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        found: np.ndarray = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise DataError(f"dataset.path={path}: is missing") from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise _damaged(folder, name, f"cannot be read as an array ({error})") from error
     if found.ndim != dimensions or not found.size or not np.issubdtype(found.dtype, np.integer):
         shape = f"{found.dtype} of shape {found.shape}"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = 0  # padding, which no text has
 _DIGITS = 18  # of a number that fits into 64 bits
+Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
 
 
 def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
@@ -50,9 +51,6 @@ def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
     if not len(kept):
         raise DataError(f"dataset.path={dataset.path}: every training puzzle is one of the evaluation puzzles")
     return puzzle_data(dataset, kept, evaluation, dataset.symbols, {"left_out": len(train) - len(kept)})
-
-
-Splits = tuple[Mapping[str, Named], Mapping[str, PuzzleExamples]]
 
 
 def _published(dataset: PuzzleTableConfig) -> Splits:

@@ -18,7 +18,7 @@ def check_slots(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_target(config: ExperimentConfig) -> Iterator[str]:
-    """Whose threshold is fitted to a target is the rule of the Q head."""
+    """The rule whose threshold training fits to a target is that of the Q head."""
     rule = str(getattr(config.model, "exit_rule", ""))
-    if not rule.startswith("correct:"):
+    if config.mode is Mode.train and not rule.startswith("correct:"):
         yield f"model.exit_rule={rule}: budget.target={config.budget.target:g} fits the threshold P of correct:P"

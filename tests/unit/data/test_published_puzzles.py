@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config import PuzzleTableConfig, Symmetries
+from adadepth.config.puzzles import PuzzleTableConfig, Symmetries
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
 from adadepth.data.puzzles.table import load_puzzle_table
 from adadepth.errors import UserError
@@ -119,6 +119,11 @@ def fact(key: str, value: Any) -> Callable[[Path], None]:
     return damage
 
 
+def archived(folder: Path) -> None:
+    np.savez(folder / "labels", labels=np.ones(3))
+    (folder / "labels.npz").rename(folder / "train" / "all__labels.npy")
+
+
 def cut(folder: Path) -> None:
     path = folder / "train" / "all__labels.npy"
     path.write_bytes(path.read_bytes()[:-40])
@@ -139,6 +144,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no file": (lambda f: (f / "train/all__labels.npy").unlink(), "all__labels.npy: is missing"),
     "empty file": (lambda f: (f / "train/all__labels.npy").write_bytes(b""), "all__labels.npy: cannot be read"),
     "text": (lambda f: (f / "train/all__labels.npy").write_text("text"), "all__labels.npy: cannot be read as an array"),
+    "an archive": (archived, "all__labels.npy: cannot be read as an array"),
     "cut off": (cut, "all__labels.npy: cannot be read as an array"),
     "pickled": (array("labels", lambda a: a.astype(object)), "all__labels.npy: cannot be read as an array"),
     "flat": (array("inputs", np.ravel), "all__inputs.npy: is int64 of shape (1944,); whole numbers of 2 dimensions"),

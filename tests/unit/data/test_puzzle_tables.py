@@ -83,7 +83,8 @@ def test_columns_of_whole_numbers_in_all_rows_are_attributes(tmp_path: Path) -> 
     """The way of the maze has four steps; a column is no attribute for one value that is not a number from 0 on."""
     maze = {"question": "S  ## ##G", "answer": "Soo##o##G"}
     rows = [{**maze, "turns": turns, "score": score} for turns, score in (("1", "7"), ("12", "-7"))]
-    path = written(tmp_path, {"train": rows, "test": rows})
+    turned = [{**row, **{key: row[key][::-1] for key in maze}} for row in rows]  # else they would be left out
+    path = written(tmp_path, {"train": turned, "test": rows})
     data = load_puzzle_table(table(path, symbols="# SGo", counted=CellCount.path_length), seed=0)
     found = {name: values.tolist() for name, values in data.evaluation["test"].attributes.items()}
     assert found == {"path length": [4, 4], "turns": [1, 12]}
