@@ -42,6 +42,7 @@ from adadepth.interpolations import told_within
 from adadepth.processes import end_with_launcher, exit_with, is_first_process
 from adadepth.remote_code import allow_remote_code
 from adadepth.resuming import resumption
+from adadepth.signals import held_back, let_through
 from adadepth.validation import checked
 
 _LESS_MEMORY = (
@@ -62,7 +63,8 @@ def run_job(composed: DictConfig) -> float | None:
         _apply_runtime(config)
         from adadepth import tasks  # torch and transformers are imported only once the configuration is right
 
-        return tasks.run(config)
+        with let_through():
+            return tasks.run(config)
     except (UserError, OmegaConfBaseException) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise  # Hydra names the failing job and goes on with the next
@@ -75,14 +77,8 @@ def main() -> None:
     previous = signal.signal(signal.SIGTERM, _terminate)
     end_with_launcher()
     try:
-        register_schema()
-        close_hydra_keys()
-        check_own_folder()
-        if (text := help_text(sys.argv[1:])) is not None:
-            print(text, end="")
-            return
-        sys.argv[1:] = arguments(sys.argv[1:])
-        run_job()
+        with held_back():
+            _run(sys.argv[1:])
     except (UserError, HydraException, OmegaConfBaseException) as error:
         exit_with(explain(error, folders), 2)
     except KeyboardInterrupt:
@@ -98,6 +94,18 @@ def main() -> None:
     finally:
         signal.signal(signal.SIGTERM, previous)
         _leave_process_group()
+
+
+def _run(given: list[str]) -> None:
+    """Say the help that is asked for, or hand the command line on to Hydra."""
+    register_schema()
+    close_hydra_keys()
+    check_own_folder()
+    if (text := help_text(given)) is not None:
+        print(text, end="")
+        return
+    sys.argv[1:] = arguments(given)
+    run_job()
 
 
 def _apply_runtime(config: ExperimentConfig) -> None:

@@ -1,0 +1,108 @@
+"""Ctrl-C and SIGTERM at moments at which a library would lose them."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from adadepth import tasks
+from adadepth.config import ExperimentConfig
+from tests.cli.conftest import Result
+
+TINY = ("--config-name", "act_tiny")
+ENDS = [(signal.SIGINT, 130, "error: interrupted\n"), (signal.SIGTERM, 143, "")]
+
+
+@pytest.fixture
+def signalled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Send this process signals while Hydra opens a file, in the statement whose result its `finally:` closes."""
+    opened = pathlib.Path.open
+
+    def prepare(number: signal.Signals, times: int = 1) -> list[str]:
+        sent: list[str] = []
+
+        def opening(path: pathlib.Path, *args: Any, **kwargs: Any) -> Any:
+            if {"hydra", "conf"} <= {*path.parts} and path.suffix == ".yaml" and len(sent) < times:
+                sent.append(path.name)
+                signal.raise_signal(number)
+            return opened(path, *args, **kwargs)
+
+        monkeypatch.setattr(pathlib.Path, "open", opening)
+        return sent
+
+    return prepare
+
+
+@pytest.mark.parametrize(("number", "status", "message"), ENDS)
+def test_a_signal_during_composition_is_an_interruption(
+    number: signal.Signals, status: int, message: str, command: Callable[..., Result],
+    signalled: Callable[..., list[str]], jobs: list[ExperimentConfig], tmp_path: pathlib.Path,
+) -> None:  # fmt: skip
+    usual = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    sent = signalled(number)
+    found = command(*TINY)
+    assert sent
+    assert (found.status, found.err) == (status, message)
+    assert not jobs
+    assert not list(tmp_path.iterdir())
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == usual
+
+
+@pytest.mark.parametrize(("number", "status", "message"), ENDS)
+def test_a_signal_while_the_first_of_two_jobs_is_composed_ends_both(
+    number: signal.Signals, status: int, message: str, command: Callable[..., Result],
+    signalled: Callable[..., list[str]], jobs: list[ExperimentConfig],
+) -> None:  # fmt: skip
+    assert signalled(number) == []
+    found = command(*TINY, "-m", "seed=0,1")
+    assert (found.status, found.err) == (status, message)
+    assert not jobs
+
+
+@pytest.mark.parametrize(("number", "status", "message"), ENDS)
+def test_a_second_signal_that_goes_astray_is_not_lost(
+    number: signal.Signals, status: int, message: str, command: Callable[..., Result],
+    signalled: Callable[..., list[str]], jobs: list[ExperimentConfig],
+) -> None:  # fmt: skip
+    sent = signalled(number, times=2)
+    found = command(*TINY)
+    assert len(sent) == 2
+    assert (found.status, found.err) == (status, message)
+    assert not jobs
+
+
+@pytest.mark.parametrize(("number", "status", "message"), ENDS)
+def test_a_second_signal_does_not_wait(
+    number: signal.Signals, status: int, message: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[int] = []
+
+    def endless(composed: Any) -> None:
+        for attempt in range(3):
+            reached.append(attempt)
+            signal.raise_signal(number)
+
+    monkeypatch.setattr("adadepth.run.checked", endless)
+    found = command(*TINY)
+    assert (found.status, found.err) == (status, message)
+    assert reached == [0, 1]
+
+
+@pytest.mark.parametrize(("number", "status", "message"), ENDS)
+def test_a_signal_in_a_task_does_not_wait(
+    number: signal.Signals, status: int, message: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    went_on: list[bool] = []
+
+    def task(config: ExperimentConfig) -> None:
+        signal.raise_signal(number)
+        went_on.append(True)
+
+    monkeypatch.setattr(tasks, "run", task)
+    found = command(*TINY)
+    assert (found.status, found.err) == (status, message)
+    assert not went_on
