@@ -265,7 +265,10 @@ class Remembers(Protocol):
     """
 
     def context(self, memory_length: int | None, clamp_length: int | None, same_length: bool) -> Any:
-        """What attention sees in evaluation; None leaves a length as the configuration says."""
+        """What attention sees in evaluation; None leaves a length as the configuration says.
+
+        It has `memory_length`, the most positions that are remembered.
+        """
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from adadepth.data.padding import padded, sequence_columns
 from adadepth.data.sampler import longest_first
 from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_parts
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.contract import PredictsEveryStep
+from adadepth.families.contract import PredictsEveryStep, Remembers
 from adadepth.families.shared.losses import label_count
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
@@ -25,6 +25,7 @@ from adadepth.prediction.results import Prediction, Step, TokenPrediction
 logger = logging.getLogger(__name__)
 
 _Answers = list[dict[int, dict[str, Any]]]  # of each text: position to fields of a `TokenPrediction`
+_Predicted = tuple[list[Prediction], Work]
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _CANDIDATES = 5
 
@@ -49,6 +50,8 @@ class Pipeline:
         device: Where to compute; None: where the model is.
         exit_rule: For models that decide when an example exits: the rule, or its text; None: the model's own.
         max_length: Most tokens of a text, special ones included; longer ones are cut. None: as many as the model reads.
+        segment_length: Tokens that a model with memory reads at a time, as those of a segment in an evaluation. None:
+            as many as it remembers, and of a model that remembers nothing the whole text.
 
     Raises:
         ConfigError: If the model, the tokenizer or a setting cannot be used; one line.
@@ -63,12 +66,12 @@ class Pipeline:
         device: torch.device | str | None = None,
         exit_rule: str | ExitRule | None = None,
         max_length: int | None = None,
+        segment_length: int | None = None,
     ) -> None:
         predicts = what_is_predicted(model)
         if predicts is None:
             raise ConfigError(f"model: {cannot(type(model).__name__)}")
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size!r}: must be a whole number of at least 1")
+        _check_count("batch_size", batch_size)
         self.model: Any = model if device is None else _moved(model, device)
         self.tokenizer = tokenizer
         self.predicts = predicts
@@ -76,6 +79,7 @@ class Pipeline:
         self.exit_rule = _checked_rule(exit_rule, model)
         check_tokenizer(tokenizer, model, predicts)
         self.layout = layout_of(model, tokenizer, predicts, max_length)
+        self.segment_length = _checked_segment_length(segment_length, model)
 
     @classmethod
     def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
@@ -144,15 +148,16 @@ class Pipeline:
         return encoded
 
     @torch.inference_mode()
-    def _predict(
-        self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool
-    ) -> tuple[list[Prediction], Work]:
+    def _predict(self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool) -> _Predicted:
         """Predict a batch, padded to its longest text."""
         columns = sequence_columns(self.tokenizer.pad_token_id)
         batch = padded([text.example for text in texts], max(map(len, texts)), columns)
-        outputs = self.model(**self._inputs(batch), **self._options(generator, every_step))
+        if self.predicts == "next":
+            return self._predict_words(texts[0], batch["input_ids"])
+        inputs = {name: batch[name].to(self.model.device) for name in _INPUTS}
+        outputs = self.model(**inputs, **self._options(generator, every_step))
         trace: DepthTrace = outputs.trace
-        tokens = self._tokens(texts, batch, outputs)
+        tokens = self._tokens(texts, trace, self._token_answers(batch, outputs))
         about_texts = self._about_texts(outputs)
         predictions = [
             Prediction(depth, tokens=tokens[row], layers=_layers(trace), **about_texts[row])
@@ -160,17 +165,30 @@ class Pipeline:
         ]
         return predictions, self.model.price(trace)
 
-    def _inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The model's inputs; a language model reads the texts behind what its texts in training began with."""
-        if self.predicts != "next":
-            return {name: batch[name].to(self.model.device) for name in _INPUTS}
-        ids = torch.nn.functional.pad(batch["input_ids"], (1, 0), value=self.tokenizer.eos_token_id)
-        return {"input_ids": ids.to(self.model.device)}
+    def _predict_words(self, text: EncodedText, ids: Tensor) -> _Predicted:
+        """Predict every word of a text (1, S) and the next one, segment by segment as an evaluation does."""
+        answers: dict[int, dict[str, Any]] = {}
+        works: list[Work] = []
+        # Behind what the texts in training began with; the last input predicts what follows.
+        inputs = torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
+        memory: dict[str, Any] = {}
+        for segment in inputs.split(self.segment_length or inputs.shape[1], dim=1):
+            outputs = self.model(input_ids=segment.to(self.model.device), **memory)
+            memory = {"memory": outputs.memory} if self.segment_length else {}
+            works.append(self.model.price(outputs.trace))
+            logits = outputs.logits[0].float().cpu()
+            for of_word, word in zip(logits, ids[0, len(answers) : len(answers) + len(logits)].tolist(), strict=False):
+                answers[len(answers)] = self._answer(of_word, word)
+        trace, words = outputs.trace, self._words(logits[-1])
+        label, score = next(iter(words.items()))
+        (depth,), (tokens,) = _mean_updates(trace, [len(text)]), self._tokens([text], trace, [answers])
+        prediction = Prediction(depth, tokens=tokens, layers=_layers(trace), label=label, score=score, scores=words)
+        return [prediction], Work(*(torch.stack(parts).sum() for parts in zip(*works, strict=True)))
 
     def _options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
         """Further arguments of the model's forward pass."""
         model = self.model
-        if not isinstance(model, PredictsEveryStep) or self.predicts in ("masks", "next"):
+        if not isinstance(model, PredictsEveryStep) or self.predicts == "masks":
             return {}
         # Where tokens halt, whoever exits at a step is a token: reading a text then is another way of computing.
         all_steps = {"run_all_steps": True} if every_step and self.model.depth_unit == "sequence" else {}
@@ -179,18 +197,18 @@ class Pipeline:
     # ---- about tokens
 
     def _tokens(
-        self, texts: Sequence[EncodedText], batch: Mapping[str, Tensor], outputs: Any
+        self, texts: Sequence[EncodedText], trace: DepthTrace, answers: _Answers | None
     ) -> list[list[TokenPrediction] | None]:
         """Every token of every text; None where nothing is said of single tokens."""
-        by_token, answers = outputs.trace.unit == "token", self._token_answers(batch, outputs)
+        by_token = trace.unit == "token"
         if not by_token and answers is None:
             return [None] * len(texts)
-        updates = outputs.trace.updates.cpu().double()
+        updates = trace.updates.cpu().double()
         found: list[list[TokenPrediction] | None] = []
         for row, text in enumerate(texts):
             of_text = updates[row, : len(text)] if by_token else updates[min(row, len(updates) - 1)].expand(len(text))
             pieces = self.tokenizer.convert_ids_to_tokens(text.example["input_ids"].tolist())
-            steps = _halting_of_tokens(outputs.trace, row) if by_token else {}
+            steps = _halting_of_tokens(trace, row) if by_token else {}
             tokens = []
             for position, (piece, place, depth) in enumerate(zip(pieces, text.places, of_text.tolist(), strict=True)):
                 part, span = place or (None, None)
@@ -207,15 +225,11 @@ class Pipeline:
             return None
         ids = batch["input_ids"]
         answers: _Answers = [{} for _ in ids]
-        if self.predicts == "tags":
-            chosen = batch["special_tokens_mask"] == 0
-        else:
-            chosen = ids == self.tokenizer.mask_token_id if self.predicts == "masks" else torch.ones_like(ids).bool()
+        chosen = batch["special_tokens_mask"] == 0 if self.predicts == "tags" else ids == self.tokenizer.mask_token_id
         logits = outputs.prediction_logits if self.predicts == "masks" else outputs.logits
         of_tokens = logits[:, : ids.shape[1]][chosen.to(logits.device)].float().cpu()
         for place, (row, position) in enumerate(chosen.nonzero().tolist()):
-            own = int(ids[row, position]) if self.predicts == "next" else None
-            answers[row][position] = self._answer(of_tokens[place], own)
+            answers[row][position] = self._answer(of_tokens[place])
         return answers
 
     def _answer(self, logits: Tensor, own: int | None = None) -> dict[str, Any]:
@@ -241,10 +255,6 @@ class Pipeline:
 
     def _about_texts(self, outputs: Any) -> list[dict[str, Any]]:
         """The fields of a `Prediction` that are about the whole text, of each text."""
-        if self.predicts == "next":
-            words = self._words(outputs.logits[0, -1].float().cpu())
-            label, score = next(iter(words.items()))
-            return [{"label": label, "score": score, "scores": words}]
         if self.predicts != "classes":
             return [{} for _ in outputs.trace.valid]
         steps = self._steps_of_texts(outputs)
@@ -332,6 +342,21 @@ def _halting_of_tokens(trace: DepthTrace, row: int) -> dict[int, list[Step]]:
 
 def _layers(trace: DepthTrace) -> list[float] | None:
     return None if trace.layer_weights is None else trace.layer_weights.tolist()
+
+
+def _check_count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1")
+
+
+def _checked_segment_length(length: int | None, model: Any) -> int | None:
+    """How many tokens are read at a time; None: all of them."""
+    if length is not None:
+        _check_count("segment_length", length)
+        if not isinstance(model, Remembers):
+            raise ConfigError(f"segment_length={length}: {type(model).__name__} remembers nothing between segments")
+        return length
+    return model.context(None, None, False).memory_length or None if isinstance(model, Remembers) else None
 
 
 def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:

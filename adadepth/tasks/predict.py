@@ -15,13 +15,14 @@ from adadepth.console import say
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.families.build import load_model
+from adadepth.families.contract import Remembers
 from adadepth.prediction import Pipeline, Prediction
 from adadepth.prediction.models import held_class
 from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.session import overridden_model_settings
 from adadepth.tasks.stored import check_weights, checked_model_path
-from adadepth.training.run_directory import open_run, run_directory
+from adadepth.training.run_directory import open_run, read_settings, run_directory, run_of_checkpoint
 
 _FILE = "@"
 _PAIR = "\t"
@@ -39,6 +40,7 @@ def predict(config: ExperimentConfig) -> None:
         _tokenizer(config, path),
         batch_size=config.trainer.per_device_eval_batch_size,
         device=None if config.trainer.use_cpu else device,
+        segment_length=_segment_length(config, model),
     )
     found = describe(pipeline, texts)
     directory = run_directory(config)
@@ -81,6 +83,12 @@ def _tokenizer(config: ExperimentConfig, path: str) -> Any:
     chosen = checkpoint_tokenizer(config, path).path
     assert chosen is not None
     return load_tokenizer(chosen, ())
+
+
+def _segment_length(config: ExperimentConfig, model: Any) -> int | None:
+    """That of the run's evaluations; None: the model knows no segments, or is from no run."""
+    run = run_of_checkpoint(config) if isinstance(model, Remembers) else None
+    return None if run is None else int(read_settings(run).dataset.sequence_length)
 
 
 def describe(pipeline: Pipeline, texts: list[str | tuple[str, str]]) -> dict[str, Any]:

@@ -9,16 +9,21 @@ from adadepth.console import say
 from adadepth.errors import ConfigError, nearest
 from adadepth.tasks.comparing import compare_runs
 from adadepth.tasks.pages import draw_figures, write_report
-from adadepth.training.run_directory import resolve_run
+from adadepth.training.run_directory import read_record, resolve_run
 
 
 def rewrite(config: ExperimentConfig) -> None:
-    """`mode=report`: draw figures and report of an earlier run again, from its files, or compare several."""
+    """`mode=report`: draw figures and report of an earlier run again, from its files, or compare several.
+
+    Raises:
+        CheckpointError: If there is no such run, or its record is damaged.
+    """
     if config.runs:
         compare_runs(config)
         return
     assert config.run is not None, "validated"
     directory = resolve_run(config.run, config)
+    read_record(directory)  # of a folder that holds something else a report would say nothing
     say(f"report: {write_report(directory)}")
     draw_figures(directory)  # most of the time: whoever waits for the page has it
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from adadepth import tasks
 from adadepth.atomic import write_atomic
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.errors import CheckpointError
@@ -352,6 +353,17 @@ def test_a_damaged_run_is_one_line(
             configured("act_tiny", f"output_dir={tmp_path}", f"resume={value}")
         assert str(caught.value) == f"{directory}/{said}"
     assert sorted(path.name for path in directory.iterdir()) == before
+
+
+def test_a_folder_with_garbage_gets_no_report(config: ExperimentConfig) -> None:
+    directory = finished(config)
+    for path in filter(Path.is_file, directory.iterdir()):
+        path.write_bytes(b"garbage")
+    before = sorted(directory.iterdir())
+    with pytest.raises(CheckpointError) as caught:
+        tasks.run(configured("act_tiny", "mode=report", f"run={directory}"))
+    assert str(caught.value) == f"{directory}/run.json: is damaged, it holds no record of a run"
+    assert sorted(directory.iterdir()) == before
 
 
 def test_a_damaged_run_before_the_latest_does_not_matter(config: ExperimentConfig, tmp_path: Path) -> None:

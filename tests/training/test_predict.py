@@ -157,6 +157,21 @@ def test_weights_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture) -> Non
     assert "weights:" in page
 
 
+def test_segments_are_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "config.yaml").write_text("{model: {name: par_xl}, dataset: {sequence_length: 2}, trainer: {}}")
+    lengths = []
+
+    class Asked(Pipeline):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            lengths.append(self.segment_length)
+
+    monkeypatch.setattr("adadepth.tasks.predict.Pipeline", Asked)
+    asked("next", tmp_path, "a cat stop")
+    assert lengths == [2]
+
+
 def test_next_tokens(tmp_path: Path) -> None:
     """Every token's own probability multiplies to that of the text, as the loss has it."""
     found, page, model = asked("next", tmp_path, "a cat stop")

@@ -1,6 +1,7 @@
 """Runs that end early: asked to, out of time, or because the loss is no number any more."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,23 @@ def test_a_loss_that_explodes_ends_the_run_and_no_checkpoint_is_of_it(tmp_path, 
     with pytest.raises(DivergedError, match=r"for 10 updates; the last good checkpoint is \S+checkpoint-3\."):
         trainer.train()
     assert trainer.state.global_step == 13
+
+
+@pytest.mark.parametrize("rate", ["1e3", "1e30"])
+def test_a_search_that_explodes_ends_in_one_line(tmp_path, rate):
+    """Gates that are no numbers have no most probable operation, and cannot be drawn."""
+    given = (
+        "search.stages=[search]",
+        "trainer.max_steps=20",
+        f"trainer.learning_rate={rate}",
+        f"output_dir={tmp_path}",
+    )
+    with pytest.raises(UserError) as caught, undrawn():
+        tasks.run(configured("par_tiny", "debug=default", *given))
+    assert re.match(r"the (loss|loss part 'lm'|weights?) ", str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+    (record,) = tmp_path.glob("par_tiny/*/run.json")
+    assert json.loads(record.read_text())["status"] == "failed"
 
 
 def test_losses_that_pass_are_no_explosion():
