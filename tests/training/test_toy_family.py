@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoModelForTokenClassification
 
 from adadepth.families import contract
+from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import TOY, execute, toy_family_installed
 from tests.training.support import stopped_early
 
@@ -35,19 +34,7 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def run_in(folder: Path, *arguments: str) -> Path:
     """The folder of a run."""
-    assert execute(*ROOT, f"output_dir={folder}", *arguments) == 0
-    (directory,) = folder.glob("*/*")
-    return directory
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def logged(directory: Path, name: str) -> list[float]:
-    """Every value of a metric that a run wrote."""
-    lines = map(json.loads, (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    return [line[name] for line in lines if name in line]
+    return folder_of_run(folder, *ROOT, *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from adadepth.families.build import build_classifier
 from tests.configs.support import configured
+from tests.runs_support import folder_of_run, read
 from tests.toy_support import execute, toy_family_installed
 from tests.treebank_support import UPOS, write_treebank
 
@@ -19,17 +19,6 @@ SMALL = (
     "debug=default", "trainer.disable_tqdm=true", "dataset.sequence_length=64", "model.num_hidden_layers=3",
     "tokenizer=trained", "tokenizer.vocab_size=300",
 )  # fmt: skip
-
-
-def run_in(folder: Path, *arguments: str) -> Path:
-    """The folder of a run."""
-    assert execute(*arguments, f"output_dir={folder}") == 0
-    (directory,) = folder.glob("*/*")
-    return directory
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +37,13 @@ def on(treebank: Path, trained: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_in(tmp_path_factory.mktemp("pretrained"), "--config-name", "act_tiny", *SMALL)
+    return folder_of_run(tmp_path_factory.mktemp("pretrained"), "--config-name", "act_tiny", *SMALL)
 
 
 @pytest.fixture(scope="module")
 def evaluated(pretrained: Path, treebank: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ("dataset.masking.probability=0.5", "logger=tensorboard")
-    return run_in(
+    return folder_of_run(
         tmp_path_factory.mktemp("evaluated"), "--config-name", "act_tiny", *on(treebank, pretrained), *arguments
     )
 
@@ -117,14 +106,14 @@ def test_files_trackers_and_the_report_have_it(evaluated: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tagger_is_read_as_it_is(treebank: Path, tmp_path: Path) -> None:
-    tagger = run_in(
+    tagger = folder_of_run(
         tmp_path / "trained", "--config-name", "act_pos", *SMALL, "dataset.source=local", f"dataset.path={treebank}"
     )
-    found = read(run_in(tmp_path / "found", "--config-name", "act_pos", *on(treebank, tagger)) / "words.json")
+    found = read(folder_of_run(tmp_path / "found", "--config-name", "act_pos", *on(treebank, tagger)) / "words.json")
     assert list(found["sets"]["test"]) == ["plain"]
     assert found["sets"]["test"]["plain"]["all"]["n"] == len(UPOS)
     assert found["sets"]["test"]["plain"]["all"]["cosine_n"][0] == len(UPOS)
-    again = run_in(
+    again = folder_of_run(
         tmp_path / "again", "--config-name", "act_pos", "mode=evaluate", f"checkpoint={tagger}", "dataset.source=local",
         f"dataset.path={treebank}", "dataset.sequence_length=64", "trainer.disable_tqdm=true",
     )  # fmt: skip
@@ -146,11 +135,13 @@ def test_a_family_of_another_package_is_read_by_what_it_can(treebank: Path, tmp_
         "model=router", "model.hidden_size=32", "model.embedding_size=16", "model.intermediate_size=32",
         "model.num_attention_heads=4", "model.max_position_embeddings=64", "model.num_hidden_layers=3",
     )  # fmt: skip
-    tagger = run_in(
+    tagger = folder_of_run(
         tmp_path / "trained", "--config-name", "act_pos", *SMALL, *model, "dataset.source=local",
         f"dataset.path={treebank}",
     )  # fmt: skip
-    found = read(run_in(tmp_path / "found", "--config-name", "act_pos", *model, *on(treebank, tagger)) / "words.json")
+    found = read(
+        folder_of_run(tmp_path / "found", "--config-name", "act_pos", *model, *on(treebank, tagger)) / "words.json"
+    )
     everyone = found["sets"]["test"]["plain"]["all"]
     assert everyone["n"] == len(UPOS)
     assert "cosine" not in everyone  # it shows no states

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from adadepth.data.puzzles.maze_path import load_maze_path
 from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
+from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
 from tests.training.support import stopped_early
 
@@ -34,19 +34,7 @@ SMALL = (
 
 def run_in(folder: Path, *arguments: str) -> Path:
     """The folder of a run."""
-    assert execute(*ROOT, f"output_dir={folder}", *arguments) == 0
-    (directory,) = folder.glob("*/*")
-    return directory
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def logged(directory: Path, name: str) -> list[float]:
-    """Every value of a metric that a run wrote."""
-    lines = map(json.loads, (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    return [line[name] for line in lines if name in line]
+    return folder_of_run(folder, *ROOT, *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -20,6 +19,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from tests.scripts_support import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCK: dict[str, Any] = tomllib.loads((ROOT / "poetry.lock").read_text(encoding="utf-8"))
@@ -28,14 +29,9 @@ RUNTIME = [Requirement(text) for text in PYPROJECT["project"]["dependencies"]]
 EXTRAS = [Requirement(text) for group in PYPROJECT["project"]["optional-dependencies"].values() for text in group]
 
 
-@pytest.fixture(scope="module")
-def lock_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lock_script", ROOT / ".ci" / "lock.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def lock_script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return load_script(".ci/lock.py", monkeypatch)
 
 
 def test_the_lock_is_in_sync(lock_script: ModuleType) -> None:

@@ -1,22 +1,17 @@
 """The benchmark of PAR-XL, on networks too small for its times to mean anything."""
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "par.py"
+from tests.scripts_support import load_script
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    spec = importlib.util.spec_from_file_location("par_benchmark", PATH)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "par_benchmark", module)  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return load_script("benchmarks/par.py", monkeypatch)
 
 
 def test_one_run_prints_and_writes_all_parts(benchmark, monkeypatch, capsys, tmp_path):

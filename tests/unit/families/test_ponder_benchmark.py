@@ -1,21 +1,15 @@
 """The inference benchmark, on a model too small for its times to mean anything."""
 
-import importlib.util
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "ponder_inference.py"
+from tests.scripts_support import load_script
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    spec = importlib.util.spec_from_file_location("ponder_inference", PATH)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "ponder_inference", module)  # its dataclass looks itself up there
-    spec.loader.exec_module(module)
-    return module
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return load_script("benchmarks/ponder_inference.py", monkeypatch)
 
 
 @pytest.mark.parametrize("lengths", ["full", "mixed"])

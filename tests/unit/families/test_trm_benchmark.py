@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.scripts_support import load_script
 from tests.unit.families.test_trm import puzzles, small
-
-PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "trm_inference.py"
 
 
 @pytest.fixture
-def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("trm_inference", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return load_script("benchmarks/trm_inference.py", monkeypatch)
 
 
 def test_a_row_of_the_table(benchmark: Any) -> None:
