@@ -87,6 +87,7 @@ class WeightAverage(Extension, TrainerCallback):
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Take the average from the model, and go on with the weights in training."""
-        self._average = [weight.clone() for weight in self._weights.values()]
+        weights = self._weights
+        self._average = [weight.clone() for weight in weights.values()]
         for name, weight in load_file(checkpoint / WEIGHTS).items():
-            self._weights[name].copy_(weight)
+            weights[name].copy_(weight)

@@ -26,7 +26,7 @@ from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, wr
 from adadepth.data.text.layout import DoubleCls, Layout
 from adadepth.data.text.saved import as_fed
 from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
-from adadepth.kinds import Problem
+from adadepth.kinds import problem_of
 
 if TYPE_CHECKING:
     from adadepth.config import LabelledConfig, TokenizerConfig
@@ -73,7 +73,8 @@ def load_sentences(
             require_columns(table, "label_column", [dataset.label_column])
             require_columns(table, "difficulty_column", _difficulty(dataset))
     train = tables[dataset.train_split]
-    problem: Problem = "regression" if dataset.problem == "regression" else "classification"
+    problem = problem_of(dataset)
+    assert problem is not None, "sentences have classes or values"
     names: tuple[str, ...] = ()
     if problem != "regression":
         names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
