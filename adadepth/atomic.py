@@ -1,29 +1,83 @@
-"""Files that are whole or absent."""
+"""Files that are whole or absent, in folders that hold what is written into them."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from adadepth.errors import CheckpointError
+
 # A file that takes another's place when it is whole: `.NAME.PID.tmp`, or `.PID.NAME` where the ending says the format.
-_TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\.\d+\..+\.(png|pdf|gif)")
+_TEMPORARY = re.compile(r"\..+\.(?P<by>\d+)\.tmp|\.(?P<of>\d+)\..+\.(png|pdf|gif)")
+_WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders of a run
 
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a whole UTF-8 file or nothing: a kill or a full disk leaves the earlier version, and an error names it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with replacing(path, f".{path.name}.{os.getpid()}.tmp") as temporary:
+            _write(temporary, text)
     except OSError as error:
         error.filename = str(path)  # a failing write names none, a failing `open` the temporary one
         raise
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path, name: str | None = None) -> Iterator[Path]:
+    """A file beside `path` that takes its place at the end; what killed processes left there goes.
+
+    Args:
+        path: The file.
+        name: Of the one beside it; None: one of the same ending.
+    """
+    _remove_of_the_dead(path.parent)
+    temporary = path.with_name(name or f".{os.getpid()}.{path.name}")
+    try:
+        yield temporary
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_of_the_dead(folder: Path) -> None:
+    for path in folder.glob(".*"):
+        found = _TEMPORARY.fullmatch(path.name)
+        if found and is_dead(int(found["by"] or found["of"])):
+            path.unlink(missing_ok=True)
+
+
+def is_dead(process: int) -> bool:
+    """Whether this machine has no such process."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def refuse_links(directory: Path) -> None:
+    """Refuse a run's folder in which a link stands where something is to be written: it would be written elsewhere.
+
+    Raises:
+        CheckpointError: Naming the link.
+    """
+    folders = [directory, *(directory / name for name in _WRITTEN_INTO)]
+    entries = (entry for folder in folders if folder.is_dir() for entry in folder.iterdir())
+    for entry in sorted(entries):
+        if entry.is_symlink():
+            raise CheckpointError(f"{entry}: is a link, through which a run would write elsewhere; put the files there")
 
 
 def remove_leftovers(directory: Path, others: str) -> None:

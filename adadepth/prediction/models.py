@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
-from adadepth.families.build import read_config
+from adadepth.families.folder import loaded, read_config, told
 from adadepth.families.registry import Family, families, load
 from adadepth.places import resolve_place
 
@@ -43,14 +43,12 @@ def load_parts(path: Any) -> tuple[Any, Any]:
     """Model and tokenizer of a folder, a hub id or `package:NAME/FOLDER`.
 
     Raises:
-        CheckpointError: If there is no model there that can predict, or no tokenizer; one line.
+        CheckpointError: If there is no whole model there that can predict, or no tokenizer; one line.
     """
     place = resolve_place("model", str(path))
-    model_class = held_class("model", place)
-    try:
-        return model_class.from_pretrained(place), AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    except OSError as error:
-        raise CheckpointError(f"model={path}: {str(error).splitlines()[0]}") from error
+    model = loaded("model", place, held_class("model", place), read_config("model", place))
+    with told("model", place):
+        return model, AutoTokenizer.from_pretrained(place, trust_remote_code=False)
 
 
 def held_class(key: str, place: str) -> Any:

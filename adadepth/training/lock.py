@@ -12,6 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from adadepth.atomic import is_dead
 from adadepth.errors import CheckpointError
 
 LOCK = ".lock"
@@ -61,9 +62,6 @@ def _is_dead(owner: dict[str, Any]) -> bool:
     if owner.get("host") != socket.gethostname():
         return False
     try:
-        os.kill(int(owner["pid"]), 0)
-    except (ProcessLookupError, ValueError, TypeError, OverflowError):
+        return is_dead(int(owner["pid"]))
+    except (ValueError, TypeError):
         return True
-    except PermissionError:
-        return False
-    return False

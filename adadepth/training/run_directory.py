@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from adadepth.atomic import remove_leftovers, write_atomic
+from adadepth.atomic import refuse_links, remove_leftovers, write_atomic
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.config.trainer import Schedule
 from adadepth.data_sets import dataset_schemas
@@ -79,12 +79,13 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
     A status set by ``run.update(status=...)`` is kept. Of a new run that cannot even be recorded no folder stays.
 
     Raises:
-        CheckpointError: If a live run uses the folder.
+        CheckpointError: If a live run uses the folder, or a link in it leads elsewhere.
         DiskFullError: Naming the folder.
     """
     if not is_main:
         yield Run(directory, is_main=False)
         return
+    refuse_links(directory)
     with _gone_if_not_begun(directory), writing(directory), locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
         remove_leftovers(directory, EVALUATIONS)
@@ -257,6 +258,7 @@ def _parent(config: ExperimentConfig) -> Path:
     """
     run = run_of_checkpoint(config)
     if run is not None and run.resolve().is_relative_to(Path(config.output_dir).resolve()):
+        refuse_links(run)
         return run / EVALUATIONS
     return Path(config.output_dir) / config.name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -37,6 +36,7 @@ from adadepth.analysis.render.figure import (
     Stacks,
 )
 from adadepth.analysis.render.fonts import FAMILY, WEIGHTS, without_shaping
+from adadepth.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,14 +137,10 @@ def _add_fonts() -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path`, of the same kind, that takes its place at the end."""
+    """A file beside `path`, of the same kind, that takes its place at the end; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
+    with replacing(path) as temporary:
         yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 # ---- panels
