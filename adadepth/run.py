@@ -39,7 +39,7 @@ from adadepth.hints import explain
 from adadepth.hydra_keys import close_hydra_keys
 from adadepth.inheritance import inheritance
 from adadepth.interpolations import told_within
-from adadepth.processes import end_with_launcher, exit_with, is_first_process
+from adadepth.processes import check_launcher, end_with_launcher, exit_with, is_first_process
 from adadepth.remote_code import allow_remote_code
 from adadepth.resuming import resumption
 from adadepth.signals import held_back, let_through
@@ -75,8 +75,9 @@ def main() -> None:
     """Run the command line ``sys.argv`` and exit; mistakes end in one line, everything else keeps its traceback."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
     previous = signal.signal(signal.SIGTERM, _terminate)
-    end_with_launcher()
     try:
+        check_launcher()
+        end_with_launcher()
         with held_back():
             _run(sys.argv[1:])
     except (UserError, HydraException, OmegaConfBaseException) as error:

@@ -34,6 +34,14 @@ _OPTIONAL = {
     "exits": EXITS, "exit_rules": EXIT_RULES, "architectures": ARCHITECTURES, "budgets": BUDGETS, "rivals": RIVALS,
     "grids": GRIDS, "seeds": SEEDS, "words": WORDS, "probes": PROBES, "texts": TEXTS,
 }  # fmt: skip
+# What the fields of a file are, where they are there: of another type, the file was written by nobody here.
+_TYPES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    RUN: dict.fromkeys(("final_metrics", "baselines", "verdict"), (dict, type(None))),
+    CONFIG: dict.fromkeys(("model", "dataset", "trainer"), dict),
+    HALTING: {"unit": str, "n": int, "max_depth": int, "classes": dict},
+}
+_NO_NUMBERS = ("nan", "inf", "-inf")  # as JSON has them; see `adadepth.training.run_directory.jsonable`
+_OF_GROUPS = ("classes", "verdict")  # fields whose values have fields in turn
 SPLITS = ("train", "eval")
 _OF_FURTHER_SETS = ("difficulty", "attributes")  # what halting.json has of sets that do not select the model
 
@@ -194,7 +202,7 @@ def read_run(directory: Path) -> RunFiles:
             return kind()
         except (ValueError, yaml.YAMLError):
             value = None
-        if isinstance(value, kind):
+        if isinstance(value, kind) and _is_sound(name, value):
             return value
         missing[name] = f"{name} is damaged"
         return kind()
@@ -209,6 +217,20 @@ def read_run(directory: Path) -> RunFiles:
         **{field: parsed(name, json.loads) if (directory / name).exists() else {} for field, name in _OPTIONAL.items()},
         missing=missing,
     )
+
+
+def _is_sound(name: str, value: Any) -> bool:
+    """Whether the fields of a file are of their types, and its numbers such as there can be."""
+    for field_name, kind in _TYPES.get(name, {}).items():
+        found = value.get(field_name)
+        if field_name in value and not isinstance(found, kind):
+            return False
+        if isinstance(found, int) and found < 0:
+            return False
+        if field_name in _OF_GROUPS and not all(isinstance(each, dict) for each in (found or {}).values()):
+            return False
+    metrics = value.get("final_metrics") if name == RUN else None
+    return all(isinstance(each, int | float | None) or each in _NO_NUMBERS for each in (metrics or {}).values())
 
 
 def evaluated(files: RunFiles) -> str:

@@ -75,7 +75,9 @@ def check_files(key: str, path: str) -> None:
     folder = Path(path)
     if not folder.is_dir():
         return
-    for file in sorted(folder.iterdir()):
+    with told(key, path):
+        files = sorted(folder.iterdir())
+    for file in files:
         if file.suffix in _READ and (problem := _flaw_of_file(file)):
             raise CheckpointError(f"{key}={path}: its {file.name} {problem}")
     if (folder / CONFIG_NAME).is_file():
@@ -92,9 +94,8 @@ def _flaw_of_file(file: Path) -> str | None:
         return "is a link to nothing"
     if not stat.S_ISREG(file.stat().st_mode):
         return "is no regular file"
-    place = file.resolve()
-    cache = file.parent.resolve().parents[1] / "blobs" if len(file.parent.resolve().parents) > 1 else place
-    if not place.is_relative_to(file.parent.resolve()) and place.parent != cache:
+    place, folder = file.resolve(), file.parent.resolve()
+    if not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs":
         return f"is a link to {place}, outside the folder; copy that file there"
     return None
 
@@ -126,7 +127,8 @@ def _check_written(whose: str, described: Mapping[str, Any]) -> None:
         return
     if name not in families():
         raise CheckpointError(
-            f"{whose}: model_type={name!r} must be one of {', '.join(families())}{nearest(name, families())}"
+            f"{whose}: model_type={name!r}, so this is a folder without a model that is known here; it must be one of "
+            f"{', '.join(families())}{nearest(name, families())}"
         )
     sizes = shapes(load(families()[name].config))
     if missing := [size for size in sizes if size not in described]:
@@ -150,9 +152,11 @@ def _check_index(key: str, path: str, name: str, ending: str) -> None:
 def _headers(key: str, path: str) -> dict[str, tuple[str, str, tuple[int, ...]]]:
     """Of every weight of a folder by name: its file, type and shape, none of which is read from a pickle."""
     found: dict[str, tuple[str, str, tuple[int, ...]]] = {}
-    single = Path(path, SAFE_WEIGHTS_NAME)
-    files = [single] if single.is_file() else sorted(Path(path).glob("model-*.safetensors"))
-    for file in files:
+    index = Path(path, SAFE_WEIGHTS_INDEX_NAME)
+    parts = _read_object(key, path, index.name)["weight_map"].values() if index.is_file() else []
+    for file in (Path(path, name) for name in dict.fromkeys([SAFE_WEIGHTS_NAME, *parts])):
+        if not file.is_file():
+            continue
         try:
             with safe_open(file, framework="pt") as weights:
                 for name in weights.keys():  # noqa: SIM118, it is no dictionary
@@ -172,7 +176,7 @@ def told(key: str, path: str) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, ImportError):
+    except (UserError, ImportError, MemoryError, torch.OutOfMemoryError):
         raise
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{key}={path}: {first_line(error)}") from error
@@ -303,12 +307,13 @@ def _described(config: PreTrainedConfig) -> Any:
 
 
 def _class_called(name: str) -> Any:
-    """The class of this package, or else of transformers, that has this name."""
+    """The model of this package, or else of transformers, that has this name."""
     for family in families().values():
         for place in filter(None, (*family.heads.values(), *family.auto.values(), family.encoder)):
             if place.rpartition(":")[2] == name:
                 return load(place)
-    return getattr(transformers, name, None) if name.isidentifier() else None
+    found = getattr(transformers, name, None)
+    return found if isinstance(found, type) and issubclass(found, PreTrainedModel) else None
 
 
 def _shape(shape: Iterable[int]) -> str:

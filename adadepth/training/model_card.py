@@ -148,7 +148,13 @@ def _paper(reference: Mapping[str, Any]) -> str:
     return f"{authors} ({reference['year']}). {reference['title']}. {place}. {reference.get('notes', '')}".rstrip()
 
 
+def _words(text: object) -> str:
+    """A name or value of the user's as plain words of one line: no markup, no further cell of a table."""
+    return re.sub(r"([\\`*\[\]<>#|&])", r"\\\1", " ".join(str(text).split()))
+
+
 def _template() -> Any:
     loader = PackageLoader("adadepth.training", "templates")
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["words"] = _words
     return environment.get_template(f"{CARD}.j2")

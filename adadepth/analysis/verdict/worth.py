@@ -43,7 +43,7 @@ def _baselines(files: RunFiles) -> Iterator[Comparison]:
     """What is achieved without reading the input: the frequencies of words, the commonest label."""
     metrics = files.run.get("final_metrics") or {}
     unigram = (files.run.get("baselines") or {}).get("unigram")
-    if unigram and (own := metrics.get("eval/mlm_loss")) is not None:
+    if unigram and isinstance(own := metrics.get("eval/mlm_loss"), int | float):
         other = unigram["cross_entropy"]
         noise, remark = noise_of("mlm_loss", own, other, None)
         remark = f"nats a masked token, n {unigram['positions']:,}; {remark}"

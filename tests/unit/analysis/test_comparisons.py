@@ -204,6 +204,11 @@ def test_neutral_settings_make_no_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [("run.json", None, "there is no run.json"), ("run.json", "{", "run.json is damaged"),
+     ("run.json", '{"final_metrics": [1]}', "run.json is damaged"),
+     ("run.json", '{"final_metrics": {"eval/loss": "x"}}', "run.json is damaged"),
+     ("run.json", '{"verdict": {"adapts": 3}}', "run.json is damaged"),
+     ("config.yaml", "{model: 3, dataset: []}", "config.yaml is damaged"),
+     ("config.yaml", "{model: , dataset: }", "config.yaml is damaged"),
      ("config.yaml", "[1, 2", "config.yaml is damaged"), ("config.yaml", None, "there is no config.yaml")],
 )  # fmt: skip
 def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: str | None, said: str) -> None:
@@ -214,6 +219,16 @@ def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: st
     assert comparison.left_out == [f"{tmp_path / 'b'}: left out, {said}."]
     assert len(comparison.runs) == 1
     assert said in write_comparison(tmp_path / "page", comparison).read_text()
+
+
+@pytest.mark.parametrize("content", ['{"unit": 3}', '{"max_depth": -1}', '{"n": "x"}', '{"classes": {"all": 3}}', "[1]"])
+def test_damaged_statistics_are_left_out_of_a_comparison(tmp_path: Path, content: str) -> None:
+    record(tmp_path / "a")
+    (record(tmp_path / "b", 1) / "halting.json").write_text(content)
+    comparison = compare(runs_in(tmp_path))
+    assert comparison.runs[1].missing["halting.json"] == "halting.json is damaged"
+    assert write_comparison(tmp_path / "page", comparison).is_file()
+    assert write_report(tmp_path / "b").is_file()
 
 
 def test_a_failed_run_is_named_with_its_error_and_counts_in_no_mean(tmp_path: Path) -> None:

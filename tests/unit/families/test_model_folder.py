@@ -147,7 +147,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "no type": (edited(model_type=...), r"config.json: model_type=None must be the name of a type"),
     "unknown type": (
         edited(model_type="albert_atc"),
-        r"model_type='albert_atc' must be one of .* \(did you mean 'albert_act'\?\)",
+        r"model_type='albert_atc', .*must be one of .* \(did you mean 'albert_act'\?\)",
     ),
     "missing field": (edited(hidden_size=...), "config.json: lacks hidden_size"),
     "null": (edited(hidden_size=None), "config.json: .*'hidden_size' expected int, got NoneType"),
