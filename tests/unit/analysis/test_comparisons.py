@@ -221,7 +221,9 @@ def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: st
     assert said in write_comparison(tmp_path / "page", comparison).read_text()
 
 
-@pytest.mark.parametrize("content", ['{"unit": 3}', '{"max_depth": -1}', '{"n": "x"}', '{"classes": {"all": 3}}', "[1]"])
+@pytest.mark.parametrize(
+    "content", ['{"unit": 3}', '{"max_depth": -1}', '{"n": "x"}', '{"classes": {"all": 3}}', "[1]"]
+)
 def test_damaged_statistics_are_left_out_of_a_comparison(tmp_path: Path, content: str) -> None:
     record(tmp_path / "a")
     (record(tmp_path / "b", 1) / "halting.json").write_text(content)
