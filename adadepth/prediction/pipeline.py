@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from adadepth.data.padding import padded, sequence_columns
 from adadepth.data.sampler import longest_first
 from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_parts
-from adadepth.errors import ConfigError, DataError
+from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.contract import PredictsEveryStep, Remembers
 from adadepth.families.shared.losses import label_count
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
@@ -234,6 +234,7 @@ class Pipeline:
 
     def _answer(self, logits: Tensor, own: int | None = None) -> dict[str, Any]:
         """The fields of a `TokenPrediction` from the logits of one token, and, of a word, its own number."""
+        _refuse_no_numbers(logits)
         if self.predicts == "tags":
             scores = softmax(logits.numpy())
             best = int(scores.argmax())
@@ -264,6 +265,7 @@ class Pipeline:
 
     def _classes(self, logits: Tensor) -> dict[str, Any]:
         """Classes, or a value, from logits (C,)."""
+        _refuse_no_numbers(logits)
         config = self.model.config
         if label_count(config) == 1:
             return {"value": float(logits[0])}
@@ -301,6 +303,12 @@ def _moved(model: PreTrainedModel, device: torch.device | str) -> PreTrainedMode
     except (RuntimeError, AssertionError, TypeError) as error:  # what torch raises of no such device, driver or name
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ConfigError(f"device={device}: {reason}") from error
+
+
+def _refuse_no_numbers(logits: Tensor) -> None:
+    """Refuse what a model says whose states have left every range, though its weights are numbers."""
+    if logits.isnan().any() or logits.isposinf().any():
+        raise CheckpointError("model: it predicts no numbers; its training may have diverged")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

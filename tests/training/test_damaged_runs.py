@@ -73,6 +73,31 @@ def test_a_model_that_was_copied_away_is_its_owner_s(run: Path, tmp_path: Path) 
     assert folders(tmp_path) == before
 
 
+def test_a_copied_model_that_lacks_weights_is_not_evaluated_at_random(run: Path, tmp_path: Path) -> None:
+    model = tmp_path / "mine"
+    shutil.copytree(run / "model", model)
+    weights = load_file(model / "model.safetensors")
+    save_file({f"other.{name}": weight for name, weight in weights.items()}, model / "model.safetensors")
+    before = folders(tmp_path)
+    with pytest.raises(CheckpointError, match=r"^checkpoint=\S+/mine: of its weights '\S+' and \d+ more are missing"):
+        evaluate(model, tmp_path / "out")
+    assert folders(tmp_path) == before
+
+
+def test_a_link_in_a_run_is_not_written_through(run: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "theirs.jsonl"
+    (run / "metrics.jsonl").rename(elsewhere)
+    (run / "metrics.jsonl").symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    for config in (
+        configured("act_tiny", f"resume={stopped_early(run)}"),
+        configured("act_tiny", "mode=report", f"run={run}"),
+    ):
+        with pytest.raises(CheckpointError, match=r"metrics\.jsonl: is a link"):
+            tasks.run(config)
+    assert elsewhere.read_bytes() == before
+
+
 def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

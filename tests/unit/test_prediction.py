@@ -320,3 +320,15 @@ def test_the_page_s_links_lead_somewhere() -> None:
 
 def test_the_name_is_exported() -> None:
     assert "Pipeline" in dir(adadepth)
+
+
+@pytest.mark.parametrize("head", [AlbertActForSequenceClassification, AlbertActForMaskedLM])
+def test_a_model_that_says_no_numbers_is_one_line(head: type[PreTrainedModel]) -> None:
+    """Its weights are numbers, its states are not."""
+    model = act(head)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(1e30)
+    with pytest.raises(CheckpointError, match="it predicts no numbers") as caught:
+        Pipeline(model, WORDS)("a [MASK] cat")
+    assert "\n" not in str(caught.value)
