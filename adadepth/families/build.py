@@ -61,7 +61,8 @@ def build_classifier(
     """
     model_class = classifier_class(settings, problem)
     if build := family(settings.name).build:
-        return load(build)(model_class, settings, vocab_size, fields)
+        with _about_unknown(settings):
+            return load(build)(model_class, settings, vocab_size, fields)
     rule = getattr(settings, "exit_rule", None)
     with _about("model.exit_rule"):
         parsed = None if rule is None else parse_rule(rule)
@@ -248,7 +249,8 @@ def load_model(
         elif name in in_model and value is not None:
             setattr(config, name, value)
     has = weights_of(config) if only_encoder else None
-    return loaded("checkpoint", path, model_class, config, has=has, **attention)
+    with _about_unknown(settings):
+        return loaded("checkpoint", path, model_class, config, has=has, **attention)
 
 
 def load_encoder(path: str, settings: ModelConfig, overrides: Iterable[str]) -> Any:

@@ -244,6 +244,17 @@ def test_an_unknown_name_is_blamed_on_its_own_key(monkeypatch: pytest.MonkeyPatc
         build_pretraining_model(settings(**given), SMALL["vocab_size"])
 
 
+def test_a_package_that_is_missing_is_blamed_on_the_attention(whole: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.attn_implementation=flash_attention_2: ") as caught:
+        load_model(
+            str(whole),
+            AlbertActForPreTraining,
+            settings(attn_implementation="flash_attention_2"),
+            ["attn_implementation"],
+        )
+    assert "\n" not in str(caught.value)
+
+
 def _unchecked(given: dict[str, Any]) -> Any:
     config = small_config()
     for name, value in given.items():
