@@ -357,7 +357,8 @@ def _git_commit() -> str | None:
     """Return the project's commit, marked ``+changes`` if the files differ from it; None outside a clone."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        # Without locks: a run that is killed here would leave one, which stops every later commit of the user's.
+        command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
