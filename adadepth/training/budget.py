@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.atomic import write_atomic
 from adadepth.budget.controller import BudgetController, BudgetSchedule
+from adadepth.budget.held import is_held
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
 from adadepth.evaluation.processes import add_over_processes
@@ -22,8 +23,6 @@ from adadepth.training.extension import Batch, Extension
 
 STATE = "budget.json"
 BUDGET = "budget/"  # how the names of what is logged begin
-# A held target: what the measured depth may differ by, as a share of it.
-TOLERANCE = 0.05
 
 
 class TrainingBudget(Extension, TrainerCallback):
@@ -138,8 +137,8 @@ class TrainingBudget(Extension, TrainerCallback):
         if not self._has_arrived:
             return False
         target = self.controller.schedule.target
-        error = self.controller.figures(self.progress)["measured"] - target
-        return (error if self.measure.is_ceiling else abs(error)) <= TOLERANCE * target
+        measured = self.controller.figures(self.progress)["measured"]
+        return is_held(measured, target, is_ceiling=self.measure.is_ceiling)
 
     def logs(self) -> dict[str, float]:
         """Target, measured depth and multiplier, under the names of the log."""

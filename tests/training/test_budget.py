@@ -73,7 +73,7 @@ def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
     tasks.run(configured("act_maze", *TINY, "rival_of=latest", out))
     rows = json.loads((trained / "rivals.json").read_text())["rows"]
     assert [row["kind"] for row in rows] == ["adaptive", "fixed depth"]
-    share = halting["cost"]["executed_over_full"] * halting["max_depth"]
+    share = halting["cost"]["adaptive_over_full"] * halting["max_depth"]
     assert share - 1e-6 <= rows[1]["max_depth"] < share + 1
     assert (rows[1]["mean"], rows[1]["std"]) == (rows[1]["max_depth"], 0)
     assert "Rivals of equal work" in (trained / "report.html").read_text()

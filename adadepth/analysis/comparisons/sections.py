@@ -10,7 +10,6 @@ from pathlib import Path
 from adadepth.analysis.comparisons.groups import Comparison, Group, differing, listed, name_of, unshared
 from adadepth.analysis.comparisons.measure import (
     DEPTH,
-    WORK,
     Quality,
     best_of_both,
     curves,
@@ -31,6 +30,7 @@ from adadepth.analysis.comparisons.tables import (
     verdict_table,
 )
 from adadepth.analysis.measure.depths import first_depth
+from adadepth.analysis.measure.names import WORK
 from adadepth.analysis.render.figure import (
     Axis,
     Dot,
@@ -198,7 +198,7 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
 
 # ---- quality against work
 
-_COSTS = ((WORK, "work executed, share of full depth"), (DEPTH, "mean depth (updates)"))
+_COSTS = ((WORK, "work needed, share of full depth"), (DEPTH, "mean depth (updates)"))
 
 
 def tradeoff(comparison: Comparison, folder: Path) -> Section | None:

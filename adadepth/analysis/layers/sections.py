@@ -8,7 +8,7 @@ from typing import Any
 
 from adadepth.analysis.files import RunFiles, run_unit
 from adadepth.analysis.layers.distribution import layer_history
-from adadepth.analysis.measure.class_table import at_step, cost_ratios, not_available
+from adadepth.analysis.measure.class_table import at_step, cost_words, not_available
 from adadepth.analysis.render.figure import (
     Axis,
     Bars,
@@ -141,7 +141,7 @@ def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
         f"expected depth {layers['expected_depth']:.2f}",
         f"blocks that must run {layers['deepest']} of {len(weights) - 1} (deepest state)",
     ]
-    cost = cost_ratios(summary["cost"])
+    cost = cost_words(summary["cost"], summary["unit"])
     if "added_parameters" in layers:
         cost.append(f"added parameters {layers['added_parameters']:,}")
     head, rule, *rows = as_text(weight_table(weights)).splitlines()

@@ -38,7 +38,7 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
     assert first.startswith(f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates a token, of at most 6")
     assert f"{max(everyone['histogram']) / everyone['n']:.0%}".removesuffix("%") + " % of" in first
     assert found["adapts"].figures["effective_depths"] == pytest.approx(math.exp(everyone["entropy"]))
-    assert f"{100 * files.halting['cost']['executed_over_full']:.0f} %" in found["cost"].sentences[1]
+    assert f"{100 * files.halting['cost']['adaptive_over_full']:.0f} %" in found["cost"].sentences[1]
     json.dumps(as_json(found), allow_nan=False)
 
 
