@@ -21,7 +21,7 @@ def wall_clock(files: RunFiles) -> Iterator[str]:
         parts = ", ".join(f"{kind} {value:.2f} times as fast" for kind, value in measured.items())
         yield f"Measured, without halted tokens against with them: {parts}."
     if elsewhere:
-        yield f"Times were measured of {' and of '.join(elsewhere)}, and stand there."
+        yield f"Measured times stand with {' and with '.join(elsewhere)}."
     if not measured and not elsewhere:
         yield "Wall clock was not measured; a share of work is no speed-up."
 

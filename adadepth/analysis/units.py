@@ -38,7 +38,7 @@ _ONE_FOR_ALL = {
     "architecture": Words(
         "Architecture", "architecture_terms", "needed by the blocks that are expected to run",
         "The blocks that are expected to run need", "as many blocks, attention and feed-forward in turns",
-        "as many blocks in turns", "multiply-accumulates per token",
+        "as many alternating blocks", "multiply-accumulates per token",
     ),
 }  # fmt: skip
 

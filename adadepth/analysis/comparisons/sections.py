@@ -40,6 +40,7 @@ from adadepth.analysis.render.figure import (
     Points,
     Scatter,
     depth_axis,
+    is_followed,
     line_panel,
     padded,
 )
@@ -173,7 +174,7 @@ def _panel(entries: Sequence[Group | None], title: str, name: str, y_title: str)
     means = [(label, points) for label, points, _ in found]
     members = [of for _, _, of in found]
     everything = [*means, *(("", points) for of in members for points in of)]
-    if not any(points for _, points in everything):
+    if not is_followed(everything):
         return None
     return replace(line_panel(title, everything, y_title), mark=Lines(means, members))
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adadepth.analysis.comparisons.groups import Comparison, Group, seed, written
-from adadepth.analysis.files import RunFiles, cut_short
-from adadepth.analysis.measure.names import WORK
+from adadepth.analysis.files import RunFiles, cut_short, run_unit
 from adadepth.analysis.measure.seeds import describe
 from adadepth.analysis.render.formats import clock, is_number, percent
 from adadepth.analysis.render.table import Column, Table, text
+from adadepth.analysis.units import words
+from adadepth.analysis.verdict.cost import NEEDED
 from adadepth.analysis.verdict.finding import ANSWERS, QUESTIONS, as_json
 from adadepth.analysis.verdict.section import verdict
 
@@ -84,15 +85,21 @@ def verdict_table(comparison: Comparison) -> Table:
                *(Column(f"cost/{part}", where="file") for part in _PARTS)]  # fmt: skip
     rows = [
         _parts({"run": entry.label, **{name: _answers(entry, name) for name in asked},
-                "cost": entry.figure(WORK)})
+                "cost": _cost(entry)})
         for entry in comparison.entries
     ]  # fmt: skip
     return Table("verdicts", columns, rows)
 
 
+def _cost(entry: Group) -> Spread | None:
+    """The work that the depths need, as the verdicts of the runs have it, and of what it is a share."""
+    found = {str(seed(run)): verdict_of(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
+    values = {name: value for name, value in found.items() if value is not None}
+    return {**describe(values), "of": words(run_unit(entry.runs[0])).of_full} if values else None
+
+
 def _work_text(found: Spread) -> str:
-    """The work that the depths need, as a share of that of full depth."""
-    return " ± ".join(percent(found[key]) for key in ("mean", "std") if key in found) + " of full depth"
+    return " ± ".join(percent(found[key]) for key in ("mean", "std") if key in found) + f" of {found['of']}"
 
 
 def verdict_of(run: RunFiles) -> Mapping[str, Any]:

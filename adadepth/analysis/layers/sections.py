@@ -79,7 +79,7 @@ def _bars(weights: Sequence[float]) -> Panel:
 
 def _history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Panel]:
     """Weights, entropy, and depths over the evaluations, on axes that depend on the base only."""
-    if not history:
+    if len(history) < 2:  # measured once, there is nothing to follow
         return []
     shares = [(step, found["weights"]) for step, found in history]
     last = len(shares[0][1]) - 1

@@ -26,6 +26,8 @@ def chooses_layers(layers: Mapping[str, Any]) -> Finding:
     answer: Answer = "no" if effective >= UNDECIDED * len(weights) else "yes"
     chosen = f"in effect {effective:.1f} of {len(weights)} states are read"
     first = f"The weights of layers chose: {chosen}." if answer == "yes" else f"No layer was chosen: {chosen}."
+    if layers.get("is_set"):
+        answer, first = "set", f"The weights of layers were set beforehand: {chosen}."
     sentences = [
         f"{first} The largest, {whole_percent(weights[largest])}, is that of state {largest}; the mean state is "
         f"{layers['expected_depth']:.1f}. All examples share them."

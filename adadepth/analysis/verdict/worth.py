@@ -95,8 +95,10 @@ def _short(name: str) -> str:
 
 
 def _steps(files: RunFiles) -> Iterator[Comparison]:
-    """The same network read at one step for all examples."""
+    """The same network read at one step for all examples; where all exit at one step, that is the network itself."""
     for name, found in files.exits.get("sets", {}).items():
+        if found["exit"].get("std") == 0:
+            continue
         measure = _score(files, found["exit"].get("quality", {}))
         points = [(row["step"], row["quality"][measure]) for row in found["steps"] if measure in row.get("quality", {})]
         other, own = at_depth(points, found["exit"]["mean"]), found["exit"].get("quality", {}).get(measure)
