@@ -334,7 +334,7 @@ def _board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: f
     for cell in cells:
         if cell.is_wrong:
             low_x, low_y = cell.column + 0.06, cell.row + 0.06
-            yield f'<path d="M{low_x:g} {low_y:g}h.88v.88h-.88z" fill="none" stroke="{WRONG}" stroke-width=".12"/>'
+            yield f'<path d="M{low_x:g} {low_y:g}h.88v.88h-.88z" fill="none" stroke="{WRONG}" stroke-width=".08"/>'
     if mark.box:
         rows, columns = mark.borders
         lines = [*(f"M0 {row}h{mark.columns}" for row in rows), *(f"M{column} 0v{mark.rows}" for column in columns)]
