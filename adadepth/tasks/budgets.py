@@ -69,7 +69,7 @@ def settle(settings: BudgetConfig, session: Session) -> None:
     session.tracking.last_metrics |= figures
     if session.trainer.is_world_process_zero():
         session.tracking.tracker.log(figures, session.trainer.state.global_step)
-        remark = "" if is_held(spent, settings.target) else f", further away than {TOLERANCE:.0%}"
+        remark = "" if is_held(spent, settings.target, settings.unit.value) else f", further away than {TOLERANCE:.0%}"
         say(
             f"budget.target={settings.target:g}: {found['knob']} fitted, {spent:.3g} {settings.unit} on "
             f"{found['measured_on']:,} other examples{remark}"

@@ -52,7 +52,7 @@ def describe_latency(supernet: SearchesArchitecture, architecture: str, target: 
         "derived": derived,
         "most_probable": supernet.config.latency_of(string),
         "string": string,
-        "is_held": is_held(derived, target),
+        "is_held": is_held(derived, target, "milliseconds"),
     }
 
 

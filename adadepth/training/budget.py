@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.atomic import write_atomic
 from adadepth.budget.controller import BudgetController, BudgetSchedule
-from adadepth.budget.held import is_held
+from adadepth.budget.held import CEILINGS, is_held
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
 from adadepth.evaluation.processes import add_over_processes
@@ -48,7 +48,8 @@ class TrainingBudget(Extension, TrainerCallback):
         max_depth = model.max_updates
         self._changes_depth = changes_depth
         self.model = model
-        self.measure = MEASURES[settings.unit.value]
+        self.unit = settings.unit.value
+        self.measure = MEASURES[self.unit]
         schedule = BudgetSchedule(
             settings.target,
             self.measure.full(model, max_depth),
@@ -125,7 +126,7 @@ class TrainingBudget(Extension, TrainerCallback):
     @property
     def _is_barred(self) -> bool:
         """Whether nothing can be too deep any more: then only being shallower than the target is answered."""
-        return self.measure.is_ceiling and self._has_arrived
+        return self.unit in CEILINGS and self._has_arrived
 
     def allows_best(self) -> bool:
         """Only a model that holds the budget: an earlier, deeper one would win by its depth."""
@@ -138,7 +139,7 @@ class TrainingBudget(Extension, TrainerCallback):
             return False
         target = self.controller.schedule.target
         measured = self.controller.figures(self.progress)["measured"]
-        return is_held(measured, target, is_ceiling=self.measure.is_ceiling)
+        return is_held(measured, target, self.unit)
 
     def logs(self) -> dict[str, float]:
         """Target, measured depth and multiplier, under the names of the log."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from adadepth.analysis.files import RunFiles, loss_curves
 from adadepth.analysis.render.figure import Curves, Figure, is_followed, line_panel
@@ -27,7 +27,7 @@ def _is_zero(lines: Curves) -> bool:
     return all(value == 0 for _, points in lines for _, value in points)
 
 
-def _not_drawn(curves: dict[str, Curves]) -> Iterator[str]:
+def _not_drawn(curves: Mapping[str, Curves]) -> Iterator[str]:
     zero = [loss_title(name) for name, lines in curves.items() if _is_zero(lines)]
     once = [loss_title(name) for name, lines in curves.items() if not _is_zero(lines) and not is_followed(lines)]
     if zero:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from adadepth.analysis.files import RunFiles, cut_short, halts, run_unit
 from adadepth.analysis.measure.names import WORK
 from adadepth.analysis.verdict.finding import Finding, whole_percent
-from adadepth.budget.held import TOLERANCE, is_held
-from adadepth.budget.measure import MEASURES
+from adadepth.budget.held import CEILINGS, TOLERANCE, is_held
 
 
 class Depth(NamedTuple):
@@ -31,10 +30,9 @@ def target(files: RunFiles) -> Finding | None:
     if depth.measured is None:
         return Finding("unknown", [f"It was {told}; what came of it was not measured."], {"target": wanted})
     figures = {"target": wanted, "evaluated": depth.measured}
-    is_ceiling = MEASURES[unit].is_ceiling
-    limit = f"within {whole_percent(TOLERANCE)} {'or below ' if is_ceiling else ''}counts as reached"
+    limit = f"within {whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
     told += f", {depth.measured:.3g} in the evaluation ({limit})"
-    if is_held(depth.measured, wanted, is_ceiling=is_ceiling):
+    if is_held(depth.measured, wanted, unit):
         return Finding("yes", [f"Reached: {told}."], figures)
     missed = abs(depth.measured - wanted)
     side = "below" if depth.measured < wanted else "above"
