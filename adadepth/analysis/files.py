@@ -243,7 +243,7 @@ def halts(files: RunFiles) -> bool:
 def cut_short(files: RunFiles) -> str:
     """Why and where a training ended before all its updates were done; empty where it did not."""
     reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
-    if not reason:
+    if not reason or (steps and steps["done"] >= steps["planned"]):
         return ""
     return f"{reason} at step {steps['done']:,} of {steps['planned']:,}" if steps else str(reason)
 

@@ -89,5 +89,9 @@ def test_and_in_a_comparison(tmp_path: Path) -> None:
     assert "Was the depth that you set reached?" in sections["verdicts"]
 
 
+def test_a_budget_that_was_spent_with_the_last_update_cut_nothing(tmp_path: Path) -> None:
+    assert "cut short" not in told(page_of(tmp_path, {**CUT, "steps": {"done": 60, "planned": 60}}))
+
+
 def test_a_cut_run_of_before_says_as_much_as_it_knows(tmp_path: Path) -> None:
     assert "run cut short: time budget spent" in told(page_of(tmp_path, {"stopped_because": "time budget spent"}))
