@@ -16,13 +16,14 @@ _TOTAL = "eval/loss"  # it holds penalties too
 
 _NOTHING = "No other way to spend the depth was tried on the same task"
 _TRIED = ": no fixed depth (rival_of), no exit_rules"  # what units that halt one by one can be compared with
+_ONE_STEP = "All examples exit at one step, so there is no depth to compare with one step for all."
 _NOT_RETRAINED = "not retrained"
 
 
 def worth(files: RunFiles) -> Finding:
     """Every comparison that the files of a run allow."""
     found = [*_baselines(files), *_rivals(files), *_steps(files), *_rules(files), *_networks(files)]
-    nothing = f"{_NOTHING}{_TRIED if halts(files) else ''}."
+    nothing = _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
     if not found:
         return Finding("unknown", [nothing])
     sentences = [comparison.sentence for comparison in sorted(found, key=lambda one: not one.is_about_depth)]
@@ -97,7 +98,7 @@ def _short(name: str) -> str:
 def _steps(files: RunFiles) -> Iterator[Comparison]:
     """The same network read at one step for all examples; where all exit at one step, that is the network itself."""
     for name, found in files.exits.get("sets", {}).items():
-        if found["exit"].get("std") == 0:
+        if _is_constant(found):
             continue
         measure = _score(files, found["exit"].get("quality", {}))
         points = [(row["step"], row["quality"][measure]) for row in found["steps"] if measure in row.get("quality", {})]
@@ -106,6 +107,16 @@ def _steps(files: RunFiles) -> Iterator[Comparison]:
             noise, remark = score_noise(own, other, found["n"])
             against = f"itself read at one step for all, {found['exit']['mean']:.2f} as in the mean"
             yield Comparison(f"fixed_step/{name}", against, f"{name}/{measure}", own, other, noise, remark)
+
+
+def _exits_at_one_step(files: RunFiles) -> bool:
+    sets = files.exits.get("sets", {}).values()
+    return bool(sets) and all(map(_is_constant, sets))
+
+
+def _is_constant(found: Mapping[str, Any]) -> bool:
+    """Whether all examples of a set exit at one step."""
+    return bool(found["exit"].get("std") == 0)
 
 
 def _rules(files: RunFiles) -> Iterator[Comparison]:

@@ -150,7 +150,9 @@ def test_a_difference_is_of_what_the_run_was_to_be_good_at(run: Path) -> None:
 def test_where_all_exit_at_one_step_there_is_nothing_to_compare(run: Path) -> None:
     exits = {"sets": {"validation": {"n": 9, "steps": [{"step": 2, "quality": {"score": 0.5}}],
                                      "exit": {"mean": 2.0, "std": 0.0, "quality": {"score": 0.5}}}}}  # fmt: skip
-    assert verdict(with_files(read_run(run), exits=exits))["worth"].answer == "unknown"
+    found = verdict(with_files(read_run(run), exits=exits))["worth"]
+    assert found.answer == "unknown"
+    assert "All examples exit at one step" in found.sentences[0]
 
 
 def test_weights_that_were_set_chose_nothing(run: Path) -> None:
