@@ -8,7 +8,7 @@ ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commo
 # What a run costs, as verdict, tiles, comparisons and trackers tell it: the work that the model needs at the depths it
 # decided, of that at full depth. How an evaluation happened to run (padding, every step measured, states from a cache)
 # is `cost/executed_over_full`, and told as that only.
-WORK, WORK_AS_RUN = "cost/adaptive_over_full", "cost/executed_over_full"
+WORK = "cost/adaptive_over_full"
 # Measured times without halted tokens, by what was timed.
 SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
 _WORDS = (("<=", "up to"), (">", "over"))
