@@ -22,6 +22,7 @@ from transformers import (
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, GLUE, ROOTS, configured
+from tests.pages_support import check_costs
 from tests.training.support import stopped_early
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +118,7 @@ def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
     assert record["status"] == "finished"
     for name in ("config.yaml", "metrics.jsonl", "halting.json", "report.html", "figures/layers.png"):
         assert (directory / name).stat().st_size > 0, name
+    check_costs(directory)
     halting = json.loads((directory / "halting.json").read_text())
     assert halting["unit"] == "task"
     assert sum(halting["layers"]["weights"]) == pytest.approx(1)
