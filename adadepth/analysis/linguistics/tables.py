@@ -95,8 +95,8 @@ def words_text(found: Found) -> str:
     for name, readings in found["sets"].items():
         n = readings["plain"].get("all", {}).get("n", 0)
         parts.append(
-            f"depth by word, {name}: {found['sentences'][name]:,} sentences, {n:,} of their {found['words'][name]:,} "
-            f"words (the others are cut off)"
+            f"depth by word, {name}: {found['sentences'][name]:,} sentences, {n:,} of their {found['words'][name]:,} words"
+            f"{' (the others are cut off)' if n < found['words'][name] else ''}"
         )
         parts += [as_text(kind_table(name, kind, readings)) for kind in SHOWN]
     parts.append(
