@@ -1,8 +1,8 @@
 """adadepth: transformers whose depth is not fixed.
 
 Names are imported when they are first used, so that `import adadepth` costs nothing. The Auto classes of transformers
-know the models from then on. Besides the names below there are those of the families: configurations,
-models and conversions, see `adadepth.families.public_names`.
+know the models from then on. Besides the names below there are those of the families: configurations, models and
+conversions, see `adadepth.families.public_names`.
 """
 
 from importlib import import_module
@@ -13,7 +13,6 @@ from adadepth.auto_classes import register_when_asked
 __version__ = "0.1.0"
 
 _OWN = {"DepthTrace": "adadepth.halting.trace", "Pipeline": "adadepth.prediction"}
-
 
 register_when_asked()
 
