@@ -341,6 +341,15 @@ def test_a_mistake_is_one_line_and_leaves_nothing(overrides, error, message, tmp
     assert not (tmp_path / "out").exists()
 
 
+def test_what_needs_no_network_is_named_where_there_is_none(tmp_path, base):
+    """The tokenizer is that of the base, so training one would not help."""
+    with pytest.raises(DataError, match="model=adalayers_minilm needs no network") as caught:
+        run(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=nobody/roberta")
+    assert str(caught.value).startswith("tokenizer.path=nobody/roberta: ")
+    assert "\n" not in str(caught.value)
+    configured("adalayers", *TABLE, f"dataset.path={tmp_path}", "model=adalayers_minilm")  # there is such an option
+
+
 def test_features_are_for_frozen_bases():
     with pytest.raises(ConfigError, match="features: read only with model=adalayers"):
         configured("ponder_tiny", "features.cache=false")
