@@ -40,6 +40,8 @@ def arguments(given: list[str]) -> list[str]:
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
         return ["--config-name", root, *options, *overrides]
     if not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
+        if any(_names_latest(item) for item in overrides):
+            raise ConfigError("latest: the newest run of a configuration, which --config-name says")
         raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(folders()))}")
     return options + overrides
 
@@ -101,6 +103,11 @@ def _root_of_run(overrides: list[str]) -> str | None:
             name = read_record(Path(value)).get("config_name")
             return name if name in known_configs(folders()) else "act_tiny"
     return None
+
+
+def _names_latest(override: str) -> bool:
+    key, _, value = override.partition("=")
+    return key in ("resume", "run", "runs", "checkpoint", "rival_of") and "latest" in re.split(r"[][,'\" ]+", value)
 
 
 def verbatim(override: str) -> str:

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -166,13 +167,15 @@ def train_unigram(
     symbols = [normalizer.normalize_str(symbol) for symbol in symbols]
     hidden = [f"special token {number}" for number in range(len(special_tokens))]  # no text: spaces are ▁ in there
     proto = io.BytesIO()
+    train = partial(
+        SentencePieceTrainer.train,
+        sentence_iterator=readable(), model_writer=proto, model_type="unigram", vocab_size=vocab_size,
+        hard_vocab_limit=False, num_threads=_TRAINING_THREADS, normalization_rule_name="identity",
+        unk_id=0, bos_id=-1, eos_id=-1, unk_piece=hidden[0], control_symbols=hidden[1:],
+        user_defined_symbols=symbols, max_sentence_length=10**9, minloglevel=2, **options,
+    )  # fmt: skip
     try:
-        SentencePieceTrainer.train(
-            sentence_iterator=readable(), model_writer=proto, model_type="unigram", vocab_size=vocab_size,
-            hard_vocab_limit=False, num_threads=_TRAINING_THREADS, normalization_rule_name="identity",
-            unk_id=0, bos_id=-1, eos_id=-1, unk_piece=hidden[0], control_symbols=hidden[1:],
-            user_defined_symbols=symbols, max_sentence_length=10**9, minloglevel=2, **options,
-        )  # fmt: skip
+        _beside(train)
     except (RuntimeError, ValueError) as error:
         raise unreadable[0] if unreadable else DataError(_training_problem(vocab_size, str(error))) from error
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
@@ -182,6 +185,23 @@ def train_unigram(
         logger.warning("tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
                        vocab_size, len(pieces))  # fmt: skip
     return _unigram_tokenizer(pieces, special_tokens, normalizer, symbols)
+
+
+def _beside(work: Callable[[], object]) -> None:
+    """Run what spends minutes in another language in a thread, while this one hears Ctrl-C and SIGTERM."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
 
 
 def _training_problem(vocab_size: int, message: str) -> str:
