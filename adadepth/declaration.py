@@ -168,17 +168,15 @@ def misfits(settings: Any, prefix: str = "") -> Iterator[str]:
     hints = typing.get_type_hints(type(settings))
     for name, about in declared(type(settings)).items():
         key, value = prefix + name, getattr(settings, name)
-        if dataclasses.is_dataclass(value) and dataclasses.is_dataclass(hints[name]):
+        if dataclasses.is_dataclass(hints[name]) and isinstance(value, hints[name]):
             yield from misfits(value, f"{key}.")
         elif not _is_of(value, hints[name]):
             yield f"{key}={shown(value)}: must be {_type_in_words(hints[name])}"
         elif hints[name] is Any and about.allowed and value is not None and not about.allowed.test(value):
             yield f"{key}={shown(value)}: must be {about.allowed.words}"
         elif not all(map(_UNICODE if name in _FREE_TEXTS else _LINE, _texts(value))):
-            words = (
-                "in Unicode" if name in _FREE_TEXTS else f"of at most {_LONGEST} characters, without control characters"
-            )
-            yield f"{key}={shown(value)}: must be text {words}"
+            of_line = f"a line of at most {_LONGEST} characters without control characters"
+            yield f"{key}={shown(value)}: must be {'text in Unicode' if name in _FREE_TEXTS else of_line}"
 
 
 def shown(value: Any) -> str:
@@ -250,6 +248,8 @@ def _type_in_words(kind: Any) -> str:
         return " or ".join(map(_type_in_words, members))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return f"one of {', '.join(kind)}"
+    if dataclasses.is_dataclass(kind):
+        return "a group of its own settings"
     return _TYPES.get(kind, "made of texts, numbers, lists and mappings")
 
 

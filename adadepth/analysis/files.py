@@ -194,7 +194,7 @@ def read_run(directory: Path) -> RunFiles:
             return kind()
         except (ValueError, yaml.YAMLError):
             value = None
-        if isinstance(value, kind):
+        if isinstance(value, kind) and (name != HALTING or _is_as_written(value)):
             return value
         missing[name] = f"{name} is damaged"
         return kind()
@@ -209,6 +209,19 @@ def read_run(directory: Path) -> RunFiles:
         **{field: parsed(name, json.loads) if (directory / name).exists() else {} for field, name in _OPTIONAL.items()},
         missing=missing,
     )
+
+
+# What the fields of halting.json are that others are read by, where it has them.
+_KINDS: dict[str, Any] = {
+    "step": int, "n": int, "max_depth": int, "unit": str, "set": str, "classes": dict, "cost": dict | None,
+    "further_sets": dict,
+}  # fmt: skip
+
+
+def _is_as_written(value: Any) -> bool:
+    """Whether halting.json may be one that a run wrote, and not some other JSON."""
+    fields = all(isinstance(value[name], kind) for name, kind in _KINDS.items() if name in value)
+    return fields and all(isinstance(each, dict) for each in value.get("classes", {}).values())
 
 
 def evaluated(files: RunFiles) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,18 @@ MISTAKES = [
     (["--config-name", "ponder_parity", "dataset.train_ones=[]", "dataset.easy_epochs=1", "dataset.easy_ones=3"],
      "dataset.train_ones=[]: must be [lowest, highest]"),
     (["--config-name", "ponder_parity", "dataset.extrapolation_ones=[]"], "dataset.extrapolation_ones=[]: must be ["),
+    (["mode=report", "runs=[latest]"], "latest: the newest run of a configuration, which --config-name says"),
+    ([*TINY, "mode=report", "runs=['']"], "runs=['']: each names a folder"),
+    ([*TINY, "name=\udcff"], "'name=\\udcff': not in UTF-8"),
+    ([*TINY, "tokenizer.vocab_size=2000000000"], "tokenizer.vocab_size=2000000000: must be from 32 to 1000000"),
+    ([*TINY, "seeds=3", "seed=4294967295"], "seeds=3: from seed=4294967295 on there are not as many"),
+    ([*TINY, "trainer.dataloader_persistent_workers=true"], "needs runtime.num_workers of at least 1"),
+    ([*TINY, "mode=evaluate", "checkpoint=a", "budget.targets=[[3]]"], "budget.targets=[[3]]: must be a list, each a"),
+    ([*TINY, "logger.report_to=[[a]]"], "logger.report_to=[['a']]: must be a text or a list of texts"),
+    (["--config-name", "trm_tiny", "dataset.train_examples=9223372036854775807"], "must be from 1 to 100000000"),
+    (["--config-name", "trm_tiny", "model.exit_rule=correct:0"], "every puzzle would exit after its first step"),
+    (["--config-name", "trm_tiny", "dataset=sudoku_extreme", "dataset.symbols='.1234567889'"],
+     "dataset.symbols=.1234567889: must be two or more different characters of ASCII"),
     ([*TINY, "seed=${seed}"], "recursive interpolation detected"),
     (["--config-name", "ponder_tiny", "dataset.metrics=[evaluate:./mine]"], "say runtime.trust_remote_code=true"),
 ]  # fmt: skip
@@ -81,6 +94,23 @@ def test_a_broken_package_gets_one_line(
     assert (result.status, result.out) == (2, "")
     assert "'mine' of the package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in result.err
     assert result.err.count("\n") == 1
+
+
+def test_a_package_that_ends_the_process_is_told_in_one_line(command: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(7)\n")
+    with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": "leaving:MINE"}}):
+        result = command(*TINY)
+    assert (result.status, result.out) == (2, "")
+    assert "of the package half-done (leaving:MINE): cannot be imported (SystemExit: 7)" in result.err
+
+
+def test_a_pipe_is_no_yaml_file(command: Callable[..., Result], tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    os.mkfifo(folder / "mine.yaml")
+    result = command("--config-dir", str(folder), "--config-name", "mine")
+    assert (result.status, result.out) == (2, "")
+    assert result.err == f"error: {folder}/mine.yaml: must be a file\n"
 
 
 def test_every_mistake_is_told_at_once(command: Callable[..., Result]) -> None:

@@ -36,7 +36,7 @@ _HUGE = (2**63, -(2**63) - 1, 10**400)
 _NUMBERS = (0, -1, 3, 0.5, 1e308, float("nan"), float("inf"), -float("inf"), *_HUGE)
 _TEXTS = (
     "", " ", "a", "-1", "1e400", "a\nb", "\x1b[31m", "a\0b", "\ud800", "ü", "x" * 5000, "9" * 5000, "/dev/zero",
-    "/dev/stdin", "../..", "package:os/..", "???", "${seed}", "${nothing}", "${oc.env:NOT_THERE}", "${model}", "${oc.create:[1,{}]}",
+    "/dev/stdin", "../..", "???", "${seed}", "${nothing}", "${oc.env:NOT_THERE}", "${model}", "${oc.create:[1,{}]}",
 )  # fmt: skip
 _LEAVES: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), st.sampled_from(_NUMBERS), st.sampled_from(_TEXTS), st.integers(), st.floats(),
@@ -53,8 +53,8 @@ VALUES = st.recursive(
 # One of each shape, for every key.
 SHAPES: tuple[Any, ...] = (
     None, True, *_NUMBERS, *_TEXTS, b"x", [], [[]], [None], [True], [3], [[3]], ["a"], [float("nan")], [2**63],
-    ["\ud800"], ["a\nb"], [{}], [{"path": 3}], [{"path": ["a"]}], {}, {"a": 1}, {"a": {"b": [[]]}}, {3: 4}, {None: 1}, ["a"] * 3000,
-    [[[[[[1]]]]]],
+    ["\ud800"], ["a\nb"], [{}], [{"path": 3}], [{"path": ["a"]}], {}, {"a": 1}, {"a": {"b": [[]]}}, {3: 4}, {None: 1},
+    ["a"] * 3000, [[[[[[1]]]]]],
 )  # fmt: skip
 
 

@@ -103,6 +103,23 @@ def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", [".lock", "checkpoints/checkpoint-2", "metrics.jsonl"])
+def test_a_link_or_a_folder_where_a_file_was_is_named(run: Path, tmp_path: Path, name: str) -> None:
+    """Nothing is written where a link points."""
+    place, away = run / name, tmp_path / "away"
+    if place.exists():
+        place.rename(away)
+    if name == "metrics.jsonl":
+        place.mkdir()
+    else:
+        place.symlink_to(away)
+    record = read_record(run)
+    (run / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    with pytest.raises(CheckpointError, match=rf"{name}.*(must be a file|is a link)"):
+        tasks.run(configured("act_tiny", "debug=default", f"resume={run}", f"output_dir={tmp_path}"))
+    assert away.exists() == (name != ".lock")
+
+
 def test_a_broken_line_of_the_log_stops_a_resume(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write("{broken\n")

@@ -70,7 +70,7 @@ def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     for number, row in enumerate(rows):
         for y, x in _way_back(away[row], int(goals[row]) // size, int(goals[row]) % size):
             solutions[number, y, x] = _WAY
-    return puzzles.reshape(len(rows), -1), solutions.reshape(len(rows), -1), lengths
+    return puzzles.reshape(len(rows), size**2), solutions.reshape(len(rows), size**2), lengths
 
 
 def shortest_ways(away: np.ndarray) -> np.ndarray:
