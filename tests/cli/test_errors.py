@@ -220,3 +220,23 @@ def test_processes_other_than_the_first_are_silent(
     monkeypatch.setenv("RANK", "1")
     result = command(*TINY, "seed=-1")
     assert (result.status, result.err) == (2, "")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("setup: [touch planted]", "hydra.launcher.setup.0=touch planted: may run or write anything, so it is"),
+    ("additional_parameters: {output: planted}", "additional_parameters.output=planted: may run or write anything"),
+    ('partition: "gpu\\ntouch planted"', "hydra.launcher.partition='gpu\\ntouch planted': must be a text of one line"),
+    ("submitit_folder: ../planted", "hydra.launcher.submitit_folder=../planted: must be inside output_dir=outputs"),
+])  # fmt: skip
+def test_a_users_yaml_writes_nothing_into_the_script_of_a_cluster(
+    text: str, message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    defaults = "defaults: [act_tiny, override /hydra/launcher: submitit_slurm, _self_]"
+    (folder / "mine.yaml").write_text(f"{defaults}\nhydra:\n  launcher:\n    {text}\n")
+    result = command("--config-dir", str(folder), "--config-name", "mine")
+    assert (result.status, result.out, jobs) == (2, "", [])
+    assert message.replace("\n", "\\n") in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

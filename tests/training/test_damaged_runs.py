@@ -10,7 +10,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from adadepth import tasks
-from adadepth.errors import CheckpointError
+from adadepth.analysis.files import read_run
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.tasks.budgets import halves
 from adadepth.training.checkpoints import complete_checkpoints
 from adadepth.training.run_directory import read_record
 from tests.configs.support import configured
@@ -101,6 +103,18 @@ def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None
     ) as caught:
         tasks.run(configured("act_tiny", f"resume={stopped_early(run)}"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"step": "x"}', '{"unit": "token", "classes": {"all": 3}}', "[1]"])
+def test_other_json_in_the_place_of_statistics_is_told_as_damage(text: str, tmp_path: Path) -> None:
+    (tmp_path / "halting.json").write_text(text)
+    found = read_run(tmp_path)
+    assert (found.halting, found.missing["halting.json"]) == ({}, "halting.json is damaged")
+
+
+def test_one_example_is_too_few_for_a_fit() -> None:
+    with pytest.raises(ConfigError, match="a fit needs two examples"):
+        halves([0])
 
 
 @pytest.mark.parametrize("name", [".lock", "checkpoints/checkpoint-2", "metrics.jsonl"])
