@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from adadepth.errors import CheckpointError
 
-# A file that takes another's place when it is whole: `.NAME.PID.tmp`, or `.PID.NAME` where the ending says the format.
-_TEMPORARY = re.compile(r"\..+\.(?P<by>\d+)\.tmp|\.(?P<of>\d+)\..+\.(png|pdf|gif)")
+# A file that takes another's place when it is whole: `.NAME.WRITER.tmp`, or `.WRITER.NAME` where the ending says the
+# format. Folders are shared between machines, whose numbers of processes say nothing of each other.
+_HOST = re.sub(r"\W", "_", socket.gethostname())
+_WRITER = r"(?:(?P<{0}_host>\w+)-)?(?P<{0}_process>\d+)"
+_TEMPORARY = re.compile(rf"\..+\.{_WRITER.format('by')}\.tmp|\.{_WRITER.format('of')}\..+\.(png|pdf|gif)")
 _WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders of a run
 
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a whole UTF-8 file or nothing: a kill or a full disk leaves the earlier version, and an error names it."""
     try:
-        with replacing(path, f".{path.name}.{os.getpid()}.tmp") as temporary:
+        with replacing(path, f".{path.name}.{_writer()}.tmp") as temporary:
             _write(temporary, text)
     except OSError as error:
         error.filename = str(path)  # a failing write names none, a failing `open` the temporary one
@@ -41,7 +45,7 @@ def replacing(path: Path, name: str | None = None) -> Iterator[Path]:
         name: Of the one beside it; None: one of the same ending.
     """
     _remove_of_the_dead(path.parent)
-    temporary = path.with_name(name or f".{os.getpid()}.{path.name}")
+    temporary = path.with_name(name or f".{_writer()}.{path.name}")
     try:
         yield temporary
         temporary.replace(path)
@@ -52,8 +56,15 @@ def replacing(path: Path, name: str | None = None) -> Iterator[Path]:
 def _remove_of_the_dead(folder: Path) -> None:
     for path in folder.glob(".*"):
         found = _TEMPORARY.fullmatch(path.name)
-        if found and is_dead(int(found["by"] or found["of"])):
+        if found is None:
+            continue
+        host, process = found["by_host"] or found["of_host"], found["by_process"] or found["of_process"]
+        if host == _HOST and is_dead(int(process)):
             path.unlink(missing_ok=True)
+
+
+def _writer() -> str:
+    return f"{_HOST}-{os.getpid()}"
 
 
 def is_dead(process: int) -> bool:

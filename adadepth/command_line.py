@@ -28,6 +28,8 @@ def arguments(given: list[str]) -> list[str]:
     ``--key=value``, as the agent of a W&B sweep writes it, is an override, too. A run's folder says its configuration.
     Raises ``ConfigError`` without ``--config-name``, which Hydra would run as an empty configuration.
     """
+    if unreadable := [item for item in given if not _is_unicode(item)]:
+        raise ConfigError(f"{unreadable[0]!r}: not in UTF-8")
     if any(len(item) > 3 and "--experimental-rerun".startswith(item.partition("=")[0]) for item in given):
         raise ConfigError("--experimental-rerun: not here, because it runs whatever is in the file; repeat the command")
     given = [item.removeprefix("--") if _is_dashed_override(item) else item for item in given]
@@ -40,6 +42,8 @@ def arguments(given: list[str]) -> list[str]:
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
         return ["--config-name", root, *options, *overrides]
     if not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
+        if any(_names_latest(item) for item in overrides):
+            raise ConfigError("latest: the newest run of a configuration, which --config-name says")
         raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(folders()))}")
     return options + overrides
 
@@ -101,6 +105,16 @@ def _root_of_run(overrides: list[str]) -> str | None:
             name = read_record(Path(value)).get("config_name")
             return name if name in known_configs(folders()) else "act_tiny"
     return None
+
+
+def _is_unicode(text: str) -> bool:
+    """Python keeps bytes of the command line that are none as halves of characters."""
+    return not re.search("[\ud800-\udfff]", text)
+
+
+def _names_latest(override: str) -> bool:
+    key, _, value = override.partition("=")
+    return key in ("resume", "run", "runs", "checkpoint", "rival_of") and "latest" in re.split(r"[][,'\" ]+", value)
 
 
 def verbatim(override: str) -> str:

@@ -123,7 +123,8 @@ def _apply_runtime(config: ExperimentConfig) -> None:
 
 def _started(error: BaseException) -> bool:
     """Whether a job was running: what Hydra and YAML raise before that is about the command line or a YAML file."""
-    return any(frame.f_code.co_name == run_job.__name__ for frame, _ in traceback.walk_tb(error.__traceback__))
+    own = run_job.__wrapped__.__code__  # Hydra has a function of that name, too
+    return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _leave_process_group() -> None:

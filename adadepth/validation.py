@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -32,7 +33,7 @@ from adadepth.config.generated import ParityConfig, Representation
 from adadepth.config.tables import TreebankConfig
 from adadepth.config.text import TextConfig
 from adadepth.debugging import given_keys, shrunk
-from adadepth.declaration import out_of_range
+from adadepth.declaration import misfits, out_of_range, shown
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.families.registry import families, family, one_of, with_head
 from adadepth.inheritance import with_inherited
@@ -47,6 +48,8 @@ METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
 
 LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
+
+_LONGEST_NAME = 200  # bytes; file systems have 255, of which temporary names need some
 
 # Task -> the head that a family needs for it; a fine-tuned one depends on the data.
 _HEADS = {
@@ -86,7 +89,7 @@ def validate(config: ExperimentConfig) -> None:
         check_choices, check_parity, check_generated, check_treebank, check_probing, check_trainer, _mode, _names,
         _extras,
     )  # fmt: skip
-    if problems := [problem for check in checks for problem in check(config)]:
+    if problems := list(misfits(config)) or [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
 
 
@@ -137,7 +140,7 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         value = getattr(config, key)
         if value is not None and config.mode not in modes:
             hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
-            yield f"{key}={value}: read only with mode={one_of(modes)}, but mode={config.mode}{hint}"
+            yield f"{key}={shown(value)}: read only with mode={one_of(modes)}, but mode={config.mode}{hint}"
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
         what = "a run directory, one of its checkpoints, `latest`, or a hub id"
         yield f"checkpoint: mode={config.mode} needs it ({what})"
@@ -158,6 +161,8 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"
     if config.rival_of is not None and config.seeds > 1:
         yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
+    if config.seed + config.seeds > 2**32:
+        yield f"seeds={config.seeds}: from seed={config.seed} on there are not as many"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
 
@@ -167,7 +172,7 @@ def _text(given: object) -> Iterator[str]:
     if given is None:
         yield "text: mode=predict needs it (a text, a list of texts or of pairs of them, or @FILE with one a line)"
     elif not texts or not all(isinstance(text, str) or _is_pair(text) for text in texts):
-        yield f"text={given}: must be a text, a list of texts or of pairs of them, or @FILE"
+        yield f"text={shown(given)}: must be a text, a list of texts or of pairs of them, or @FILE"
 
 
 def _is_pair(text: object) -> bool:
@@ -175,8 +180,13 @@ def _is_pair(text: object) -> bool:
 
 
 def _names(config: ExperimentConfig) -> Iterator[str]:
-    if not config.name or config.name in (".", "..") or any(mark in config.name for mark in "/\\"):
-        yield f"name={config.name}: must be a plain folder name"
+    if config.name in ("", ".", "..") or re.search(r"[/\\]", config.name) or len(config.name.encode()) > _LONGEST_NAME:
+        yield f"name={shown(config.name)}: must be a plain folder name"
+    for key in ("checkpoint", "run", "resume", "rival_of", "output_dir"):
+        if getattr(config, key) == "":
+            yield f"{key}: is empty; it names a folder"
+    if "" in config.runs:
+        yield f"runs={config.runs}: each names a folder"
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
     if isinstance(config.dataset, TreebankConfig):

@@ -38,8 +38,9 @@ _OPTIONAL = {
 _TYPES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     RUN: dict.fromkeys(("final_metrics", "baselines", "verdict"), (dict, type(None))),
     CONFIG: dict.fromkeys(("model", "dataset", "trainer"), dict),
-    HALTING: {"unit": str, "n": int, "max_depth": int, "classes": dict},
-}
+    HALTING: {"step": int, "n": int, "max_depth": int, "unit": str, "set": str, "classes": dict,
+              "cost": (dict, type(None)), "further_sets": dict},
+}  # fmt: skip
 _NO_NUMBERS = ("nan", "inf", "-inf")  # as JSON has them; see `adadepth.training.run_directory.jsonable`
 _OF_GROUPS = ("classes", "verdict")  # fields whose values have fields in turn
 SPLITS = ("train", "eval")

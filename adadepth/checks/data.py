@@ -61,6 +61,10 @@ def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
     for number, entry in enumerate(entries):
         for key in sorted(entry.keys() - set(_HUB_KEYS)):
             yield f"{name}[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
+        for key, value in entry.items():
+            kind = int if key == "rows_per_document" else str
+            if key in _HUB_KEYS and value is not None and type(value) is not kind:
+                yield f"{name}[{number}].{key}={value}: must be {'a whole number' if kind is int else 'a text'}"
         if not entry.get("path"):
             yield f"{name}[{number}].path: missing, the data set's name on the hub"
 
@@ -152,8 +156,9 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
     for split, entry in dataset.test_hub.items():
         if split not in dataset.test_splits:
             yield f"dataset.test_hub.{split}: not in dataset.test_splits={dataset.test_splits}"
-        if set(entry) != {"path", "name", "split"}:
-            yield f"dataset.test_hub.{split}: needs path, name and split, has {', '.join(entry)}"
+        if not isinstance(entry, dict) or set(entry) != {"path", "name", "split"}:
+            has = ", ".join(entry) if isinstance(entry, dict) else entry
+            yield f"dataset.test_hub.{split}: needs path, name and split, has {has}"
 
 
 def check_tagging(config: ExperimentConfig) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from adadepth.config.dataset import ExamplesConfig, HubTable, Source, local_or_hub
 from adadepth.config.text import MaskingConfig
-from adadepth.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.declaration import FILES, FINITE, OPEN_SHARE, at_least, setting
 
 Problem = StrEnum("Problem", ["classification", "regression"])
 LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
@@ -20,7 +20,7 @@ class TableConfig(ExamplesConfig):
         Source.hub, "the hub, local files, or Python's own documentation; auto: local where path names files"
     )
     path: Any = setting(
-        None, "local: a folder with {train,validation,test}.{parquet,jsonl,...}, or a mapping split: file"
+        None, "local: a folder with {train,validation,test}.{parquet,jsonl,...}, or a mapping split: file", FILES
     )
     hub: HubTable = setting(HubTable, "with source=hub")
     labels: list[str] | None = setting(None, "names of the classes or tags in order; None: those of the data")
@@ -109,7 +109,7 @@ class TreebankConfig(ExamplesConfig):
     """Words with part of speech, relation and head, by which mode=evaluate tells the depths of a model's tokens."""
 
     path: Any = setting(
-        None, "a folder of CoNLL-U files, a file, a glob, a list, or a mapping split: file; None: the hub"
+        None, "a folder of CoNLL-U files, a file, a glob, a list, or a mapping split: file; None: the hub", FILES
     )
     hub: HubTable = setting(HubTable, "read without a path")
     evaluation_splits: list[str] | None = setting(None, "None: validation and test, or all there is without these")

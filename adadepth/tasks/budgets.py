@@ -23,6 +23,7 @@ from adadepth.config import BudgetConfig, BudgetUnit
 from adadepth.console import say
 from adadepth.data.labelled.contract import OwnedExamples
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
+from adadepth.errors import ConfigError
 from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasDepthKnob
 from adadepth.tasks.session import Session
@@ -83,6 +84,8 @@ def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
     """
     owners = np.asarray(dataset.owners) if isinstance(dataset, OwnedExamples) else np.arange(len(dataset))
     each = np.unique(owners)
+    if len(each) < 2:
+        raise ConfigError("dataset.max_evaluation_examples: a fit needs two examples, one to be measured on")
     drawn = random_generator(EVALUATION_SEED, Purpose.HALVES, FIXED_EPOCH, 0).permutation(each)[: len(each) // 2]
     is_first = np.isin(owners, drawn)
     first, second = (Subset(dataset, np.flatnonzero(half).tolist()) for half in (is_first, ~is_first))

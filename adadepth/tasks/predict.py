@@ -26,6 +26,7 @@ from adadepth.training.run_directory import open_run, read_settings, run_directo
 
 _FILE = "@"
 _PAIR = "\t"
+_MOST_BYTES = 2**25  # of a file of texts, which are read at once and shown on a page
 
 
 def predict(config: ExperimentConfig) -> None:
@@ -64,6 +65,10 @@ def read_texts(given: Any) -> list[str | tuple[str, str]]:
 
 
 def _lines(file: Path) -> list[str | tuple[str, str]]:
+    if file.exists() and not file.is_file():
+        raise DataError(f"text={_FILE}{file}: must be a file")
+    if file.is_file() and file.stat().st_size > _MOST_BYTES:
+        raise DataError(f"text={_FILE}{file}: has more than {_MOST_BYTES >> 20} MiB; give it in parts")
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

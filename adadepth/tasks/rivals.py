@@ -27,7 +27,7 @@ from adadepth.families.registry import family
 from adadepth.processes import is_first_process
 from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.session import Trained
-from adadepth.training.run_directory import MODEL, RECORD, read_record, resolve_run, write_json
+from adadepth.training.run_directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_json
 
 SUFFIX = "_rival"
 
@@ -47,7 +47,7 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     Its depth is the smallest whose work is at least what the run's depths need, so the rival never has less.
 
     Raises:
-        CheckpointError: If that run is not finished, or has no measured work.
+        CheckpointError: If that run is not finished, has no measured work, or was trained on something else.
     """
     assert config.rival_of is not None
     about = family(config.model.name)
@@ -58,6 +58,10 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     share = files.halting.get("cost", {}).get(WORK.removeprefix("cost/"))
     if files.run.get("status") != "finished" or share is None:
         raise CheckpointError(f"rival_of={config.rival_of}: {directory} is no finished run with measured work")
+    theirs, data = read_settings(directory), config.dataset.name
+    if (theirs.get("task"), theirs.dataset.name) != (config.task, data):
+        other = f"task={theirs.get('task')} on dataset={theirs.dataset.name}"
+        raise CheckpointError(f"rival_of={config.rival_of}: it was {other}; a rival is trained as it was")
     depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
     rival = dataclasses.replace(
         config,

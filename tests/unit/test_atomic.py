@@ -1,6 +1,8 @@
 """What a kill leaves half-written in the folder of a run."""
 
 import os
+import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -30,8 +32,14 @@ def test_the_next_writer_removes_what_killed_ones_left(tmp_path: Path) -> None:
     """A process that lives may be about to put its file in place."""
     process = subprocess.Popen(["true"])
     process.wait()
-    left = [f".{process.pid}.budget.pdf", f".curves.csv.{process.pid}.tmp"]
-    kept = [f".{os.getppid()}.budget.pdf", ".hidden.csv", ".notes.tmp"]
+    here = re.sub(r"\W", "_", socket.gethostname())
+    left = [f".{here}-{process.pid}.budget.pdf", f".curves.csv.{here}-{process.pid}.tmp"]
+    kept = [
+        f".{here}-{os.getppid()}.budget.pdf",
+        f".curves.csv.elsewhere-{process.pid}.tmp",
+        ".hidden.csv",
+        ".notes.tmp",
+    ]
     for write in (lambda: write_atomic(tmp_path / "run.json", "{}"), lambda: _drawn(tmp_path / "halting.png")):
         for name in (*left, *kept):
             (tmp_path / name).write_text("")

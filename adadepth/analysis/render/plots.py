@@ -113,7 +113,9 @@ def _canvas() -> Iterator[Canvas]:
     from matplotlib.figure import Figure as Canvas
 
     _add_fonts()
-    with matplotlib.rc_context({**_SETTINGS, "font.family": FAMILY}):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # and not what a matplotlibrc says, which may lie in the working directory
+        matplotlib.rcParams.update({**_SETTINGS, "font.family": FAMILY})
         canvas = Canvas(dpi=150)
         FigureCanvasAgg(canvas)
         yield canvas

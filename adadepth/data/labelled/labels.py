@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 from adadepth.data.cache import CACHE_FORMAT, cached_folder, digest
 from adadepth.data.labelled.table import Table
 from adadepth.errors import DataError, nearest
+
+logger = logging.getLogger(__name__)
 
 
 def class_names(
@@ -35,6 +38,9 @@ def class_names(
         names = tables[0].class_names.get(column) or _ordered(
             name for table in tables for name in _distinct(key, column, table, root)
         )
+        if "-1" in names and {"0", "1"} <= set(names):
+            logger.warning("dataset.%s=%s: -1 is taken for a class; data sets that mark rows without a label by it "
+                           "need these left out", key, column)  # fmt: skip
         source = f"dataset.{key}={column}: {tables[0].label} has the classes {', '.join(names) or 'none'}"
     if len(names) < 2 or len(set(names)) < len(names):
         raise DataError(f"{source}; at least two different ones are needed")

@@ -65,6 +65,8 @@ def find_files(key: str, path: Any) -> list[Path]:
         return [place]
     if place.is_dir():
         found: Iterable[Path] = (file for file in place.rglob("*") if file.name.endswith(_SUFFIXES))
+    elif place.exists():
+        raise DataError(f"{key}={path}: must be a file or a folder")
     elif glob.has_magic(str(place)):
         found = (Path(match) for match in glob.glob(str(place), recursive=True))
     else:
