@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 # A file that takes another's place when it is whole: `.NAME.PID.tmp`, or `.PID.NAME` where the ending says the format.
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\.\d+\..+\.(png|pdf|gif)")
@@ -12,10 +15,17 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\.\d+\..+\.(png|pdf|gif)")
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a whole UTF-8 file or nothing: a kill or a full disk leaves the earlier version, and an error names it."""
+    with open_atomic(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def open_atomic(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 file to be written part by part, which is there when it is whole; see `write_atomic`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

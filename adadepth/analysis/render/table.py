@@ -17,6 +17,7 @@ from adadepth.analysis.render.formats import number, plain
 
 _LEVELS = " .:-=+*#%@"
 ABSENT = "–"
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what they begin with
 Where = Literal["everywhere", "view", "file", "page"]
 
 
@@ -181,6 +182,17 @@ def as_csv(table: Table) -> str:
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerows([keys, *rows])
     return written.getvalue()
+
+
+def defused(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe in front."""
+    if not isinstance(value, str) or not value.startswith(_FORMULAS):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 # ---- LaTeX
