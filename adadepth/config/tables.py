@@ -45,7 +45,9 @@ class LabelledConfig(TableConfig):
     text_columns: list[str] = setting(["sentence"], "one, or two for pairs")
     label_column: str = setting("label", "a class number, a class name, or a value")
     problem: Problem = setting(Problem.classification, "of classes, or of one value")
-    test_splits: list[str] = setting(["test"], "without labels, for submission; may be absent", neutral=True)
+    test_splits: list[str] = setting(
+        ["test"], "predicted at the end, without their labels; may be absent", neutral=True
+    )
     test_hub: dict[str, Any] = setting(
         {}, "hub: test splits that are data sets of their own there, {SPLIT: {path, name, split}}", neutral=True
     )

@@ -22,30 +22,35 @@ def example_rows(records: StepRecords, labels: Sequence[str]) -> list[Row]:
     """One row an example, in the order of their ids.
 
     Args:
-        records: Of a labelled set.
+        records: Of a set.
         labels: Names of the classes, or of the choices, in order; empty for a regression.
 
     Returns:
-        `id`, the number of the row in the data; `label` and `prediction`, a name or a value; `probabilities` of the
-        classes at the example's own exit, not of a regression; `updates`, a mean over tokens where those halt;
+        `id`, the number of the row in the data; of a labelled set `label`, and `prediction`, names or values;
+        `probabilities` of the classes at the example's own exit, not of a regression; `updates`, a mean over tokens where those halt;
         `exit_step`, None where whole examples do not exit.
     """
-    assert records.labels is not None, "evaluation sets are labelled"
-    exits = [None] * len(records) if records.exit_steps is None else records.exit_steps.tolist()
-    columns = zip(
-        records.index.tolist(), records.labels.tolist(), records.logits, records.depth.tolist(), exits, strict=True
-    )
+    unknown = [None] * len(records)
+    exits = unknown if records.exit_steps is None else records.exit_steps.tolist()
+    gold = unknown if records.labels is None else records.labels.tolist()
+    columns = zip(records.index.tolist(), gold, records.logits, records.depth.tolist(), exits, strict=True)
     return [
-        {"id": number, **_predicted(label, logits, labels), "updates": round(updates, _DIGITS), "exit_step": step}
+        {"id": number, **_label(label, labels), **_predicted(logits, labels), "updates": round(updates, _DIGITS),
+         "exit_step": step}
         for number, label, logits, updates, step in columns
-    ]
+    ]  # fmt: skip
 
 
-def _predicted(label: float, logits: Tensor, names: Sequence[str]) -> Row:
+def _label(label: float | None, names: Sequence[str]) -> Row:
+    if label is None:
+        return {}
+    return {"label": names[int(label)] if names else label}
+
+
+def _predicted(logits: Tensor, names: Sequence[str]) -> Row:
     if not names:
-        return {"label": label, "prediction": logits.item()}
-    chosen = names[int(logits.argmax())]
-    return {"label": names[int(label)], "prediction": chosen, "probabilities": probabilities(logits)}
+        return {"prediction": logits.item()}
+    return {"prediction": names[int(logits.argmax())], "probabilities": probabilities(logits)}
 
 
 def probabilities(logits: Tensor) -> list[Any]:
