@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from adadepth.analysis.measure.quality import metric_key
 from adadepth.checks.budget import check_budget
 from adadepth.checks.data import (
+    check_class_weights,
     check_corpus,
     check_labelled,
     check_parity,
@@ -43,8 +44,8 @@ from adadepth.training.trackers import trackers
 
 # Of data and tokenizer that a run reads; the other modes read none of them.
 _OF_DATA = (
-    check_text, check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging,
-    check_questions, check_choices, check_parity, check_generated, check_treebank,
+    check_text, check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_class_weights,
+    check_tagging, check_questions, check_choices, check_parity, check_generated, check_treebank,
 )  # fmt: skip
 
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")

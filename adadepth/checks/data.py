@@ -19,6 +19,7 @@ from adadepth.config.text import TextConfig
 from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data_sets import installed_data_set
 from adadepth.errors import ConfigError, nearest
+from adadepth.kinds import problem_of
 
 _HUB_KEYS = ("path", "name", "split", "rows_per_document")
 
@@ -154,6 +155,23 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset.test_hub.{split}: not in dataset.test_splits={dataset.test_splits}"
         if set(entry) != {"path", "name", "split"}:
             yield f"dataset.test_hub.{split}: needs path, name and split, has {', '.join(entry)}"
+
+
+def check_class_weights(config: ExperimentConfig) -> Iterator[str]:
+    """What examples of a class count."""
+    weights = getattr(config.dataset, "class_weights", None)
+    if weights is None:
+        return
+    named = f"dataset.class_weights={weights}"
+    numbers = list(weights.values()) if isinstance(weights, dict) else []
+    if weights != "balanced" and not (numbers and all(isinstance(each, int | float) and each > 0 for each in numbers)):
+        yield f"{named}: must be balanced, or a mapping of names of classes to weights above 0"
+    if problem_of(config.dataset) == "regression":
+        yield f"{named}: dataset.problem=regression has no classes"
+    if getattr(config.dataset, "source", None) is Source.embedded:
+        yield f"{named}: read only with dataset.source=local or hub"
+    if getattr(config.model, "classes_weights", None) is not None:
+        yield f"{named}: the model has weights of its own; set model.classes_weights=null"
 
 
 def check_tagging(config: ExperimentConfig) -> Iterator[str]:

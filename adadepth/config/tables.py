@@ -9,6 +9,7 @@ from adadepth.config.text import MaskingConfig
 from adadepth.declaration import FINITE, OPEN_SHARE, at_least, setting
 
 Problem = StrEnum("Problem", ["classification", "regression"])
+_CLASS_WEIGHTS = "of the loss: balanced, or {NAME: weight}, 1 where none is named; None: every example counts alike"
 LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 
 
@@ -45,14 +46,13 @@ class LabelledConfig(TableConfig):
     text_columns: list[str] = setting(["sentence"], "one, or two for pairs")
     label_column: str = setting("label", "a class number, a class name, or a value")
     problem: Problem = setting(Problem.classification, "of classes, or of one value")
-    test_splits: list[str] = setting(
-        ["test"], "predicted at the end, without their labels; may be absent", neutral=True
-    )
+    test_splits: list[str] = setting(["test"], "predicted at the end; may be absent", neutral=True)
     test_hub: dict[str, Any] = setting(
         {}, "hub: test splits that are data sets of their own there, {SPLIT: {path, name, split}}", neutral=True
     )
     submission: list[str] = setting([], "GLUE's file names, one a test split", neutral=True)
     difficulty_column: str | None = setting(None, "whole numbers from 0 on: how hard a row is; None: not known")
+    class_weights: Any = setting(None, _CLASS_WEIGHTS)
 
 
 @dataclass
@@ -77,6 +77,7 @@ class TaggingConfig(TableConfig):
         LabelledPieces.first, "of a word that is cut in pieces; all: those after B-X are I-X"
     )
     metrics: list[str] = setting(["entity_f1"], "token_accuracy where tags mark no entities")
+    class_weights: Any = setting(None, _CLASS_WEIGHTS)
 
 
 @dataclass

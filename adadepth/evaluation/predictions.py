@@ -27,8 +27,8 @@ def example_rows(records: StepRecords, labels: Sequence[str]) -> list[Row]:
 
     Returns:
         `id`, the number of the row in the data; of a labelled set `label`, and `prediction`, names or values;
-        `probabilities` of the classes at the example's own exit, not of a regression; `updates`, a mean over tokens where those halt;
-        `exit_step`, None where whole examples do not exit.
+        `probabilities` of the classes at the example's own exit, not of a regression; `updates`, a mean over tokens
+        where those halt; `exit_step`, None where whole examples do not exit.
     """
     unknown = [None] * len(records)
     exits = unknown if records.exit_steps is None else records.exit_steps.tolist()

@@ -51,6 +51,7 @@ def train(config: ExperimentConfig) -> Trained:
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model = build_classifier(config.model, vocab_size, _head_fields(config, data), data.problem)
+    _set_class_weights(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
     if config.halting.alone:
@@ -159,6 +160,13 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
         "label2id": {name: number for number, name in enumerate(data.labels)},
         "problem_type": "single_label_classification" if predicted.head == "classification" else None,
     }
+
+
+def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:
+    """Let the model's loss weigh classes as the data set says, and not as the run did that it was trained in before."""
+    weights = data.class_weights or getattr(config.model, "classes_weights", None)
+    if weights or getattr(model.config, "classes_weights", None):
+        model.config.classes_weights = list(weights) if weights else None
 
 
 def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:

@@ -78,6 +78,21 @@ def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: P
     assert f"predictions of test: {directory / 'predictions' / 'test.jsonl'}" in capsys.readouterr().out
 
 
+def test_a_model_keeps_the_weights_of_its_classes(tmp_path: Path) -> None:
+    rows = rows_of_pairs(24)
+    write_splits(tmp_path / "data", "csv", train=[row for row in rows if row["label"] or not row["number"] % 4],
+                 validation=rows[:8])  # fmt: skip
+    directory, metrics, sets = run(
+        tmp_path / "out", "ponder_tiny", *SMALL, "dataset=table", f"dataset.path={tmp_path}/data",
+        "dataset.text_columns=[premise,hypothesis]", "dataset.class_weights=balanced",
+    )  # fmt: skip
+    weights = json.loads((directory / "model" / "config.json").read_text())["classes_weights"]
+    assert weights == pytest.approx([18 / 12, 18 / 24])
+    gold = np.array([row["label"] for row in sets["validation"]], dtype=int)
+    assert len(set(gold)) == 2
+    assert metrics["eval/task_loss"] > 0
+
+
 @pytest.mark.slow
 def test_every_set_has_a_file_and_an_evaluation_under_another_rule_has_its_own_exits(tmp_path: Path) -> None:
     given = (

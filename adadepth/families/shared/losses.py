@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,35 @@ def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
     return LossTerm(total, (labels != IGNORED_LABEL).sum())
 
 
+def target_weights(config: Any, labels: Tensor) -> Tensor:
+    """What every class label counts, the labels' shape: nothing where it is negative, else 1, or its class's weight.
+
+    Boolean, or float32 where the configuration has `classes_weights`, one a class. Losses are divided by the sum of
+    them, so that a batch of rare classes is no stronger than another; see docs/decisions/0002.
+    """
+    counted = labels >= 0
+    weights = getattr(config, "classes_weights", None)
+    if weights is None:
+        return counted
+    table = torch.tensor(weights, dtype=torch.float32, device=labels.device)
+    return counted * table[labels.clamp(min=0)]
+
+
+def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:
+    """Cross-entropy of logits (..., C) and classes (...), see `target_weights`, summed and counted with the weights.
+
+    Raises:
+        DataError: If a label is not one of the C classes; see `check_classes`.
+    """
+    check_classes(labels, logits.shape[-1])
+    weights = target_weights(config, labels)
+    if weights.dtype == torch.bool:
+        return sum_cross_entropy(logits, labels)
+    targets = labels.clamp(min=0).flatten()
+    losses = nn.functional.cross_entropy(logits.float().flatten(0, -2), targets, reduction="none")
+    return LossTerm((losses * weights.flatten()).sum(), weights.sum())
+
+
 def label_count(config: PreTrainedConfig) -> int:
     """Classes of a head, 1 in regression; transformers' own default is two."""
     return config.num_labels or 2
@@ -78,8 +108,7 @@ def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> L
     """
     kind = problem_of(config, labels)
     if kind == CLASSES:
-        check_classes(labels, logits.shape[-1])
-        return sum_cross_entropy(logits, labels)
+        return class_loss(config, logits, labels)
     count = torch.full((), labels.shape[0], device=labels.device)
     return LossTerm(unit_losses(kind, logits, labels).sum(), count)
 
@@ -100,14 +129,14 @@ def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
-    """Sequences with a target: all of them, less those whose class is ignored."""
+    """Sequences with a target: all of them, or the sum of what their classes count; see `target_weights`."""
     if labels.is_floating_point() or config.num_labels == 1:
         return torch.full((), labels.shape[0], device=labels.device)
-    return (labels >= 0).sum()
+    return target_weights(config, labels).sum()
 
 
 def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The task's loss after every step, float32 (B, N), and which sequences have a target, bool (B,).
+    """The task's loss after every step, float32 (B, N), and what every sequence counts, (B,); see `target_weights`.
 
     Cross-entropy of classes (B,), see `class_losses`, or squared error of values (B,) where there is one output.
 
@@ -117,7 +146,7 @@ def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -
     """
     kind, outputs = problem_of(config, labels), step_logits.shape[-1]
     if kind == CLASSES:
-        return class_losses(step_logits, labels)
+        return class_losses(step_logits, labels)[0], target_weights(config, labels)
     if kind != "regression" or outputs != 1:
         raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict one class or one value")
     losses = (step_logits.float().squeeze(-1) - labels.float().view(-1, 1)) ** 2
