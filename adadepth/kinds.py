@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from adadepth.config import (
     ChoiceConfig,
@@ -25,7 +25,9 @@ from adadepth.config.puzzles import MazePathConfig, PuzzleTableConfig, SudokuCon
 from adadepth.config.tables import AgreementConfig, SentEvalConfig, TreebankConfig
 from adadepth.plugins import load
 
-Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"]
+Problem = Literal[
+    "classification", "multi_label", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"
+]
 
 
 @dataclass(frozen=True)
@@ -55,30 +57,46 @@ class Predicted:
         head: Which of a family's heads predicts it.
         what: What such data do, for messages.
         has_classes: Whether the head has a class for every label of the data, into which evaluation sorts units.
+        studies_exits: Whether `exit_rules` compares rules on such predictions.
     """
 
     scorer: str
     head: str
     what: str
     has_classes: bool = True
+    studies_exits: bool = True
 
 
 PREDICTED: dict[Problem, Predicted] = {
     "classification": Predicted("adadepth.evaluation.sequences:SequenceScorer", "classification", "has classes"),
+    "multi_label": Predicted(
+        "adadepth.evaluation.sequences:SequenceScorer",
+        "classification",
+        "has several labels a text",
+        studies_exits=False,
+    ),
     "regression": Predicted("adadepth.evaluation.sequences:SequenceScorer", "classification", "has values"),
     "tagging": Predicted("adadepth.evaluation.tagging:TaggingScorer", "tagging", "tags words"),
     "question_answering": Predicted(
-        "adadepth.evaluation.questions:QuestionScorer", "question_answering", "answers questions", has_classes=False
+        "adadepth.evaluation.questions:QuestionScorer",
+        "question_answering",
+        "answers questions",
+        has_classes=False,
+        studies_exits=False,
     ),
     "multiple_choice": Predicted(
-        "adadepth.evaluation.choices:ChoiceScorer", "multiple_choice", "chooses among endings", has_classes=False
+        "adadepth.evaluation.choices:ChoiceScorer",
+        "multiple_choice",
+        "chooses among endings",
+        has_classes=False,
+        studies_exits=False,
     ),
     "puzzle": Predicted("adadepth.evaluation.puzzles:PuzzleScorer", "puzzle", "has puzzles"),
 }
 
 
 def _of_sentences(dataset: LabelledConfig) -> Problem:
-    return "regression" if dataset.problem == "regression" else "classification"
+    return cast(Problem, str(dataset.problem))
 
 
 def _of_hops(dataset: HopsConfig) -> Problem:

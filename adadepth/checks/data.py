@@ -14,7 +14,7 @@ from adadepth.config import (
     TaggingConfig,
 )
 from adadepth.config.generated import ParityConfig
-from adadepth.config.tables import AgreementConfig, SentEvalConfig
+from adadepth.config.tables import AgreementConfig, Problem, SentEvalConfig
 from adadepth.config.text import TextConfig
 from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data_sets import installed_data_set
@@ -139,6 +139,10 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
         return
     if len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
+    if dataset.problem is Problem.multi_label and not dataset.label_separator:
+        yield "dataset.label_separator: must not be empty"
+    if dataset.problem is Problem.multi_label and dataset.source is Source.embedded:
+        yield "dataset.problem=multi_label: read only with dataset.source=local or hub"
     if not config.runtime.trust_remote_code:
         for name in filter(is_hub_metric, dataset.metrics):
             yield f"dataset.metrics={name}: runs code of its own; to allow it say runtime.trust_remote_code=true"
@@ -166,8 +170,8 @@ def check_class_weights(config: ExperimentConfig) -> Iterator[str]:
     numbers = list(weights.values()) if isinstance(weights, dict) else []
     if weights != "balanced" and not (numbers and all(isinstance(each, int | float) and each > 0 for each in numbers)):
         yield f"{named}: must be balanced, or a mapping of names of classes to weights above 0"
-    if problem_of(config.dataset) == "regression":
-        yield f"{named}: dataset.problem=regression has no classes"
+    if (problem := problem_of(config.dataset)) in ("regression", "multi_label"):
+        yield f"{named}: dataset.problem={problem} has no classes of which a text is one"
     if getattr(config.dataset, "source", None) is Source.embedded:
         yield f"{named}: read only with dataset.source=local or hub"
     if getattr(config.model, "classes_weights", None) is not None:

@@ -8,7 +8,7 @@ from adadepth.config.dataset import ExamplesConfig, HubTable, Source, local_or_h
 from adadepth.config.text import MaskingConfig
 from adadepth.declaration import FINITE, OPEN_SHARE, at_least, setting
 
-Problem = StrEnum("Problem", ["classification", "regression"])
+Problem = StrEnum("Problem", ["classification", "multi_label", "regression"])
 _CLASS_WEIGHTS = "of the loss: balanced, or {NAME: weight}, 1 where none is named; None: every example counts alike"
 LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 
@@ -44,8 +44,9 @@ class LabelledConfig(TableConfig):
     """Sentences or pairs of sentences with a class or a value: GLUE's tasks, and any table of that shape."""
 
     text_columns: list[str] = setting(["sentence"], "one, or two for pairs")
-    label_column: str = setting("label", "a class number, a class name, or a value")
-    problem: Problem = setting(Problem.classification, "of classes, or of one value")
+    label_column: str = setting("label", "a class number, a class name, a value, or several names")
+    problem: Problem = setting(Problem.classification, "one class a text, any number of labels, or one value")
+    label_separator: str = setting(",", "between the labels of a text, with problem=multi_label; lists need none")
     test_splits: list[str] = setting(["test"], "predicted at the end; may be absent", neutral=True)
     test_hub: dict[str, Any] = setting(
         {}, "hub: test splits that are data sets of their own there, {SPLIT: {path, name, split}}", neutral=True

@@ -16,7 +16,7 @@ from adadepth.data.sampler import longest_first
 from adadepth.data.text.passages import EncodedText, Parts, Text, encode_texts, text_parts
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.contract import PredictsEveryStep, Remembers
-from adadepth.families.shared.losses import label_count
+from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.prediction.models import cannot, check_tokenizer, layout_of, load_parts, what_is_predicted
@@ -321,8 +321,7 @@ class Pipeline:
         config = self.model.config
         if label_count(config) == 1:
             return {"value": float(logits[0])}
-        exclusive = config.problem_type != "multi_label_classification"
-        scores = (softmax if exclusive else sigmoid)(logits.numpy())
+        scores = (softmax if takes_one_class(config) else sigmoid)(logits.numpy())
         names, best = [config.id2label[number] for number in range(len(scores))], int(scores.argmax())
         return {
             "label": names[best],
@@ -419,5 +418,7 @@ def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
     parsed = parse_rule(rule) if isinstance(rule, str) else rule
     config = model.config
     signals = model.exit_signals if isinstance(model, PredictsEveryStep) else frozenset()
-    check_rule(parsed, signals, label_count(config), model.max_updates, config.model_type)
+    check_rule(
+        parsed, signals, label_count(config), model.max_updates, config.model_type, one_class=takes_one_class(config)
+    )
     return parsed

@@ -16,6 +16,7 @@ from adadepth.data.labelled.splits import DELIMITERS, open_table
 from adadepth.data.text.files import find_files, text_lines
 from adadepth.data.text.passages import Text
 from adadepth.errors import ConfigError, DataError, nearest
+from adadepth.families.shared.losses import takes_one_class
 from adadepth.prediction.pipeline import Pipeline
 from adadepth.prediction.results import Prediction
 
@@ -24,6 +25,7 @@ OUTPUTS = (*DELIMITERS, ".jsonl")
 _LINES, _JSON_LINES = ".txt", ".jsonl"
 _ROWS_AT_ONCE = 1000
 _DIGITS = 6  # of a probability, and of a mean depth
+_PROBABLE = 0.5  # a label among several is predicted above it
 _LEAST = 1e-45  # of float32, above 0
 _PAIR = "\t"  # between two texts of a line
 
@@ -98,7 +100,7 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
             ]
             predictions, needed, full = pipeline.priced(texts)
             for number, (row, text, found) in enumerate(zip(batch, texts, predictions, strict=True), start=total.rows):
-                told = _told(pipeline.predicts, text, found)
+                told = _told(pipeline, text, found)
                 added = told if path.suffix == _JSON_LINES else _flat(told)
                 if taken := next((name for name in added if name in row), None):
                     raise DataError(f"input={source}: row {number} has a column {taken}, as the output has; rename it")
@@ -175,14 +177,17 @@ def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int,
 # ---- what is said of them
 
 
-def _told(predicts: str, text: Text, found: Prediction) -> Row:
+def _told(pipeline: Pipeline, text: Text, found: Prediction) -> Row:
     """The columns that are added to a row."""
+    predicts = pipeline.predicts
     updates = {"updates": round(found.updates, _DIGITS)}
     if predicts == "classes" and found.value is not None:
         return {"prediction": found.value, **updates}
     if predicts == "classes":
         scores = {name: round(score, _DIGITS) for name, score in (found.scores or {}).items()}
-        return {"prediction": found.label, "probabilities": scores, **updates}
+        several = [name for name, score in scores.items() if score > _PROBABLE]
+        label = found.label if takes_one_class(pipeline.model.config) else several
+        return {"prediction": label, "probabilities": scores, **updates}
     if predicts in ("tags", "masks"):
         return _of_tokens(found, len(text) if predicts == "tags" else None)
     told = {"prediction": found.label, "probability": _rounded(found.score), **updates}

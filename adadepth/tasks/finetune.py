@@ -43,6 +43,9 @@ from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.slots import TrainingSlots
 
+# What transformers calls the problems of sequences with classes.
+_PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
+
 
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
@@ -158,7 +161,7 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
     return fields | {
         "id2label": dict(enumerate(data.labels)),
         "label2id": {name: number for number, name in enumerate(data.labels)},
-        "problem_type": "single_label_classification" if predicted.head == "classification" else None,
+        "problem_type": _PROBLEM_TYPES.get(data.problem),
     }
 
 
@@ -210,6 +213,5 @@ def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session)
             predicted = predictions(records.logits, data.problem).numpy()
             say(f"submission: {write_submission(directory / 'submission', names[split], predicted, data.labels)}")
         else:
-            say(
-                f"predictions of {split}: {write_prediction_rows(directory, split, example_rows(records, data.labels))}"
-            )
+            rows = example_rows(records, data.labels, data.problem)
+            say(f"predictions of {split}: {write_prediction_rows(directory, split, rows)}")

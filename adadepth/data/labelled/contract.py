@@ -144,7 +144,9 @@ def weights_of_classes(wanted: Any, counts: Mapping[str, int]) -> tuple[float, .
 
 
 def describe_labels(values: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return how often each class occurs, or mean and deviation of values, for the summary."""
+    """Return how often each class or label occurs, or mean and deviation of values, for the summary."""
+    if values.ndim == 2:
+        return {"labels": dict(zip(labels, values.sum(axis=0).astype(int).tolist(), strict=True))}
     if labels:
         counts = np.bincount(values.astype(np.int64), minlength=len(labels))
         return {"labels": dict(zip(labels, counts.tolist(), strict=True))}

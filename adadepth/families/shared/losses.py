@@ -14,6 +14,7 @@ from adadepth.errors import ConfigError, DataError
 
 IGNORED_LABEL = -100
 CLASSES = "single_label_classification"
+LABELS = "multi_label_classification"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,12 @@ def problem_of(config: PreTrainedConfig, labels: Tensor) -> str:
         return config.problem_type
     if label_count(config) == 1:
         return "regression"
-    return "multi_label_classification" if labels.is_floating_point() else CLASSES
+    return LABELS if labels.is_floating_point() else CLASSES
+
+
+def takes_one_class(config: Any) -> bool:
+    """Whether the classes of a head exclude each other."""
+    return getattr(config, "problem_type", None) != LABELS
 
 
 def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
@@ -130,7 +136,7 @@ def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
     """Sequences with a target: all of them, or the sum of what their classes count; see `target_weights`."""
-    if labels.is_floating_point() or config.num_labels == 1:
+    if labels.is_floating_point() or config.num_labels == 1 or not takes_one_class(config):
         return torch.full((), labels.shape[0], device=labels.device)
     return target_weights(config, labels).sum()
 
@@ -138,19 +144,24 @@ def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
 def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The task's loss after every step, float32 (B, N), and what every sequence counts, (B,); see `target_weights`.
 
-    Cross-entropy of classes (B,), see `class_losses`, or squared error of values (B,) where there is one output.
+    Cross-entropy of classes (B,), see `class_losses`; binary cross-entropy of labels (B, C), the mean over these; or
+    squared error of values (B,) where there is one output.
 
     Raises:
-        ConfigError: If the task is neither classification nor regression with one output.
+        ConfigError: If the task is a regression with several outputs.
         DataError: If a label is not one of the model's classes.
     """
     kind, outputs = problem_of(config, labels), step_logits.shape[-1]
     if kind == CLASSES:
         return class_losses(step_logits, labels)[0], target_weights(config, labels)
+    everyone = torch.ones_like(step_logits[:, 0, 0], dtype=torch.bool)
+    if kind == LABELS:
+        targets = labels.float().unsqueeze(1).expand(step_logits.shape)
+        return unit_losses(kind, step_logits, targets), everyone
     if kind != "regression" or outputs != 1:
-        raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict one class or one value")
+        raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict classes or one value")
     losses = (step_logits.float().squeeze(-1) - labels.float().view(-1, 1)) ** 2
-    return losses, torch.ones_like(losses[:, 0], dtype=torch.bool)
+    return losses, everyone
 
 
 def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
