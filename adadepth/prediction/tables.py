@@ -75,21 +75,32 @@ def check_output(given: str, source: Path) -> Path:
     return path
 
 
+def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> None:
+    """Whether a file is a table with what the model reads, as far as its first row tells.
+
+    Raises:
+        DataError: It is not; see `predict_table`.
+        ConfigError: There are not one or two columns.
+    """
+    if len(columns) not in (1, 2):
+        raise ConfigError(f"dataset.text_columns={list(columns)}: must name one column, or two for pairs")
+    if (first := next(_rows(source, columns), None)) is None:
+        raise DataError(f"input={source}: it has no rows")
+    _text(pipeline, source, columns, 0, first)
+
+
 def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path: Path) -> Written:
     """Predict the rows of a file, some at a time, and write them with what is predicted.
 
     Args:
         pipeline: Of the model.
-        source: A table, or `.txt` with a text a line.
+        source: A table that `check_input` accepts, or `.txt` with a text a line.
         columns: Those that the model reads, one, or two of a pair.
         path: Ends in one of `OUTPUTS`; whole, or not there.
 
     Raises:
         DataError: Something is wrong with a row; the message names file, row and column.
-        ConfigError: There are not one or two columns.
     """
-    if len(columns) not in (1, 2):
-        raise ConfigError(f"dataset.text_columns={list(columns)}: must name one column, or two for pairs")
     rows = _rows(source, columns)
     total = Written(0, 0.0, 0, 0.0, 0.0)
     with open_atomic(path) as file:
@@ -108,8 +119,6 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
             depths = [depth for found in predictions for depth in found.depths()]
             total = Written(total.rows + len(batch), total.depths + sum(depths), total.units + len(depths),
                             total.needed + needed, total.full + full)  # fmt: skip
-        if not total.rows:
-            raise DataError(f"input={source}: it has no rows")
     return total
 
 

@@ -19,7 +19,7 @@ from adadepth.families.contract import Remembers
 from adadepth.kinds import columns_of
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import held_class
-from adadepth.prediction.tables import check_output, input_file, output_ending, predict_table
+from adadepth.prediction.tables import check_input, check_output, input_file, output_ending, predict_table
 from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.session import overridden_model_settings
@@ -36,6 +36,8 @@ def predict(config: ExperimentConfig) -> None:
     source = None if config.input is None else input_file(config.input)
     chosen = None if config.output is None or source is None else check_output(config.output, source)
     pipeline, path = _loaded(config)
+    if source is not None:
+        check_input(pipeline, source, columns_of(config.dataset))
     directory = run_directory(config)
     with open_run(config, directory) as run:
         if source is not None:

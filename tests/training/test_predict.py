@@ -338,6 +338,7 @@ def test_mistakes_in_tables(name: str, content: str, overrides: list[str], messa
         table("act", tmp_path, name, content, *overrides)
     assert "\n" not in str(caught.value)
     assert not [*tmp_path.glob("out/*/*/*predictions*"), *tmp_path.glob("said*"), *tmp_path.glob(".*.tmp")]
+    assert "row 1" in message or "row 0 has a column" in message or not (tmp_path / "out").exists()
 
 
 # ---- what is asked
