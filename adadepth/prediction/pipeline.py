@@ -172,16 +172,20 @@ class Pipeline:
     def _puzzle_symbols(self) -> list[str]:
         return [name for name in self.tokenizer.get_vocab() if name not in self.tokenizer.all_special_tokens]
 
-    def _checked_puzzle(self, number: int, parts: Parts) -> tuple[str]:
-        """The cells of a text that is one puzzle."""
-        cells, symbols, wanted = self.cells("".join(parts)), self._puzzle_symbols(), self.model.config.cells
-        label = f"texts[{number}]={parts[0]!r:.60}"
+    def flaw_of_puzzle(self, text: str) -> str | None:
+        """Why a text is no puzzle of the model; None: it is one."""
+        cells, symbols, wanted = self.cells(text), self._puzzle_symbols(), self.model.config.cells
         if unknown := next((mark for mark in cells if mark not in symbols), None):
             known = "".join(sorted(symbols, key=self.tokenizer.convert_tokens_to_ids))
-            raise DataError(f"{label}: the model knows no {unknown!r} in a cell; allowed are {known!r}")
-        if len(cells) != wanted:
-            raise DataError(f"{label}: must be a puzzle of {wanted} cells, and has {len(cells)}")
-        return (cells,)
+            return f"the model knows no {unknown!r} in a cell; allowed are {known!r}"
+        return None if len(cells) == wanted else f"must be a puzzle of {wanted} cells, and has {len(cells)}"
+
+    def _checked_puzzle(self, number: int, parts: Parts) -> tuple[str]:
+        """The cells of a text that is one puzzle."""
+        text = "".join(parts)
+        if (flaw := self.flaw_of_puzzle(text)) is not None:
+            raise DataError(f"texts[{number}]={text!r:.60}: {flaw}")
+        return (self.cells(text),)
 
     @torch.inference_mode()
     def _predict(self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool) -> _Predicted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from adadepth.analysis.render.table import defused
 from adadepth.atomic import open_atomic
 from adadepth.data.labelled.splits import DELIMITERS, open_table
 from adadepth.data.text.files import find_files, text_lines
-from adadepth.data.text.passages import Text
+from adadepth.data.text.passages import Text, is_unicode
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.shared.losses import takes_one_class
 from adadepth.prediction.pipeline import Pipeline
@@ -27,6 +28,7 @@ _ROWS_AT_ONCE = 1000
 _DIGITS = 6  # of a probability, and of a mean depth
 _PROBABLE = 0.5  # a label among several is predicted above it
 _LEAST = 1e-45  # of float32, above 0
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # written out, as JSON may
 _PAIR = "\t"  # between two texts of a line
 
 
@@ -157,6 +159,8 @@ def _json_lines(source: Path) -> Iterator[Row]:
             raise DataError(f"input={source}: row {number} is not JSON ({error})") from error
         if not isinstance(row, dict):
             raise DataError(f"input={source}: row {number} is no object of JSON")
+        if _SURROGATE.search(line) and not is_unicode(json.dumps(row, ensure_ascii=False)):
+            raise DataError(f"input={source}: row {number} holds half of a surrogate pair, which is no character")
         yield row
 
 
@@ -179,6 +183,8 @@ def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int,
             return value
         if not isinstance(value, str):
             raise DataError(f"input={source}: row {number}, column {name}: holds {type(value).__name__}, not text")
+        if pipeline.predicts == "cells" and (flaw := pipeline.flaw_of_puzzle(value)) is not None:
+            raise DataError(f"input={source}: row {number}, column {name}: {value!r:.60}: {flaw}")
         parts.append(value)
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
 

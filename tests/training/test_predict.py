@@ -308,6 +308,9 @@ def test_a_puzzle_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
     assert f"{answer[4:8]}\n{answer[8:12]}" in page
     (written,) = table("puzzle", tmp_path / "table", "mine.jsonl", json.dumps({"question": puzzle}))
     assert (written["prediction"], written["updates"]) == (answer, row["updates"])
+    lines = "".join(json.dumps({"question": each}) + "\n" for each in (puzzle, "12"))
+    with pytest.raises(DataError, match=r"mine.jsonl: row 1, column question: '12': must be a puzzle of 16 cells"):
+        table("puzzle", tmp_path / "bad", "mine.jsonl", lines)
     for text, message in (("12", "has 2"), ("5" * 16, "knows no '5' in a cell; allowed are '.1234'")):
         with pytest.raises(DataError, match=message):
             Pipeline(model, puzzle_tokenizer(".1234"))(text)
@@ -319,6 +322,7 @@ MISTAKES = [
     ("mine.jsonl", '{"sentence": "a"}\n{"sentence": 3}\n', [], "row 1, column sentence: holds int, not text"),
     ("mine.jsonl", '{"sentence": "a"}\n{"x": "b"}\n', [], "row 1 lacks the column sentence"),
     ("mine.jsonl", "[1]\n", [], "row 0 is no object of JSON"),
+    ("mine.jsonl", '{"sentence": "a", "x": "\\ud83d"}\n', [], "row 0 holds half of a surrogate pair"),
     ("mine.jsonl", "{\n", [], "row 0 is not JSON"),
     ("mine.csv", "sentence,updates\na,1\n", [], "row 0 has a column updates, as the output has"),
     ("mine.csv", "sentence\n", [], "it has no rows"),

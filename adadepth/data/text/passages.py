@@ -66,13 +66,13 @@ def text_parts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> li
         if not (is_right and all(isinstance(part, str) for part in parts)):
             further = ", or a list of words" if takes_words else ""
             raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two{further}")
-        if not all(map(_is_unicode, parts)):
+        if not all(map(is_unicode, parts)):
             raise DataError(f"texts[{number}]={text!a:.60}: holds half of a surrogate pair, which is no character")
         found.append(parts)
     return found
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """Whether a text can be written: surrogates that stand alone cannot."""
     try:
         text.encode()
