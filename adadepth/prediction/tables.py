@@ -137,9 +137,9 @@ def _rows(source: Path, columns: Sequence[str]) -> Iterator[Row]:
     for name in columns:
         _require(source, name, table.columns)
     return (
-        dict(zip(batch, values, strict=True))
+        dict(zip(table.columns, values, strict=True))
         for batch in table.batches()
-        for values in zip(*batch.values(), strict=True)
+        for values in zip(*(batch[name] for name in table.columns), strict=True)
     )
 
 
@@ -277,4 +277,13 @@ def _cell(value: Any, path: Path) -> Any:
         value = json.dumps(value, ensure_ascii=False)
     if path.suffix != ".csv" and isinstance(value, str):
         value = " ".join(value.splitlines()).replace("\t", " ")  # TSV has no quotes
-    return defused(value)
+    return value if _is_number(value) else defused(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Also one that is written, as CSV has them: its sign begins no formula."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +18,6 @@ from adadepth.analysis.render.formats import number, plain
 
 _LEVELS = " .:-=+*#%@"
 ABSENT = "–"
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what they begin with
 Where = Literal["everywhere", "view", "file", "page"]
 
 
@@ -169,6 +169,10 @@ SPARKLINES = f"shapes from none to the highest of a row: '{_LEVELS}'"
 
 # ---- CSV
 
+# What begins a formula where a spreadsheet begins a cell: at the start, or after what some of them take for the end of
+# the cell before. A sign alone is none.
+_FORMULA = re.compile(r"(^|[;\t\r\n])(?=[=+\-@＝＋－＠].)", re.DOTALL)
+
 
 def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of raw values; None where one is missing."""
@@ -179,20 +183,19 @@ def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
 def as_csv(table: Table) -> str:
     """Raw values, a row a line; an empty field where one is missing."""
     keys, rows = as_records(table)
+    return csv_text([keys, *rows])
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV in which no text is a formula to a spreadsheet: an apostrophe stands before what would be one."""
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows([keys, *rows])
+    csv.writer(written, lineterminator="\n").writerows(map(defused, row) for row in rows)
     return written.getvalue()
 
 
 def defused(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe in front."""
-    if not isinstance(value, str) or not value.startswith(_FORMULAS):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+    """A value as a spreadsheet takes it for what it is."""
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
 
 
 # ---- LaTeX
