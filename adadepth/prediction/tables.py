@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -11,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from adadepth.analysis.render.table import defused
+from adadepth.analysis.render.table import csv_text, defused
 from adadepth.atomic import open_atomic
 from adadepth.data.labelled.splits import DELIMITERS, open_table
 from adadepth.data.text.files import find_files, text_lines
@@ -239,28 +238,27 @@ def _writer(path: Path, file: TextIO) -> _Write:
     """What writes a row by its number."""
     if path.suffix == _JSON_LINES:
         return lambda _, row: print(json.dumps(row, ensure_ascii=False), file=file)
-    rows = _spreadsheet(path, file)
     names: list[str] = []
 
     def write(number: int, row: Row) -> None:
         if not names:
             names.extend(row)
-            rows.writerow([_cell(name, path) for name in names])
+            file.write(_line([_cell(name, path) for name in names], path))
         if further := next((name for name in row if name not in names), None):
             raise DataError(
                 f"output={path}: row {number} has {further}, which the first row has not; an output that ends in "
                 f"{_JSON_LINES} takes such rows"
             )
-        rows.writerow([_cell(row.get(name), path) for name in names])
+        file.write(_line([_cell(row.get(name), path) for name in names], path))
 
     return write
 
 
-def _spreadsheet(path: Path, file: TextIO) -> Any:
-    """A writer of CSV with quotes where they are needed, or of TSV without, as they are read."""
-    if DELIMITERS[path.suffix] == ",":
-        return csv.writer(file, lineterminator="\n")
-    return csv.writer(file, lineterminator="\n", delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
+def _line(cells: list[Any], path: Path) -> str:
+    """A line of CSV with quotes where they are needed, or of TSV without, as they are read."""
+    if path.suffix == ".csv":
+        return csv_text([cells])
+    return "\t".join("" if cell is None else str(defused(cell)) for cell in cells) + "\n"
 
 
 def _flat(added: Mapping[str, Any]) -> Row:
@@ -272,18 +270,9 @@ def _flat(added: Mapping[str, Any]) -> Row:
 
 
 def _cell(value: Any, path: Path) -> Any:
-    """A value as a spreadsheet holds it: lists as JSON, and no text that it would take for a formula."""
+    """A value as a spreadsheet holds it: lists as JSON."""
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
     if path.suffix != ".csv" and isinstance(value, str):
         value = " ".join(value.splitlines()).replace("\t", " ")  # TSV has no quotes
-    return value if _is_number(value) else defused(value)
-
-
-def _is_number(value: Any) -> bool:
-    """Also one that is written, as CSV has them: its sign begins no formula."""
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+    return value

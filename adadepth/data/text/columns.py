@@ -22,7 +22,7 @@ _SENTENCES_AT_ONCE = 1000
 
 
 def column_table(file: Path, key: str = "dataset.path") -> Table:
-    """Return a file, which the setting ``key`` names, as a table with a sentence a row, each column a list of values."""
+    """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
     columns = COLUMN_TEXT[file.suffix]
 
     def batches() -> Iterator[Rows]:
