@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from adadepth.errors import CheckpointError
 
@@ -21,19 +22,24 @@ _WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders o
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a whole UTF-8 file or nothing: a kill or a full disk leaves the earlier version, and an error names it."""
+    with open_atomic(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def open_atomic(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 file to be written part by part, which is there when it is whole; see `write_atomic`."""
     try:
-        with replacing(path, f".{path.name}.{_writer()}.tmp") as temporary:
-            _write(temporary, text)
+        with (
+            replacing(path, f".{path.name}.{_writer()}.tmp") as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as file,
+        ):
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         error.filename = str(path)  # a failing write names none, a failing `open` the temporary one
         raise
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -36,7 +37,7 @@ def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
     if isinstance(error, MissingConfigException):
         return _missing_config(error, folders())
     if isinstance(error, OverrideParseException):
-        return f"cannot read the override {error.override!r}: {_first_line(error)}"
+        return f"cannot read the override {error.override!r}: {_first_line(error)}{_quoting(error.override or '')}"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
     cause = _omegaconf_cause(error)
@@ -48,6 +49,22 @@ def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
     if isinstance(cause, MissingMandatoryValue):
         return f"{place}{cause.full_key}: a value is missing"
     return place + _wrong_value(cause)
+
+
+def _quoting(override: str) -> str:
+    """How to write an override whose value needs quotes of Hydra's own, within those of the shell; or nothing."""
+    key, _, value = override.partition("=")
+    is_list = value.startswith("[") and value.endswith("]")
+    texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
+    if not key or not all(texts) or (value[:1] == "[" and not is_list) or any(mark in value for mark in "\"'\\{}"):
+        return ""
+    quoted = ",".join(f'"{text}"' for text in texts)
+    written = f"{key}=[{quoted}]" if is_list else f"{key}={quoted}"
+    try:
+        OverridesParser.create().parse_override(written)
+    except HydraException:
+        return ""
+    return f"; a text with such marks has quotes around it: '{written}'"
 
 
 def known_configs(folders: Sequence[Path]) -> list[str]:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from adadepth.analysis.measure.quality import metric_key
 from adadepth.checks.budget import check_budget
 from adadepth.checks.data import (
+    check_class_weights,
     check_corpus,
     check_labelled,
     check_parity,
@@ -41,6 +42,12 @@ from adadepth.interpolations import note_environment
 from adadepth.kinds import problem_of
 from adadepth.resuming import resumed
 from adadepth.training.trackers import trackers
+
+# Of data and tokenizer that a run reads; the other modes read none of them.
+_OF_DATA = (
+    check_text, check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_class_weights,
+    check_tagging, check_questions, check_choices, check_parity, check_generated, check_treebank,
+)  # fmt: skip
 
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 
@@ -84,10 +91,9 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        out_of_range, _task, check_prediction, check_halting_stage, check_family, check_budget, check_text,
-        check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions,
-        check_choices, check_parity, check_generated, check_treebank, check_probing, check_trainer, _mode, _names,
-        _extras,
+        out_of_range, _task, check_prediction, check_halting_stage, check_family, check_budget,
+        *(_OF_DATA if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing, check_trainer,
+        _mode, _names, _extras,
     )  # fmt: skip
     if problems := list(misfits(config)) or [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
@@ -134,6 +140,8 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         "rival_of": (Mode.train,),
         "checkpoint": (Mode.evaluate, Mode.predict, Mode.probe),
         "text": (Mode.predict,),
+        "input": (Mode.predict,),
+        "output": (Mode.predict,),
         "run": (Mode.report,),
     }
     for key, modes in needs.items():
@@ -145,7 +153,7 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         what = "a run directory, one of its checkpoints, `latest`, or a hub id"
         yield f"checkpoint: mode={config.mode} needs it ({what})"
     if config.mode is Mode.predict:
-        yield from _text(config.text)
+        yield from _asked(config)
     if config.mode is Mode.report and config.run is None and not config.runs:
         yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
     if config.run is not None and config.runs:
@@ -167,10 +175,19 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
 
 
-def _text(given: object) -> Iterator[str]:
+def _asked(config: ExperimentConfig) -> Iterator[str]:
+    """What mode=predict is to predict."""
+    given = config.text
     texts = given if isinstance(given, list) else [given]
-    if given is None:
-        yield "text: mode=predict needs it (a text, a list of texts or of pairs of them, or @FILE with one a line)"
+    if config.output is not None and config.input is None:
+        yield f"output={config.output}: read only with input, a table to predict"
+    if given is not None and config.input is not None:
+        yield f"input={config.input}: not with text={given!r:.60}; give one of them"
+    elif config.input is not None:
+        return
+    elif given is None:
+        texts_of = "a text, a list of texts or of pairs of them, or @FILE with one a line"
+        yield f"text: mode=predict needs it ({texts_of}), or input, a table"
     elif not texts or not all(isinstance(text, str) or _is_pair(text) for text in texts):
         yield f"text={shown(given)}: must be a text, a list of texts or of pairs of them, or @FILE"
 

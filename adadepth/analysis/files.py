@@ -101,12 +101,14 @@ def write_predictions(directory: Path, name: str, predictions: Mapping[str, str]
     _write_json(directory / "predictions" / f"{name}.json", predictions)
 
 
-def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write predictions/NAME.jsonl, a line an example of a set; see `adadepth.evaluation.predictions`."""
     folder = directory / "predictions"
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
-    write_atomic(folder / f"{name}.jsonl", "".join(f"{line}\n" for line in lines))
+    path = folder / f"{name}.jsonl"
+    write_atomic(path, "".join(f"{line}\n" for line in lines))
+    return path
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:

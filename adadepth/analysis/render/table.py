@@ -173,6 +173,8 @@ SPARKLINES = f"shapes from none to the highest of a row: '{_LEVELS}'"
 # the cell before. A sign alone is none.
 _FORMULA = re.compile(r"(^|[;\t\r\n])(?=[=+\-@＝＋－＠].)", re.DOTALL)
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
 
 def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of raw values; None where one is missing."""
@@ -194,8 +196,8 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def defused(value: Any) -> Any:
-    """A value as a spreadsheet takes it for what it is."""
-    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
+    """A value as a spreadsheet takes it for what it is; the sign of a number that is written begins no formula."""
+    return value if not isinstance(value, str) or _NUMBER.fullmatch(value) else _FORMULA.sub(r"\1'", value)
 
 
 # ---- LaTeX

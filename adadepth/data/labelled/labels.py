@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adadepth.data.cache import CACHE_FORMAT, cached_folder, digest
 from adadepth.data.labelled.table import Table
 from adadepth.errors import DataError, nearest
@@ -119,6 +121,22 @@ def class_reader(names: tuple[str, ...]) -> Callable[[Any], int]:
         return numbers[name]
 
     return read
+
+
+def labels_reader(names: tuple[str, ...]) -> Callable[[Any], np.ndarray]:
+    """Return the function from the labels of a row, a list of names or class numbers, to 1 for those and 0, (C,).
+
+    Raises:
+        ValueError: Of that function: one is neither; the message says what is allowed.
+    """
+    read = class_reader(names)
+
+    def read_all(values: list[Any]) -> np.ndarray:
+        found = np.zeros(len(names))
+        found[[read(value) for value in values]] = 1.0
+        return found
+
+    return read_all
 
 
 def read_value(value: Any) -> float:

@@ -21,12 +21,12 @@ PLACES = "places"  # beside the columns: where each word stands, for messages
 _SENTENCES_AT_ONCE = 1000
 
 
-def column_table(file: Path) -> Table:
-    """Return a file as a table with a sentence a row, each column a list of one value a word."""
+def column_table(file: Path, key: str = "dataset.path") -> Table:
+    """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
     columns = COLUMN_TEXT[file.suffix]
 
     def batches() -> Iterator[Rows]:
-        sentences = conllu_sentences(file) if file.suffix == ".conllu" else _sentences(file)
+        sentences = conllu_sentences(file, key) if file.suffix == ".conllu" else _sentences(file, key)
         while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
             rows = {
                 name: [[word.fields[position] for word in sentence] for sentence in batch]
@@ -34,14 +34,14 @@ def column_table(file: Path) -> Table:
             }
             yield {**rows, PLACES: [[word.place for word in sentence] for sentence in batch]}
 
-    return Table(f"dataset.path={file}", list(columns), {}, batches, partial(files_digest, [file]))
+    return Table(f"{key}={file}", list(columns), {}, batches, partial(files_digest, [file]))
 
 
-def _sentences(file: Path) -> Iterator[list[Row]]:
+def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the words of each sentence of a file like those of CoNLL-2003."""
     sentence: list[Row] = []
-    for number, line in enumerate(text_lines("dataset.path", file), start=1):
-        word = Row(f"dataset.path={file}: line {number}", line.split())
+    for number, line in enumerate(text_lines(key, file), start=1):
+        word = Row(f"{key}={file}: line {number}", line.split())
         if len(word.fields) == 1:
             raise DataError(f"{word.place} is a word without a tag: {word.fields[0]}")
         if word.fields and word.fields[0] != "-DOCSTART-":

@@ -20,30 +20,30 @@ class Row(NamedTuple):
     fields: list[str]
 
 
-def conllu_sentences(file: Path) -> Iterator[list[Row]]:
-    """Yield the words of each sentence.
+def conllu_sentences(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
+    """Yield the words of each sentence of a file, which the setting ``key`` names.
 
     Contractions (3-4) and words that are not written (3.1) are left out.
 
     Raises:
         DataError: A line has not ten fields, or its id is not the next one of its sentence.
     """
-    for rows in _blocks(file):
+    for rows in _blocks(file, key):
         _check_ids(rows)
         if words := [row for row in rows if row.fields[0].isdecimal()]:
             yield words
 
 
-def _blocks(file: Path) -> Iterator[list[Row]]:
+def _blocks(file: Path, key: str) -> Iterator[list[Row]]:
     """Yield the lines of each sentence without comments."""
     rows: list[Row] = []
-    for number, line in enumerate(text_lines("dataset.path", file), start=1):
+    for number, line in enumerate(text_lines(key, file), start=1):
         if not line.strip():
             if rows:
                 yield rows
             rows = []
         elif not line.startswith("#"):
-            rows.append(Row(f"dataset.path={file}: line {number}", line.split("\t")))
+            rows.append(Row(f"{key}={file}: line {number}", line.split("\t")))
             if (found := len(rows[-1].fields)) != _FIELDS:
                 raise DataError(f"{rows[-1].place} has {found} fields with tabs between them, CoNLL-U has {_FIELDS}")
     if rows:

@@ -23,8 +23,7 @@ TEXT_SUFFIXES = (".txt", ".tokens", ".md", ".text", ".raw")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PARQUET_SUFFIXES = (".parquet",)
 _SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + PARQUET_SUFFIXES
-# What a part of a file's name says that it is for: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
-_USES = {"train": "train", "valid": "evaluation", "validation": "evaluation", "dev": "evaluation", "test": "test"}
+_HELD_OUT = ("validation", "valid", "dev")  # one split by three names
 _LONGEST_TOLD = 200  # characters of a path in a message
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
 
@@ -106,6 +105,15 @@ def files_by_use(dataset: TextConfig) -> dict[str, Files]:
             "dataset.path=%s: files are read for what they are called after, %s", dataset.path, "; ".join(texts)
         )
     return found
+
+
+def split_names(split: str) -> tuple[str, ...]:
+    """Return what a split is called in names of files, in mappings and on the hub, its own name first."""
+    return tuple(dict.fromkeys([split, *_HELD_OUT])) if split in _HELD_OUT else (split,)
+
+
+# What a part of a file's name says that it is for: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
+_USES = {"train": "train", "test": "test", **dict.fromkeys(split_names("validation"), "evaluation")}
 
 
 def _called_after_splits(path: Any, files: list[Path]) -> dict[str, list[Path]]:
