@@ -37,6 +37,7 @@ from adadepth.analysis.render.table import as_records
 from adadepth.console import say
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.contract import FollowsSchedule, HasOneDepth
+from adadepth.signals import ending
 from adadepth.training.budget import BUDGET
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
@@ -91,7 +92,7 @@ class StepCallback(TrainerCallback):
 
 
 class StopCallback(TrainerCallback):
-    """Ends a run cleanly, with a checkpoint, on Ctrl-C, SIGTERM, or when its time is spent.
+    """Ends a run cleanly, with a checkpoint, on Ctrl-C, SIGTERM, a terminal that closes, or when its time is spent.
 
     Several processes must stop at the same step; they agree on it when they log, where they wait for each other anyway.
     """
@@ -106,8 +107,8 @@ class StopCallback(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take over SIGINT and SIGTERM; a second one ends the program at once."""
-        previous = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Take over the signals that end a run; a second one ends the program at once."""
+        previous = {number: signal.signal(number, self._remember) for number in ending()}
         try:
             yield
         finally:
@@ -115,9 +116,10 @@ class StopCallback(TrainerCallback):
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self._was_asked:
+        if self._was_asked and number != signal.SIGHUP:
             raise SystemExit(128 + number)
-        self.signal, self._was_asked = number, True
+        self.signal = number
+        self._was_asked |= number != signal.SIGHUP  # which shell and system both send: it is nobody's impatience
 
     def why(self) -> str | None:
         """Why the run stops; also after a signal that came when there was no update left to stop at."""
