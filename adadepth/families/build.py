@@ -14,11 +14,11 @@ from adadepth.declaration import declared, shapes
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
 from adadepth.families.registry import family, load, one_of
-from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.steps import rule_of
 from adadepth.families.size import check_size
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.kinds import PREDICTED, Problem
+from adadepth.quiet import quiet
 from adadepth.remote_code import load_trusted
 
 register_auto_classes()

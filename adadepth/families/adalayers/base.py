@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.places import resolve_place
+from adadepth.quiet import quiet
 from adadepth.remote_code import load_trusted
 
 # Parts of a model that are left behind, so that a checkpoint may lack them.

@@ -11,11 +11,11 @@ from transformers import PreTrainedConfig
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.build import read_config
-from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.stock_classifier.classes import class_names, class_order
 from adadepth.families.stock_classifier.modeling import StockClassifier
 from adadepth.families.stock_classifier.settings import StockClassifierSettings
 from adadepth.places import resolve_place
+from adadepth.quiet import quiet
 
 logger = logging.getLogger(__name__)
 
