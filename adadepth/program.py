@@ -22,10 +22,10 @@ _KEPT = (
 def program() -> list[str]:
     """The words that start this program as it was started: `adadepth`, `python -m adadepth` or that with run.py."""
     given = Path(sys.argv[0])
-    if given.name == "__main__.py":
-        return ["python", "-m", "adadepth"]
-    if given.suffix == ".py":
+    if given.name == "run.py":
         return ["python", str(given)]
+    if given.name != "adadepth":  # started as a module, or by a launcher of jobs
+        return ["python", "-m", "adadepth"]
     is_found = (found := shutil.which(given.name)) is not None and Path(found).resolve() == given.resolve()
     return [given.name if is_found else str(given)]
 

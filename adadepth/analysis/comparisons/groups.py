@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adadepth.analysis.files import CONFIG, METRICS, RUN, RunFiles, halts, run_unit
 from adadepth.analysis.measure.seeds import summarise_seeds
 from adadepth.analysis.render.formats import number
 from adadepth.analysis.runs.facts import title
 from adadepth.results import result_settings
+
+if TYPE_CHECKING:
+    from adadepth.analysis.comparisons.study import Search
 
 Settings = Mapping[str, Any]
 _MAX_KEYS, _MAX_LABEL = 3, 40  # of a label
@@ -49,10 +52,12 @@ class Comparison:
     Attributes:
         groups: In the order in which their first runs were named.
         left_out: Sentences about what could not be compared.
+        search: That they are the trials of, where they are.
     """
 
     groups: Sequence[Group]
     left_out: Sequence[str]
+    search: Search | None = None
 
     @property
     def runs(self) -> list[RunFiles]:
