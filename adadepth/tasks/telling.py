@@ -77,7 +77,7 @@ def why_ended(config: ExperimentConfig, stop: StopCallback, state: TrainerState)
     patience = config.trainer.early_stopping_patience
     if patience is not None:
         return f"early stopping at {_place(state)}, {patience} evaluations without improvement"
-    return f"all is learned at {_place(state)}"
+    return f"stopped early at {_place(state)}"
 
 
 def _place(state: TrainerState) -> str:

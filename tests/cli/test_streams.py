@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,4 +78,26 @@ def test_a_whole_run_that_nobody_reads_finishes(how: str, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     (directory,) = tmp_path.glob("act_tiny/*")
     assert '"status": "finished"' in (directory / "run.json").read_text()
+    assert (directory / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_terminal_that_closes_saves_a_checkpoint(tmp_path: Path) -> None:
+    """The run hears of it by a signal, and whatever it says from then on fails."""
+    lasting = (
+        "trainer.max_steps=4000", "trainer.eval_strategy=no", "trainer.eval_on_start=false", "trainer.save_steps=4000",
+        "trainer.load_best_model_at_end=false", f"output_dir={tmp_path}",
+    )  # fmt: skip
+    process, terminal = pty.fork()
+    if not process:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [*RUN, *lasting])
+    told = b""
+    while b"train step 3/" not in told:
+        told += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 129
+    (directory,) = tmp_path.glob("act_tiny/*")
+    assert '"status": "interrupted"' in (directory / "run.json").read_text()
+    assert len(list((directory / "checkpoints").glob("checkpoint-*"))) == 1
     assert (directory / "report.html").is_file()

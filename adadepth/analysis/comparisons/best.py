@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adadepth.analysis.comparisons.groups import Comparison, Group
+from adadepth.analysis.comparisons.groups import Comparison, Group, final
 from adadepth.analysis.comparisons.measure import Quality, less_is_better, shared_figures
 from adadepth.analysis.comparisons.tables import spread_text
 from adadepth.analysis.files import RunFiles
+from adadepth.analysis.render.formats import is_number
 from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.render.table import Column, Table, text
 
@@ -32,15 +33,19 @@ def best_line(comparison: Comparison) -> str | None:
 
 
 def optimised(comparison: Comparison) -> Quality | None:
-    """What all runs optimise, if it says which is better: not between seeds, nor on other data."""
+    """What all runs optimise, if it says which is better: not between seeds, nor on other data.
+
+    The name of a metric of an evaluated set says whether less is better; of others, such as a depth, a search does.
+    """
     names = {run.config.get("optimise") for run in comparison.runs}
     if len(names) != 1 or len(comparison.groups) < 2 or comparison.other_data:
         return None
     (name,) = names
     if name not in shared_figures(comparison.groups):
         return None
-    is_less = less_is_better(name) if comparison.search is None else comparison.search.less_is_better
-    return Quality(name, is_less)
+    if comparison.search is not None:
+        return Quality(name, comparison.search.less_is_better)
+    return Quality(name, less_is_better(name)) if name.startswith("eval") else None
 
 
 def best_table(comparison: Comparison, chosen: Quality) -> Table:
@@ -58,6 +63,6 @@ def best_table(comparison: Comparison, chosen: Quality) -> Table:
 
 
 def _best_run(group: Group, chosen: Quality) -> RunFiles:
-    found = [run for run in group.runs if chosen.name in (run.run.get("final_metrics") or {})]
+    found = [run for run in group.runs if is_number(final(run).get(chosen.name))]
     pick = min if chosen.less_is_better else max
-    return pick(found, key=lambda run: run.run["final_metrics"][chosen.name])
+    return pick(found, key=lambda run: final(run)[chosen.name])
