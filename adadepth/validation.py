@@ -33,7 +33,7 @@ from adadepth.config.tables import TreebankConfig
 from adadepth.config.text import TextConfig
 from adadepth.debugging import given_keys, shrunk
 from adadepth.declaration import out_of_range
-from adadepth.errors import ConfigError, nearest
+from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.families.registry import families, family, one_of, with_head
 from adadepth.inheritance import with_inherited
 from adadepth.interpolations import note_environment
@@ -196,8 +196,7 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
         if name not in known:
             yield f"logger.report_to={name}: must be one of {', '.join(known)}, none{nearest(name, known)}"
         elif not known[name].is_installed:
-            needs = known[name].needs
-            yield f"logger={name}: the package {known[name].library} is missing, install it with pip install {needs}"
+            yield f"logger={name}: {missing_package(known[name].library, known[name].needs)}"
     if logger.artifacts and not any(known[name].keeps_files for name in logger.report_to if name in known):
         able = one_of(name for name, kind in known.items() if kind.keeps_files)
         yield f"logger.artifacts={list(map(str, logger.artifacts))}: read only with logger={able}"

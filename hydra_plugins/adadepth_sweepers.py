@@ -28,7 +28,7 @@ from omegaconf import DictConfig
 from adadepth.analysis.measure.grid import settings_text
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
-from adadepth.errors import ConfigError
+from adadepth.errors import ConfigError, missing_package
 from adadepth.processes import is_first_process, is_one_of_several
 from adadepth.tasks import grid
 from adadepth.training.run_directory import SWEEP
@@ -294,7 +294,8 @@ def _distribution(override: Override) -> Any:
     try:
         from optuna import distributions
     except ImportError as error:
-        raise ConfigError("hydra/sweeper=optuna: Optuna is missing, install it with pip install optuna") from error
+        told = missing_package("optuna", "'adadepth[optuna]'")
+        raise ConfigError(f"hydra/sweeper=optuna: {told}") from error
     value = override.value()
     if isinstance(value, IntervalSweep):
         low: Any = value.start

@@ -240,6 +240,14 @@ def halts(files: RunFiles) -> bool:
     return words(run_unit(files)).halts
 
 
+def cut_short(files: RunFiles) -> str:
+    """Why and where a training ended before all its updates were done; empty where it did not."""
+    reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
+    if not reason or (steps and steps["done"] >= steps["planned"]):
+        return ""
+    return f"{reason} at step {steps['done']:,} of {steps['planned']:,}" if steps else str(reason)
+
+
 def is_summary_of_seeds(files: RunFiles) -> bool:
     """Whether a directory holds no run, but what several runs have in common."""
     return bool(files.seeds) and HALTING in files.missing

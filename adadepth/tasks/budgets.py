@@ -17,6 +17,7 @@ from adadepth.analysis.files import write_budgets
 from adadepth.analysis.measure.budgets import budget_row, budget_table, budgets_text
 from adadepth.analysis.render.table import as_records
 from adadepth.budget.fit import Fit
+from adadepth.budget.held import TOLERANCE, is_held
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig, BudgetUnit
 from adadepth.console import say
@@ -25,7 +26,7 @@ from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, rand
 from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasDepthKnob
 from adadepth.tasks.session import Session
-from adadepth.training.budget import BUDGET, TOLERANCE
+from adadepth.training.budget import BUDGET
 
 
 def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
@@ -68,10 +69,10 @@ def settle(settings: BudgetConfig, session: Session) -> None:
     session.tracking.last_metrics |= figures
     if session.trainer.is_world_process_zero():
         session.tracking.tracker.log(figures, session.trainer.state.global_step)
-        is_held = abs(spent - settings.target) <= TOLERANCE * settings.target
+        remark = "" if is_held(spent, settings.target, settings.unit.value) else f", further away than {TOLERANCE:.0%}"
         say(
             f"budget.target={settings.target:g}: {found['knob']} fitted, {spent:.3g} {settings.unit} on "
-            f"{found['measured_on']:,} other examples{'' if is_held else f', further away than {TOLERANCE:.0%}'}"
+            f"{found['measured_on']:,} other examples{remark}"
         )
 
 

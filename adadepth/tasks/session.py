@@ -286,6 +286,7 @@ def fit(
         final_metrics=session.tracking.last_metrics,
         best_checkpoint=None if best is None else Path(best).name,
         stopped_because=session.stop.reason,
+        steps={"done": trainer.state.global_step, "planned": trainer.state.max_steps},
     )
     if (objective := session.tracking.last_metrics.get(session.config.optimise)) is not None:
         session.tracking.tracker.objective(objective)

@@ -108,7 +108,9 @@ def _results(config: ExperimentConfig, record: Mapping[str, Any], task: str, fir
 
 
 def _is_work(key: str, value: Any) -> bool:
-    return key.startswith("cost/") and isinstance(value, int | float)
+    """Whether a metric says what the model costs; how its evaluation ran does not."""
+    as_run = ("cost/executed_", "cost/dense_")
+    return key.startswith("cost/") and not key.startswith(as_run) and isinstance(value, int | float)
 
 
 def _settings(config: ExperimentConfig) -> dict[str, str]:

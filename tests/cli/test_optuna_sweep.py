@@ -95,7 +95,9 @@ def test_a_missing_optuna_is_told_in_one_line(
     monkeypatch.setitem(sys.modules, "optuna", None)
     result = command(*SWEEP)
     assert (result.status, jobs) == (2, [])
-    assert result.err == "error: hydra/sweeper=optuna: Optuna is missing, install it with pip install optuna\n"
+    assert result.err == (
+        "error: hydra/sweeper=optuna: the package optuna is missing, install it with pip install 'adadepth[optuna]'\n"
+    )
 
 
 def test_an_optuna_sweep_refuses_several_processes(

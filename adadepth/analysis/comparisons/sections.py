@@ -11,7 +11,6 @@ from adadepth.analysis.comparisons.best import best
 from adadepth.analysis.comparisons.groups import Comparison, Group, differing, listed, name_of, unshared
 from adadepth.analysis.comparisons.measure import (
     DEPTH,
-    WORK,
     Quality,
     best_of_both,
     curves,
@@ -33,6 +32,7 @@ from adadepth.analysis.comparisons.tables import (
     verdict_table,
 )
 from adadepth.analysis.measure.depths import first_depth
+from adadepth.analysis.measure.names import WORK
 from adadepth.analysis.render.figure import (
     Axis,
     Dot,
@@ -42,6 +42,7 @@ from adadepth.analysis.render.figure import (
     Points,
     Scatter,
     depth_axis,
+    is_followed,
     line_panel,
     padded,
 )
@@ -178,7 +179,7 @@ def _panel(entries: Sequence[Group | None], title: str, name: str, y_title: str)
     means = [(label, points) for label, points, _ in found]
     members = [of for _, _, of in found]
     everything = [*means, *(("", points) for of in members for points in of)]
-    if not any(points for _, points in everything):
+    if not is_followed(everything):
         return None
     return replace(line_panel(title, everything, y_title), mark=Lines(means, members))
 
@@ -203,7 +204,7 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
 
 # ---- quality against work
 
-_COSTS = ((WORK, "work executed, share of full depth"), (DEPTH, "mean depth (updates)"))
+_COSTS = ((WORK, "work needed, share of full depth"), (DEPTH, "mean depth (updates)"))
 
 
 def tradeoff(comparison: Comparison, folder: Path) -> Section | None:

@@ -269,6 +269,10 @@ def _paint_boards(axes: Axes, mark: Boards) -> None:
         left, top = place * (mark.columns + 1), line * (mark.rows + 2)
         axes.text(left + mark.columns / 2, top - 0.35, title, ha="center", va="bottom", fontsize=8)
         _paint_board(axes, cells, left, top)
+        if mark.box:
+            rows, columns = mark.borders
+            axes.hlines([top + row for row in rows], left, left + mark.columns, INK, linewidth=1.0)
+            axes.vlines([left + column for column in columns], top, top + mark.rows, INK, linewidth=1.0)
     bottom = mark.lines * (mark.rows + 2) - 2
     axes.set(xlim=(0, mark.across * (mark.columns + 1) - 1), ylim=(bottom, -1.2), aspect="equal")
     axes.axis("off")

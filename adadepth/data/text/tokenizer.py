@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from adadepth.connection import first_line, require_hub
 from adadepth.data.cache import cached_folder, digest
 from adadepth.data.text.files import as_path
-from adadepth.errors import DataError, nearest
+from adadepth.errors import DataError, UnreachableError, nearest
 from adadepth.places import resolve_place
 from adadepth.remote_code import load_trusted
 
@@ -64,7 +64,10 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
 
 def _load(path: str) -> Any:
     place = as_path("tokenizer.path", path)
-    alternative = "give a local folder with tokenizer.path=... or tokenizer.path=null to train one"
+    alternative = (
+        "give a local folder with tokenizer.path=... or, for a model without pretrained weights, tokenizer.path=null "
+        "to train one"
+    )
     if place.exists() or path.startswith((".", "/", "~")):
         siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
         if not place.is_dir():
@@ -78,14 +81,15 @@ def _load(path: str) -> Any:
         attempts = [{"local_files_only": True}, {}]  # what was downloaded before needs no network
     for number, options in enumerate(attempts):
         if not options:
-            require_hub(f"tokenizer.path={path}", alternative)
+            require_hub(f"tokenizer.path={path}", alternative, UnreachableError)
         try:
             found = str(place) if place.exists() else path
             return load_trusted(found, partial(_from_place, found, options))
         except Exception as error:  # of a damaged file, the library raises what has no class of its own
             if number == len(attempts) - 1:
                 reason = first_line(error)
-                raise DataError(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
+                kind = DataError if place.exists() else UnreachableError
+                raise kind(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
     raise AssertionError("unreachable")
 
 

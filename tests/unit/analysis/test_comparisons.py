@@ -63,7 +63,7 @@ def test_runs_that_differ_in_the_seed_are_a_group(compared: Comparison) -> None:
 @pytest.mark.parametrize("target", SCORES)
 def test_mean_and_sample_deviation_over_seeds(compared: Comparison, target: float) -> None:
     group = compared.groups[list(SCORES).index(target)]
-    for name, values in (("eval/score", SCORES[target]), ("cost/executed_over_full", WORKS[target])):
+    for name, values in (("eval/score", SCORES[target]), ("cost/adaptive_over_full", WORKS[target])):
         found = group.figure(name)
         assert found is not None
         assert found["n"] == 3
@@ -86,7 +86,7 @@ def test_no_other_group_beats_those_of_the_pareto_set(tmp_path: Path, less_is_be
     for number, (work, score) in enumerate(draws):
         record(tmp_path / f"{number:02}", score=float(score), work=float(work), budget={"target": float(number)})
     groups = compare(runs_in(tmp_path)).groups
-    found = best_of_both(groups, "cost/executed_over_full", Quality("eval/score", less_is_better))
+    found = best_of_both(groups, "cost/adaptive_over_full", Quality("eval/score", less_is_better))
     sign = -1 if less_is_better else 1
 
     def beats(one: np.ndarray, other: np.ndarray) -> bool:
