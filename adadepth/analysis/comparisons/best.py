@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from adadepth.analysis.comparisons.groups import Comparison, Group, final
-from adadepth.analysis.comparisons.measure import Quality, less_is_better, shared_figures
+from adadepth.analysis.comparisons.measure import Quality, shared_figures
 from adadepth.analysis.comparisons.tables import spread_text
 from adadepth.analysis.files import RunFiles
 from adadepth.analysis.render.formats import is_number
 from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.render.table import Column, Table, text
+from adadepth.analysis.verdict.comparison import is_loss
 
 _MOST = 5
 
@@ -45,7 +46,7 @@ def optimised(comparison: Comparison) -> Quality | None:
         return None
     if comparison.search is not None:
         return Quality(name, comparison.search.less_is_better)
-    return Quality(name, less_is_better(name)) if name.startswith("eval") else None
+    return Quality(name, is_loss(name)) if name.startswith("eval") else None
 
 
 def best_table(comparison: Comparison, chosen: Quality) -> Table:
