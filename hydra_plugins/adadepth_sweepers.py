@@ -37,7 +37,7 @@ from adadepth.validation import checked
 if TYPE_CHECKING:
     import optuna
 
-    from adadepth.analysis.comparisons.study import Search
+    from adadepth.analysis.comparisons.trials import Search
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +342,7 @@ def _search(study: "optuna.Study", metric: str) -> "Search | None":
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
 
-    from adadepth.analysis.comparisons.study import Parameter, Search
+    from adadepth.analysis.comparisons.trials import Parameter, Search
 
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     if not done:

@@ -13,7 +13,7 @@ from adadepth.analysis.comparisons.best import best_line
 from adadepth.analysis.comparisons.folders import of_sweep, once, runs_in
 from adadepth.analysis.comparisons.groups import Comparison, compare
 from adadepth.analysis.comparisons.page import COMPARISONS, draw_comparison, write_comparison
-from adadepth.analysis.comparisons.study import Search
+from adadepth.analysis.comparisons.trials import Search
 from adadepth.analysis.files import RunFiles
 from adadepth.config import ExperimentConfig
 from adadepth.console import say

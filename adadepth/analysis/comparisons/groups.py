@@ -6,16 +6,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from adadepth.analysis.comparisons.trials import Search
 from adadepth.analysis.files import CONFIG, METRICS, RUN, RunFiles, cut_short, halts, run_unit
 from adadepth.analysis.measure.seeds import summarise_seeds
 from adadepth.analysis.render.formats import number
 from adadepth.analysis.runs.facts import title
 from adadepth.results import result_settings
-
-if TYPE_CHECKING:
-    from adadepth.analysis.comparisons.study import Search
 
 Settings = Mapping[str, Any]
 _MAX_KEYS, _MAX_LABEL = 3, 40  # of a label
