@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adadepth.errors import ConfigError
 from adadepth.families.registry import config_folders
-from adadepth.help import about, overview
+from adadepth.help import about, overview, versions
 from adadepth.hints import known_configs
 from adadepth.training.run_directory import read_record
 from adadepth.yaml_files import check_yaml
@@ -41,7 +41,7 @@ def arguments(given: list[str]) -> list[str]:
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
         return ["--config-name", root, *options, *overrides]
-    if not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
+    if not flags & {"--config-name", "-cn", "--hydra-help", "--shell-completion", "-sc"}:
         if any(_names_latest(item) for item in overrides):
             raise ConfigError("latest: the newest run of a configuration, which --config-name says")
         raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(folders()))}")
@@ -49,8 +49,10 @@ def arguments(given: list[str]) -> list[str]:
 
 
 def help_text(given: list[str]) -> str | None:
-    """What is asked for without a configuration: nothing at all, or ``--help [GROUP|EXPERIMENT|KEY]``; else None."""
+    """What is asked for without a configuration, of ``--help [GROUP|EXPERIMENT|KEY]`` and ``--version``; else None."""
     found, others = _own_options(given)
+    if found.version:
+        return versions()
     if found.help and "=" not in found.help:
         return about(found.help, folders())
     return None if others or found.help or (found.help is None and given) else overview(folders())
@@ -81,9 +83,10 @@ def _own_folder() -> Path | None:
 
 
 def _own_options(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What is read here before Hydra reads it, `help` and `config_dir`, and the other arguments."""
+    """What is read here before Hydra reads it, and the other arguments."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--help", "-h", nargs="?", const="")
+    options.add_argument("--version", action="store_true")
     options.add_argument("--config-dir", "-cd")
     return options.parse_known_args(given)
 

@@ -39,6 +39,8 @@ from adadepth.validation import checked
 if TYPE_CHECKING:
     import optuna
 
+    from adadepth.analysis.comparisons.trials import Search
+
 log = logging.getLogger(__name__)
 _MOST_JOBS = 10_000  # of a grid; to compose and check them takes an hour
 
@@ -93,12 +95,12 @@ class GridSweeper(Sweeper):
                 self.failures[" ".join(job)] = _failure(result)
         return returns
 
-    def compare(self, configs: Sequence[ExperimentConfig]) -> None:
-        """Write the page of the runs of all jobs, and print where it is."""
+    def compare(self, configs: Sequence[ExperimentConfig], search: "Search | None" = None) -> None:
+        """Write the page of the runs of all jobs, which may be trials of a search, and print where it is."""
         from adadepth.tasks.comparing import compare_sweep  # jinja, which `--help` has no use for
 
         if is_first_process():
-            compare_sweep(self.name, [config.output_dir for config in configs], self.failures)
+            compare_sweep(self.name, [config.output_dir for config in configs], self.failures, search)
 
     def grid(self, arguments: list[str]) -> tuple[list[list[str]], dict[str, list[str]]]:
         """The overrides of every job, and of every swept key its assignments."""
@@ -256,7 +258,7 @@ class OptunaSweeper(GridSweeper):
             jobs = [fixed + _job(trial.params) for trial in trials]
             for trial, result in zip(trials, self.launch(jobs, trials[0].number), strict=True):
                 _tell(study, trial, result)
-        self.compare(configs)
+        self.compare(configs, _search(study, configs[0].optimise))
         log.info("best of %d trials: %s -> %s", self.n_trials, study.best_params, study.best_value)
         return study
 
@@ -356,6 +358,31 @@ def _tell(study: "optuna.Study", trial: "optuna.Trial", result: JobReturn) -> No
     log.warning("trial %d failed: %s", trial.number, value)
     trial.set_user_attr("failure", repr(value))
     study.tell(trial, state=TrialState.FAIL)
+
+
+def _search(study: "optuna.Study", metric: str) -> "Search | None":
+    """The study as the page of its runs shows it; None where no trial has a result."""
+    from optuna.importance import get_param_importances
+    from optuna.study import StudyDirection
+    from optuna.trial import TrialState
+
+    from adadepth.analysis.comparisons.trials import Parameter, Search
+
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if not done:
+        return None
+    space: dict[str, Any] = {
+        key: values for key, values in done[-1].distributions.items() if all(key in each.params for each in done)
+    }
+    parameters = []
+    for key, values in space.items():
+        choices = getattr(values, "choices", ())
+        low, high = (choices[0], choices[-1]) if choices else (values.low, values.high)
+        parameters.append(Parameter(key, low, high, getattr(values, "log", False), choices))
+    trials = [(each.params, each.value) for each in done if each.value is not None]
+    importances = get_param_importances(study, params=list(space)) if len({value for _, value in trials}) > 1 else {}
+    is_less = study.direction is StudyDirection.MINIMIZE
+    return Search(metric, is_less, parameters, trials, importances)
 
 
 _DIRECTION = Allowed(lambda value: value in ("maximize", "minimize"), "maximize or minimize")

@@ -27,8 +27,8 @@ from adadepth.connection import first_line
 from adadepth.declaration import shapes
 from adadepth.errors import CheckpointError, UserError, nearest
 from adadepth.families.registry import families, load
-from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.hub_file import MODULE
+from adadepth.quiet import quiet
 from adadepth.remote_code import load_trusted
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ import math
 import os
 import platform
 import secrets
-import shlex
 import shutil
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from adadepth.disk import DiskFullError, writing
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
 from adadepth.interpolations import told, told_within, unresolved
+from adadepth.program import own_command
 from adadepth.results import result_hash, result_settings
 from adadepth.training.lock import locked
 
@@ -323,7 +323,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "result_hash": result_hash(config),
         "dataset_schema": next(name for name, schema in dataset_schemas().items() if schema is type(config.dataset)),
         "settings": _settings_told(config),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": own_command(),
         "started": earlier.get("started", now),
         "resumed": now if earlier else None,
         "resumed_from": config.resume,

@@ -32,6 +32,7 @@ from adadepth.data.streams.batches import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.records import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.quiet import quiet
 from adadepth.training.batches import first_item, in_step, is_read, shared_loader, totals_of_update
 from adadepth.training.checkpoints import rotate, whole_or_nothing
 from adadepth.training.divergence import DivergedError, first_not_finite, infinite_loss, refuse
@@ -416,6 +417,13 @@ class DepthTrainer(Trainer):
         self.state.global_step -= 1
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         self.state.global_step += 1
+
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Go on with the settings of now: transformers goes on with those of the checkpoint, and warns."""
+        with quiet():
+            found: tuple[int, int] = super()._init_training_state(max_steps, *args, **kwargs)
+        self.state.compute_steps(self.args, max_steps)
+        return found
 
     def _load_progress(self, checkpoint: Path) -> None:
         if (best := moved_best(checkpoint, self._checkpoints)) is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
+from adadepth.analysis.comparisons.trials import Search
 from adadepth.analysis.files import CONFIG, METRICS, RUN, RunFiles, cut_short, halts, run_unit
 from adadepth.analysis.measure.seeds import summarise_seeds
 from adadepth.analysis.render.formats import number
@@ -49,10 +50,12 @@ class Comparison:
     Attributes:
         groups: In the order in which their first runs were named.
         left_out: Sentences about what could not be compared.
+        search: That they are the trials of, where they are.
     """
 
     groups: Sequence[Group]
     left_out: Sequence[str]
+    search: Search | None = None
 
     @property
     def runs(self) -> list[RunFiles]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from adadepth.analysis.comparisons.best import best
 from adadepth.analysis.comparisons.groups import Comparison, Group, differing, listed, name_of, unshared
 from adadepth.analysis.comparisons.measure import (
     DEPTH,
@@ -18,6 +19,7 @@ from adadepth.analysis.comparisons.measure import (
     shared_figures,
     unshared_figures,
 )
+from adadepth.analysis.comparisons.study import searched
 from adadepth.analysis.comparisons.tables import (
     Spread,
     class_depths,
@@ -49,7 +51,7 @@ from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.runs.seeds import seeds_section
 from adadepth.analysis.verdict.finding import QUESTIONS
 
-MAX_CURVES = 12
+MAX_CURVES, MAX_SETTINGS = 12, 8
 Build = Callable[[Comparison, Path], Section | None]
 
 
@@ -60,7 +62,9 @@ def sections_of(comparison: Comparison, folder: Path) -> list[Section]:
         comparison: The runs.
         folder: Of the page, from where it links to theirs.
     """
-    return _built((settings, verdicts, over_training, figures, tradeoff, classes, runs), comparison, folder)
+    return _built(
+        (best, searched, settings, verdicts, over_training, figures, tradeoff, classes, runs), comparison, folder
+    )
 
 
 def sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
@@ -89,11 +93,12 @@ def settings(comparison: Comparison, folder: Path) -> Section:
     """What differs, and what is left out of the page."""
     found = [group.settings for group in comparison.groups]
     keys = differing(found)
-    table = settings_table(comparison, keys) if keys else None
+    shown = settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
     html = fill(
-        "compared_settings", table=table, comparison=comparison, unshared=unshared(found), listed=listed,
+        "compared_settings", table=shown, comparison=comparison, unshared=unshared(found), listed=listed,
+        further=keys[MAX_SETTINGS:],
     )  # fmt: skip
-    return Section("What differs", "differs", html, tables=[table] if table else [])
+    return Section("What differs", "differs", html, tables=[settings_table(comparison, keys)] if keys else [])
 
 
 def verdicts(comparison: Comparison, folder: Path) -> Section | None:

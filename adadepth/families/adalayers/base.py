@@ -17,8 +17,8 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import ConfigError
 from adadepth.families.folder import read_config, refuse_mismatched, refuse_missing, told
-from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.places import resolve_place
+from adadepth.quiet import quiet
 from adadepth.remote_code import load_trusted
 
 # Parts of a model that are left behind, so that a checkpoint may lack them.
