@@ -3,11 +3,9 @@
 After every optimiser update, with m the hard mean depth that was measured in it, t its target and D the full depth:
 
     smoothed  <-  beta smoothed + (1 - beta) m
-    lambda    <-  clamp(lambda + k_i (smoothed - t) / D, -limit, limit)          while t < D
+    lambda    <-  clamp(lambda + k_i (smoothed - t) / D, -limit, limit)
 
 and the next update pays `price = lambda + k_p (m - t) / D` for every unit of smooth depth (`adadepth.budget.depth`).
-At a target of full depth lambda rests: nothing is deeper, so it could only fall, and would go on rewarding depth long
-after the target has begun to fall.
 Below the target the price is negative: depth is rewarded, which is what brings back a model that halts too early. All
 state lives in one small tensor on the training device: nothing waits for it.
 """
@@ -126,9 +124,8 @@ class BudgetController:
             return
         followed = self.response.smoothing * smoothed + (1.0 - self.response.smoothing) * measured
         smoothed = torch.where(self._begun, followed, measured)
-        if (target := self.schedule.target_at(progress)) < self.schedule.full:
-            error = (smoothed - target) / self.schedule.full
-            multiplier = (multiplier + self.gain * self.response.integral * error).clamp(-LIMIT, LIMIT)
+        error = (smoothed - self.schedule.target_at(progress)) / self.schedule.full
+        multiplier = (multiplier + self.gain * self.response.integral * error).clamp(-LIMIT, LIMIT)
         self._state = torch.where(is_counted, torch.stack([multiplier, smoothed, measured]), self._state)
         self._begun = self._begun | is_counted
 

@@ -62,22 +62,12 @@ def test_the_controller_is_the_plain_loop():
         target = 6.0 + (3.0 - 6.0) * min(progress / 0.5, 1.0)
         advance(found, depth, progress)
         smoothed = depth if smoothed is None else SMOOTHING * smoothed + (1 - SMOOTHING) * depth
-        multiplier += INTEGRAL * (smoothed - target) / 6.0 if target < 6.0 else 0.0
+        multiplier += INTEGRAL * (smoothed - target) / 6.0
         following = (step + 1) / len(depths)
         wanted = 6.0 + (3.0 - 6.0) * min(following / 0.5, 1.0)
         price = multiplier + PROPORTIONAL * (depth - wanted) / 6.0
         assert found.price(following).item() == pytest.approx(price, rel=1e-5)
     assert found.figures(1.0) == pytest.approx({"target": 3.0, "measured": smoothed, "multiplier": multiplier})
-
-
-def test_nothing_is_wound_up_while_the_target_is_full_depth():
-    found = controller(hold=0.5, ramp=0.5)
-    for depth in (5.0, 5.5, 6.0):
-        advance(found, depth, 0.2)
-        assert found.figures(0.2)["multiplier"] == 0.0
-        assert found.price(0.2).item() == pytest.approx(PROPORTIONAL * (depth - 6.0) / 6.0, rel=1e-5)
-    advance(found, 6.0, 0.75)
-    assert found.figures(0.75)["multiplier"] > 0.0, "the first depth above a falling target"
 
 
 def test_depth_below_the_target_is_rewarded_and_above_it_costs():
