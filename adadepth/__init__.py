@@ -1,16 +1,20 @@
 """adadepth: transformers whose depth is not fixed.
 
-Names are imported when they are first used, so that `import adadepth` costs nothing. Using any of them registers the
-models with the Auto classes of transformers. Besides the names below there are those of the families: configurations,
-models and conversions, see `adadepth.families.public_names`.
+Names are imported when they are first used, so that `import adadepth` costs nothing. The Auto classes of transformers
+know the models from then on. Besides the names below there are those of the families: configurations, models and
+conversions, see `adadepth.families.public_names`.
 """
 
 from importlib import import_module
 from typing import Any
 
+from adadepth.auto_classes import register_when_asked
+
 __version__ = "0.1.0"
 
 _OWN = {"DepthTrace": "adadepth.halting.trace", "Pipeline": "adadepth.prediction"}
+
+register_when_asked()
 
 
 def __getattr__(name: str) -> Any:

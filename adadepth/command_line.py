@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adadepth.errors import ConfigError
 from adadepth.families.registry import config_folders
-from adadepth.help import about, overview
+from adadepth.help import about, overview, versions
 from adadepth.hints import known_configs
 from adadepth.training.run_directory import read_record
 from adadepth.yaml_files import check_yaml
@@ -28,6 +28,8 @@ def arguments(given: list[str]) -> list[str]:
     ``--key=value``, as the agent of a W&B sweep writes it, is an override, too. A run's folder says its configuration.
     Raises ``ConfigError`` without ``--config-name``, which Hydra would run as an empty configuration.
     """
+    if unreadable := [item for item in given if not _is_unicode(item)]:
+        raise ConfigError(f"{unreadable[0]!r}: not in UTF-8")
     if any(len(item) > 3 and "--experimental-rerun".startswith(item.partition("=")[0]) for item in given):
         raise ConfigError("--experimental-rerun: not here, because it runs whatever is in the file; repeat the command")
     given = [item.removeprefix("--") if _is_dashed_override(item) else item for item in given]
@@ -39,14 +41,18 @@ def arguments(given: list[str]) -> list[str]:
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
         return ["--config-name", root, *options, *overrides]
-    if not flags & {"--config-name", "-cn", "--version", "--hydra-help", "--shell-completion", "-sc"}:
+    if not flags & {"--config-name", "-cn", "--hydra-help", "--shell-completion", "-sc"}:
+        if any(_names_latest(item) for item in overrides):
+            raise ConfigError("latest: the newest run of a configuration, which --config-name says")
         raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(folders()))}")
     return options + overrides
 
 
 def help_text(given: list[str]) -> str | None:
-    """What is asked for without a configuration: nothing at all, or ``--help [GROUP|EXPERIMENT|KEY]``; else None."""
+    """What is asked for without a configuration, of ``--help [GROUP|EXPERIMENT|KEY]`` and ``--version``; else None."""
     found, others = _own_options(given)
+    if found.version:
+        return versions()
     if found.help and "=" not in found.help:
         return about(found.help, folders())
     return None if others or found.help or (found.help is None and given) else overview(folders())
@@ -77,9 +83,10 @@ def _own_folder() -> Path | None:
 
 
 def _own_options(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What is read here before Hydra reads it, `help` and `config_dir`, and the other arguments."""
+    """What is read here before Hydra reads it, and the other arguments."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--help", "-h", nargs="?", const="")
+    options.add_argument("--version", action="store_true")
     options.add_argument("--config-dir", "-cd")
     return options.parse_known_args(given)
 
@@ -101,6 +108,16 @@ def _root_of_run(overrides: list[str]) -> str | None:
             name = read_record(Path(value)).get("config_name")
             return name if name in known_configs(folders()) else "act_tiny"
     return None
+
+
+def _is_unicode(text: str) -> bool:
+    """Python keeps bytes of the command line that are none as halves of characters."""
+    return not re.search("[\ud800-\udfff]", text)
+
+
+def _names_latest(override: str) -> bool:
+    key, _, value = override.partition("=")
+    return key in ("resume", "run", "runs", "checkpoint", "rival_of") and "latest" in re.split(r"[][,'\" ]+", value)
 
 
 def verbatim(override: str) -> str:

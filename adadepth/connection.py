@@ -16,7 +16,7 @@ def first_line(error: object) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def require_hub(what: str, alternative: str) -> None:
+def require_hub(what: str, alternative: str, kind: type[DataError] = DataError) -> None:
     """Fail at once when the hub must be asked and cannot be reached; a single attempt honouring proxy settings.
 
     With ``HF_HUB_OFFLINE=1`` nothing is asked: the libraries then look in their own cache only.
@@ -31,7 +31,7 @@ def require_hub(what: str, alternative: str) -> None:
         return  # an answer, whatever it says
     except (OSError, http.client.HTTPException) as error:
         reason = first_line(getattr(error, "reason", error))
-        raise DataError(
+        raise kind(
             f"{what}: the Hugging Face hub cannot be reached ({reason}); {alternative}, "
             "or set HF_HUB_OFFLINE=1 to use what was downloaded before"
         ) from error

@@ -34,7 +34,7 @@ _STYLES = {
 }
 _PATTERNS = (
     r"(?<![\w.:/-])(?P<number>[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?%?)(?![\w/])",
-    r"(?m)^(?P<label>(train|eval) step [\d/]+|report|writing to|submission|checkpoint)(?=[: ])",
+    r"(?m)^(?P<label>(train|eval)[^:\n]*|report|writing to|submission|checkpoint|trace)(?=[: ])",
     r"(?m)^(?P<missing>not available: .*)$",
     r"(?m)^(?P<warning>warning: .*)$",
 )
@@ -112,12 +112,12 @@ def _lines(what: str, total: float) -> Iterator[Advance]:
             return
         told = now
         left = (now - begun) * (total - done) / done
-        say(f"{what}: {done / total:.0%}, {_minutes(now - begun)} so far, about {_minutes(left)} left")
+        say(f"{what}: {done / total:.0%}, {minutes(now - begun)} so far, about {minutes(left)} left")
 
     yield advance
 
 
-def _minutes(seconds: float) -> str:
+def minutes(seconds: float) -> str:
     """`1:05:09` or `5:09`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -8,6 +8,7 @@ neither torch nor transformers nor any other part of the package.
 import copy
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -48,6 +49,18 @@ SHARE = Allowed(lambda value: 0 <= value <= 1, "from 0 to 1")
 OPEN_SHARE = Allowed(lambda value: 0 < value < 1, "above 0 and below 1")
 BELOW_ONE = Allowed(lambda value: 0 <= value < 1, "at least 0 and below 1")
 FINITE = Allowed(math.isfinite, "a finite number")
+TEXTS = Allowed(lambda value: _is_of(value, str | list[str]), "a text or a list of texts")
+FILES = Allowed(
+    lambda value: _is_of(value, str | list[str] | dict[str, str | list[str]]),
+    "a text, a list of texts, or a mapping of names to these",
+)
+
+_TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "null"}
+_SHOWN = 200  # characters of a value in a line of an error
+_LONGEST = 4096  # characters of a path
+_FREE_TEXTS = ("text", "symbols")  # settings that are text themselves and not the name of anything
+_UNICODE = re.compile(r"[^\ud800-\udfff]*").fullmatch
+_LINE = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{{0,{_LONGEST}}}").fullmatch
 
 # The key of a field's metadata; and what stands for "nothing said" where None says something.
 _KEY = "adadepth"
@@ -146,6 +159,33 @@ def in_words(about: Declared, options: Collection[str] = ()) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def misfits(settings: Any, prefix: str = "") -> Iterator[str]:
+    """Yield a line for every setting whose value is not of its type, or is a text that nothing can be called.
+
+    A configuration's lists and mappings can hold anything at any depth; whatever else reads them may trust their types
+    once this has found nothing.
+    """
+    hints = typing.get_type_hints(type(settings))
+    for name, about in declared(type(settings)).items():
+        key, value = prefix + name, getattr(settings, name)
+        if dataclasses.is_dataclass(hints[name]) and isinstance(value, hints[name]):
+            yield from misfits(value, f"{key}.")
+        elif not _is_of(value, hints[name]):
+            yield f"{key}={shown(value)}: must be {_type_in_words(hints[name])}"
+        elif hints[name] is Any and about.allowed and value is not None and not about.allowed.test(value):
+            yield f"{key}={shown(value)}: must be {about.allowed.words}"
+        elif not all(map(_UNICODE if name in _FREE_TEXTS else _LINE, _texts(value))):
+            of_line = f"a line of at most {_LONGEST} characters without control characters"
+            yield f"{key}={shown(value)}: must be {'text in Unicode' if name in _FREE_TEXTS else of_line}"
+
+
+def shown(value: Any) -> str:
+    """A value in a line of an error, however long it is."""
+    text = value if isinstance(value, str) else str(value)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} ... {text[-_SHOWN // 4 :]}"
+
+
 def out_of_range(settings: Any, prefix: str = "") -> Iterator[str]:
     """Yield a line for every setting of a dataclass, and of those inside it, whose value is not allowed."""
     for name, about in declared(type(settings)).items():
@@ -153,16 +193,64 @@ def out_of_range(settings: Any, prefix: str = "") -> Iterator[str]:
         if dataclasses.is_dataclass(value):
             yield from out_of_range(value, f"{key}.")
         elif not _fits_64_bits(value):
-            yield f"{key}={value}: must be an integer of 64 bits"
-        elif about.allowed is not None and value is not None and not about.allowed.test(value):
-            yield f"{key}={value}: must be {about.allowed.words}"
+            yield f"{key}={shown(value)}: must be an integer of 64 bits"
+        elif about.allowed is not None and value is not None:
+            if not about.allowed.test(value):
+                yield f"{key}={shown(value)}: must be {about.allowed.words}"
+        elif not all(math.isfinite(leaf) for leaf in _leaves(value) if isinstance(leaf, float)):
+            yield f"{key}={shown(value)}: must be finite"
 
 
 def _fits_64_bits(value: Any) -> bool:
     """Whether all integers in a value are such as tensors and other languages hold."""
+    return all(-(2**63) <= leaf < 2**63 for leaf in _leaves(value) if isinstance(leaf, int))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What is inside lists and mappings, names of entries too."""
+    if isinstance(value, dict):
+        yield from value
     if isinstance(value, dict | list):
-        return all(map(_fits_64_bits, value.values() if isinstance(value, dict) else value))
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(child)
+    else:
+        yield value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    return (leaf for leaf in _leaves(value) if isinstance(leaf, str))
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotated type, and what it holds of the types that it should hold."""
+    if kind is Any:
+        return all(leaf is None or isinstance(leaf, str | int | float) for leaf in _leaves(value))
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is list:
+        return isinstance(value, list) and all(_is_of(each, inner[0]) for each in value)
+    if origin is dict:
+        pairs = value.items() if isinstance(value, dict) else [(None, None)]
+        return all(_is_of(name, inner[0]) and _is_of(each, inner[1]) for name, each in pairs)
+    if len(members := _members(kind)) > 1:
+        return any(_is_of(value, member) for member in members)
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
+def _type_in_words(kind: Any) -> str:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is list:
+        return f"a list, each {_type_in_words(inner[0])}"
+    if origin is dict:
+        return f"a mapping, each value {_type_in_words(inner[1])}"
+    if len(members := _members(kind)) > 1:
+        return " or ".join(map(_type_in_words, members))
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return f"one of {', '.join(kind)}"
+    if dataclasses.is_dataclass(kind):
+        return "a group of its own settings"
+    return _TYPES.get(kind, "made of texts, numbers, lists and mappings")
 
 
 def choices(settings: type) -> dict[str, tuple[str, ...]]:

@@ -16,6 +16,10 @@ class DataError(UserError):
     """A corpus, file or tokenizer that is missing, empty or unreadable."""
 
 
+class UnreachableError(DataError):
+    """A part of a pretrained model that only the hub has, and the hub cannot be asked."""
+
+
 class CheckpointError(UserError):
     """A checkpoint or run directory that is missing, damaged, in use, or of another family."""
 
@@ -24,3 +28,11 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the allowed name closest to ``value``, or an empty string."""
     matches = get_close_matches(str(value), sorted(allowed), n=1, cutoff=0.6)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def missing_package(name: str, needs: str) -> str:
+    """Say that a package is missing, and what installs it: a package, or an extra such as ``adadepth[optuna]``.
+
+    pip finds an extra of adadepth wherever adadepth itself was installed from: a clone, a wheel or an index.
+    """
+    return f"the package {name} is missing, install it with pip install {needs}"

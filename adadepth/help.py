@@ -6,11 +6,14 @@ Every key with its value is what `--config-name NAME --help` lists; see `adadept
 from __future__ import annotations
 
 import dataclasses
+import platform
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
+from adadepth import __version__
 from adadepth.composition import declared_keys, group_schemas
 from adadepth.declaration import MISSING, choices, declared, in_words
 from adadepth.errors import ConfigError, nearest
@@ -26,7 +29,7 @@ adadepth: transformers whose depth is not fixed.
   adadepth --config-name act_tiny -m model.act_penalty=1e-3,5e-4 seed=0,1
   adadepth --config-dir FOLDER --config-name NAME         with YAML files of your own beside these
 
-In a clone `python adadepth/run.py` is the same.
+`python -m adadepth` is the same, and so is `python adadepth/run.py` in a clone.
 """
 _FURTHER = """\
 Further help:
@@ -34,6 +37,7 @@ Further help:
   adadepth --help GROUP                   the options of a group, and its keys
   adadepth --help KEY                     what a key means and can be: --help trainer.learning_rate
   adadepth --config-name NAME --help      every key with its value in an experiment
+  adadepth --version                      of adadepth, torch and transformers
   adadepth --hydra-help                   Hydra's own options: --cfg job, --multirun, ...
 """
 
@@ -48,6 +52,12 @@ def overview(folders: Sequence[Path]) -> str:
     return (
         f"{_USAGE}\nExperiments (--config-name):\n\n{experiments}\n\nGroups (group=option):\n\n{groups}\n\n{_FURTHER}"
     )
+
+
+def versions() -> str:
+    """The version of adadepth, and those of what decides its results."""
+    others = (f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "hydra-core"))
+    return f"adadepth {__version__}\n{', '.join(others)}, Python {platform.python_version()}\n"
 
 
 def about(name: str, folders: Sequence[Path]) -> str:

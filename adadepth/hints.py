@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -20,8 +21,10 @@ from omegaconf.errors import (
 )
 
 from adadepth.composition import known_keys
-from adadepth.declaration import declared
+from adadepth.declaration import declared, shown
 from adadepth.errors import UserError, nearest
+
+_LONGEST_LINE = 2000  # a line that lists all configurations has half of that
 
 
 def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
@@ -30,22 +33,38 @@ def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
     `folders` are those of YAML files, asked for only where names are listed: a broken package has none to tell.
     """
     if isinstance(error, UserError):
-        return str(error)
+        return "\n".join(map(_of_some_length, str(error).splitlines()))
     if isinstance(error, MissingConfigException):
         return _missing_config(error, folders())
     if isinstance(error, OverrideParseException):
-        return f"cannot read the override {error.override!r}: {_first_line(error)}"
+        return f"cannot read the override {error.override!r}: {_first_line(error)}{_quoting(error.override or '')}"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
     cause = _omegaconf_cause(error)
     if cause is None:
-        return _unknown_override(error) or _first_line(error)
+        return _unknown_override(error) or _with_key(error)
     place = _place(error)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
         return place + _unknown_key(cause.full_key or _quoted(str(error)), cause.object_type)
     if isinstance(cause, MissingMandatoryValue):
         return f"{place}{cause.full_key}: a value is missing"
     return place + _wrong_value(cause)
+
+
+def _quoting(override: str) -> str:
+    """How to write an override whose value needs quotes of Hydra's own, within those of the shell; or nothing."""
+    key, _, value = override.partition("=")
+    is_list = value.startswith("[") and value.endswith("]")
+    texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
+    if not key or not all(texts) or (value[:1] == "[" and not is_list) or any(mark in value for mark in "\"'\\{}"):
+        return ""
+    quoted = ",".join(f'"{text}"' for text in texts)
+    written = f"{key}=[{quoted}]" if is_list else f"{key}={quoted}"
+    try:
+        OverridesParser.create().parse_override(written)
+    except HydraException:
+        return ""
+    return f"; a text with such marks has quotes around it: '{written}'"
 
 
 def known_configs(folders: Sequence[Path]) -> list[str]:
@@ -95,11 +114,17 @@ def _unknown_key(key: str, schema: Any = None) -> str:
 
 
 def _wrong_value(error: OmegaConfBaseException) -> str:
-    message = _first_line(error.msg or str(error))
+    message = shown(_first_line(error.msg or str(error)))
     message = message[:1].lower() + message[1:]
     choice = re.fullmatch(r"invalid value '(.*)', expected one of \[(.*)\]", message)
     hint = nearest(choice[1], choice[2].split(", ")) if choice else ""
     return f"{error.full_key}: {message}{hint}" if error.full_key else message
+
+
+def _with_key(error: Exception) -> str:
+    """The first line of any other error, after the setting that it is about where OmegaConf added that."""
+    line, key = shown(_first_line(error)), re.search(r"full_key: (\S+)", str(error))
+    return f"{key[1]}: {line}" if key else line
 
 
 def _omegaconf_cause(error: BaseException | None) -> OmegaConfBaseException | None:
@@ -110,10 +135,18 @@ def _omegaconf_cause(error: BaseException | None) -> OmegaConfBaseException | No
     return None
 
 
+def _of_some_length(line: str) -> str:
+    """A line without its middle, if a list of thousands is in it."""
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-_LONGEST_LINE // 4 :]}"
+
+
 def _place(error: Exception) -> str:
-    """The YAML file a composition failed in, where Hydra names one."""
-    match = re.match(r"In '([^']+)'", str(error))
-    return f"in {match[1]}.yaml: " if match else ""
+    """The YAML file a composition failed in, where Hydra names one; or the override, where the error names no key."""
+    if match := re.match(r"In '([^']+)'", str(error)):
+        return f"in {match[1]}.yaml: "
+    match = re.match(r"Error merging override ([^=]+)=", str(error))
+    cause = _omegaconf_cause(error)
+    return f"{match[1]}: " if match and cause is not None and not cause.full_key else ""
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,7 @@
-"""`mode=evaluate` of a run: data, tokenizer and context are those of the run, unless the command line names others."""
+"""What `mode=evaluate` and `mode=predict` take from the run of their checkpoint.
+
+Data, tokenizer and context are those of the run, unless the command line names others.
+"""
 
 import copy
 import dataclasses
@@ -22,7 +25,7 @@ def with_inherited(composed: DictConfig, given: Set[str]) -> DictConfig:
     A group that the command line chose stays as it is composed; of the other groups, each key that it gave does.
 
     Args:
-        composed: Any; where no run's checkpoint is evaluated it is returned as it is.
+        composed: Any; where no run's checkpoint is evaluated or predicts it is returned as it is.
         given: Groups and keys of the command line.
     """
     if (run := _run_of(composed)) is None:
@@ -53,8 +56,8 @@ def inheritance(composed: DictConfig, given: Set[str]) -> str | None:
 
 
 def _run_of(composed: Any) -> Path | None:
-    """Return the folder of the run whose checkpoint is evaluated; None: there is none, or it is from no run."""
-    return None if composed.mode is not Mode.evaluate else run_of_checkpoint(composed)
+    """Return the folder of the run whose checkpoint is used; None: there is none, or it is from no run."""
+    return run_of_checkpoint(composed) if composed.mode in (Mode.evaluate, Mode.predict) else None
 
 
 def _inherited_groups(given: Set[str]) -> Iterator[str]:

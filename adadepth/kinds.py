@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from adadepth.config import (
     ChoiceConfig,
@@ -25,7 +25,9 @@ from adadepth.config.puzzles import MazePathConfig, PuzzleTableConfig, SudokuCon
 from adadepth.config.tables import AgreementConfig, SentEvalConfig, TreebankConfig
 from adadepth.plugins import load
 
-Problem = Literal["classification", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"]
+Problem = Literal[
+    "classification", "multi_label", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"
+]
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Kind:
         settings: What `dataset=NAME` fills.
         problem: What is predicted of them, or a function of the settings that says so; None: not labelled.
         loader: From the settings to `LabelledData`; is told `tokenizer`, `seed`, `cls_tokens` and `double_cls_pairs`.
+        columns: What a model reads of a row: the setting that names the column, or the columns, else the column itself.
     """
 
     settings: type[DatasetConfig]
     problem: Problem | Callable[[Any], Problem] | None = None
     loader: str | None = None
+    columns: str = "text"
 
 
 @dataclass(frozen=True)
@@ -53,30 +57,46 @@ class Predicted:
         head: Which of a family's heads predicts it.
         what: What such data do, for messages.
         has_classes: Whether the head has a class for every label of the data, into which evaluation sorts units.
+        studies_exits: Whether `exit_rules` compares rules on such predictions.
     """
 
     scorer: str
     head: str
     what: str
     has_classes: bool = True
+    studies_exits: bool = True
 
 
 PREDICTED: dict[Problem, Predicted] = {
     "classification": Predicted("adadepth.evaluation.sequences:SequenceScorer", "classification", "has classes"),
+    "multi_label": Predicted(
+        "adadepth.evaluation.sequences:SequenceScorer",
+        "classification",
+        "has several labels a text",
+        studies_exits=False,
+    ),
     "regression": Predicted("adadepth.evaluation.sequences:SequenceScorer", "classification", "has values"),
     "tagging": Predicted("adadepth.evaluation.tagging:TaggingScorer", "tagging", "tags words"),
     "question_answering": Predicted(
-        "adadepth.evaluation.questions:QuestionScorer", "question_answering", "answers questions", has_classes=False
+        "adadepth.evaluation.questions:QuestionScorer",
+        "question_answering",
+        "answers questions",
+        has_classes=False,
+        studies_exits=False,
     ),
     "multiple_choice": Predicted(
-        "adadepth.evaluation.choices:ChoiceScorer", "multiple_choice", "chooses among endings", has_classes=False
+        "adadepth.evaluation.choices:ChoiceScorer",
+        "multiple_choice",
+        "chooses among endings",
+        has_classes=False,
+        studies_exits=False,
     ),
     "puzzle": Predicted("adadepth.evaluation.puzzles:PuzzleScorer", "puzzle", "has puzzles"),
 }
 
 
 def _of_sentences(dataset: LabelledConfig) -> Problem:
-    return "regression" if dataset.problem == "regression" else "classification"
+    return cast(Problem, str(dataset.problem))
 
 
 def _of_hops(dataset: HopsConfig) -> Problem:
@@ -87,22 +107,22 @@ _SENTENCES = "adadepth.data.labelled.sentences:load_sentences"
 
 KINDS: dict[str, Kind] = {
     "addition_task": Kind(AdditionConfig, "tagging", "adadepth.data.generated.addition:load_addition"),
-    "agreement_task": Kind(AgreementConfig, _of_sentences, _SENTENCES),
-    "corpus": Kind(CorpusConfig),
+    "agreement_task": Kind(AgreementConfig, _of_sentences, _SENTENCES, "text_columns"),
+    "corpus": Kind(CorpusConfig, columns="text_column"),
     "hops_task": Kind(HopsConfig, _of_hops, "adadepth.data.generated.hops:load_hops"),
-    "labelled": Kind(LabelledConfig, _of_sentences, _SENTENCES),
-    "maze_path_task": Kind(MazePathConfig, "puzzle", "adadepth.data.puzzles.maze_path:load_maze_path"),
+    "labelled": Kind(LabelledConfig, _of_sentences, _SENTENCES, "text_columns"),
+    "maze_path_task": Kind(MazePathConfig, "puzzle", "adadepth.data.puzzles.maze_path:load_maze_path", "question"),
     "maze_task": Kind(MazeConfig, "tagging", "adadepth.data.generated.maze:load_maze"),
     "multiple_choice": Kind(ChoiceConfig, "multiple_choice", "adadepth.data.labelled.multiple_choice:load_choices"),
     "parity_task": Kind(ParityConfig, "classification", "adadepth.data.generated.parity:load_parity"),
-    "puzzles": Kind(PuzzleTableConfig, "puzzle", "adadepth.data.puzzles.table:load_puzzle_table"),
+    "puzzles": Kind(PuzzleTableConfig, "puzzle", "adadepth.data.puzzles.table:load_puzzle_table", "question_column"),
     "question_answering": Kind(
         QuestionConfig, "question_answering", "adadepth.data.labelled.question_answering:load_questions"
     ),
-    "senteval_task": Kind(SentEvalConfig, _of_sentences, _SENTENCES),
-    "stream": Kind(StreamConfig),
-    "sudoku_task": Kind(SudokuConfig, "puzzle", "adadepth.data.puzzles.sudoku_task:load_sudoku"),
-    "tagging": Kind(TaggingConfig, "tagging", "adadepth.data.labelled.tagging:load_tagging"),
+    "senteval_task": Kind(SentEvalConfig, _of_sentences, _SENTENCES, "text_columns"),
+    "stream": Kind(StreamConfig, columns="text_column"),
+    "sudoku_task": Kind(SudokuConfig, "puzzle", "adadepth.data.puzzles.sudoku_task:load_sudoku", "question"),
+    "tagging": Kind(TaggingConfig, "tagging", "adadepth.data.labelled.tagging:load_tagging", "token_column"),
     "trees": Kind(TreebankConfig),
 }
 
@@ -117,6 +137,13 @@ def problem_of(dataset: DatasetConfig) -> Problem | None:
     """What is predicted of a data set; None: it is not labelled."""
     problem = kind_of(dataset).problem
     return problem(dataset) if callable(problem) else problem
+
+
+def columns_of(dataset: DatasetConfig) -> list[str]:
+    """The columns of a table that a model reads which was trained on such data."""
+    about = kind_of(dataset).columns
+    named = getattr(dataset, about, about)
+    return [named] if isinstance(named, str) else list(named)
 
 
 def called(place: str, *values: Any, **known: Any) -> Any:

@@ -50,7 +50,7 @@ def _descriptor(
         raise ConfigError(f"{about}: there is a {noun} of that name already; uninstall one of them")
     try:
         descriptor = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = next(iter(str(error).splitlines()), "")
         raise ConfigError(f"{about}: cannot be imported ({type(error).__name__}: {reason})") from error
     if problem := problem_with(descriptor, entry.name):

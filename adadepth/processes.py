@@ -7,8 +7,11 @@ import threading
 import time
 from typing import NoReturn
 
+from adadepth.errors import ConfigError
+
 _SECONDS_FOR_THE_FIRST = 60.0  # in which it says what is wrong, draws the report of what there is, and ends
 _SECONDS_BETWEEN_LOOKS = 1.0
+_OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")  # variables of the environment
 
 
 def is_first_process() -> bool:
@@ -18,7 +21,19 @@ def is_first_process() -> bool:
 
 def is_one_of_several() -> bool:
     """Whether a launcher started further processes for this run."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    processes = os.environ.get("WORLD_SIZE", "1")
+    return processes.isdecimal() and int(processes) > 1
+
+
+def check_launcher() -> None:
+    """Refuse what no launcher sets.
+
+    Raises:
+        ConfigError: Naming the variable of the environment.
+    """
+    for name in _OF_LAUNCHERS:
+        if not (value := os.environ.get(name, "0")).isdecimal():
+            raise ConfigError(f"{name}={value}: must be a whole number; only a launcher sets it, such as torchrun")
 
 
 def end_with_launcher() -> None:

@@ -3,7 +3,7 @@
     python adadepth/run.py --config-name act_tiny [group=option] [key=value] [-m] [--help] [--cfg job]
 
 Exit status: 0 done, 2 a mistake in what the user gave (one line on stderr), 1 an unexpected failure (with traceback),
-130 and 143 interrupted by Ctrl-C and SIGTERM.
+129, 130 and 143 interrupted by a terminal that closes (SIGHUP), Ctrl-C and SIGTERM.
 """
 
 # ruff: noqa: E402
@@ -15,10 +15,7 @@ if not __package__:  # run by path: sys.path[0] is this folder, whose modules mu
     sys.path[0] = str(ROOT)
 
 import os
-import signal
 import traceback
-import types
-from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -39,10 +36,11 @@ from adadepth.hints import explain
 from adadepth.hydra_keys import close_hydra_keys
 from adadepth.inheritance import inheritance
 from adadepth.interpolations import told_within
-from adadepth.processes import end_with_launcher, exit_with, is_first_process
+from adadepth.processes import check_launcher, end_with_launcher, exit_with, is_first_process
 from adadepth.remote_code import allow_remote_code
 from adadepth.resuming import resumption
-from adadepth.signals import held_back, let_through
+from adadepth.signals import ending_as_exits, held_back, let_through
+from adadepth.standard_streams import patient_streams
 from adadepth.validation import checked
 
 _LESS_MEMORY = (
@@ -74,9 +72,14 @@ def run_job(composed: DictConfig) -> float | None:
 def main() -> None:
     """Run the command line ``sys.argv`` and exit; mistakes end in one line, everything else keeps its traceback."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
-    previous = signal.signal(signal.SIGTERM, _terminate)
-    end_with_launcher()
+    with patient_streams(), ending_as_exits():
+        _main()
+
+
+def _main() -> None:
     try:
+        check_launcher()
+        end_with_launcher()
         with held_back():
             _run(sys.argv[1:])
     except (UserError, HydraException, OmegaConfBaseException) as error:
@@ -92,7 +95,6 @@ def main() -> None:
             raise
         exit_with(explain(error, folders), 2)
     finally:
-        signal.signal(signal.SIGTERM, previous)
         _leave_process_group()
 
 
@@ -122,7 +124,8 @@ def _apply_runtime(config: ExperimentConfig) -> None:
 
 def _started(error: BaseException) -> bool:
     """Whether a job was running: what Hydra and YAML raise before that is about the command line or a YAML file."""
-    return any(frame.f_code.co_name == run_job.__name__ for frame, _ in traceback.walk_tb(error.__traceback__))
+    own = run_job.__wrapped__.__code__  # Hydra has a function of that name, too
+    return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _leave_process_group() -> None:
@@ -141,10 +144,6 @@ def _memory_is_short(error: BaseException) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or "out of memory"
-
-
-def _terminate(number: int, frame: types.FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

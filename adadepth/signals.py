@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM wait while Hydra and OmegaConf compose a configuration.
+"""The signals that end a run, and that they wait while Hydra and OmegaConf compose a configuration.
 
 What a signal raises there goes astray: a `finally:` of theirs needs what the interrupted statement would have set and
 fails itself, so that its error takes the place of the interruption; where Hydra looks for the mode it drops any error.
@@ -8,19 +8,42 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+HANGUP = getattr(signal, "SIGHUP", None)  # a terminal that closes; Windows has no such signal
+# Ctrl-C, what `kill` and schedulers send, and a terminal that closes.
+_ENDING = (signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP]))
 _usual: dict[int, Any] = {}  # what they do when they are not held back; empty: they are not
 _waiting: list[int] = []
+
+
+def ending() -> list[signal.Signals]:
+    """Those that end this run: what is ignored by now stays so, as `nohup` and `&` of a script ask for."""
+    return [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+@contextmanager
+def ending_as_exits() -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP end the program as an exit does, so that all is closed; SIGINT does anyway."""
+    previous: dict[int, Any] = {number: signal.signal(number, _exit) for number in ending() if number != signal.SIGINT}
+    try:
+        yield
+    finally:
+        _set(previous)
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    if number == HANGUP:  # a shell and the system both send it: the second one must not disturb the ending
+        signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Within, a signal waits for `let_through` or the end; a second one does at once what it usually does."""
     _waiting.clear()
-    _usual.update((number, signal.getsignal(number)) for number in _ENDING)
-    _set(dict.fromkeys(_ENDING, _wait))
+    _usual.update((number, signal.getsignal(number)) for number in ending())
+    _set(dict.fromkeys(_usual, _wait))
     try:
         yield
     finally:
@@ -40,7 +63,7 @@ def let_through() -> Iterator[None]:
         _deliver()
         yield
     finally:
-        _set(dict.fromkeys(_ENDING, _wait))
+        _set(dict.fromkeys(_usual, _wait))
 
 
 def _set(handlers: Mapping[int, Any]) -> None:

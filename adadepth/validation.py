@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -9,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from adadepth.analysis.measure.quality import metric_key
 from adadepth.checks.budget import check_budget
 from adadepth.checks.data import (
+    check_class_weights,
     check_corpus,
     check_labelled,
     check_parity,
@@ -32,8 +34,8 @@ from adadepth.config.generated import ParityConfig, Representation
 from adadepth.config.tables import TreebankConfig
 from adadepth.config.text import TextConfig
 from adadepth.debugging import given_keys, shrunk
-from adadepth.declaration import out_of_range
-from adadepth.errors import ConfigError, nearest
+from adadepth.declaration import misfits, out_of_range, shown
+from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.families.registry import families, family, one_of, with_head
 from adadepth.inheritance import with_inherited
 from adadepth.interpolations import note_environment
@@ -41,12 +43,20 @@ from adadepth.kinds import problem_of
 from adadepth.resuming import resumed
 from adadepth.training.trackers import trackers
 
+# Of data and tokenizer that a run reads; the other modes read none of them.
+_OF_DATA = (
+    check_text, check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_class_weights,
+    check_tagging, check_questions, check_choices, check_parity, check_generated, check_treebank,
+)  # fmt: skip
+
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 
 # What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
 
 LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
+
+_LONGEST_NAME = 200  # bytes; file systems have 255, of which temporary names need some
 
 # Task -> the head that a family needs for it; a fine-tuned one depends on the data.
 _HEADS = {
@@ -81,12 +91,11 @@ def checked(composed: DictConfig) -> ExperimentConfig:
 def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
-        out_of_range, _task, check_prediction, check_halting_stage, check_family, check_budget, check_text,
-        check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_tagging, check_questions,
-        check_choices, check_parity, check_generated, check_treebank, check_probing, check_trainer, _mode, _names,
-        _extras,
+        out_of_range, _task, check_prediction, check_halting_stage, check_family, check_budget,
+        *(_OF_DATA if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing, check_trainer,
+        _mode, _names, _extras,
     )  # fmt: skip
-    if problems := [problem for check in checks for problem in check(config)]:
+    if problems := list(misfits(config)) or [problem for check in checks for problem in check(config)]:
         raise ConfigError("\n".join(problems))
 
 
@@ -131,18 +140,20 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         "rival_of": (Mode.train,),
         "checkpoint": (Mode.evaluate, Mode.predict, Mode.probe),
         "text": (Mode.predict,),
+        "input": (Mode.predict,),
+        "output": (Mode.predict,),
         "run": (Mode.report,),
     }
     for key, modes in needs.items():
         value = getattr(config, key)
         if value is not None and config.mode not in modes:
             hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
-            yield f"{key}={value}: read only with mode={one_of(modes)}, but mode={config.mode}{hint}"
+            yield f"{key}={shown(value)}: read only with mode={one_of(modes)}, but mode={config.mode}{hint}"
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
         what = "a run directory, one of its checkpoints, `latest`, or a hub id"
         yield f"checkpoint: mode={config.mode} needs it ({what})"
     if config.mode is Mode.predict:
-        yield from _text(config.text)
+        yield from _asked(config)
     if config.mode is Mode.report and config.run is None and not config.runs:
         yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
     if config.run is not None and config.runs:
@@ -158,16 +169,27 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"
     if config.rival_of is not None and config.seeds > 1:
         yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
+    if config.seed + config.seeds > 2**32:
+        yield f"seeds={config.seeds}: from seed={config.seed} on there are not as many"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
 
 
-def _text(given: object) -> Iterator[str]:
+def _asked(config: ExperimentConfig) -> Iterator[str]:
+    """What mode=predict is to predict."""
+    given = config.text
     texts = given if isinstance(given, list) else [given]
-    if given is None:
-        yield "text: mode=predict needs it (a text, a list of texts or of pairs of them, or @FILE with one a line)"
+    if config.output is not None and config.input is None:
+        yield f"output={config.output}: read only with input, a table to predict"
+    if given is not None and config.input is not None:
+        yield f"input={config.input}: not with text={given!r:.60}; give one of them"
+    elif config.input is not None:
+        return
+    elif given is None:
+        texts_of = "a text, a list of texts or of pairs of them, or @FILE with one a line"
+        yield f"text: mode=predict needs it ({texts_of}), or input, a table"
     elif not texts or not all(isinstance(text, str) or _is_pair(text) for text in texts):
-        yield f"text={given}: must be a text, a list of texts or of pairs of them, or @FILE"
+        yield f"text={shown(given)}: must be a text, a list of texts or of pairs of them, or @FILE"
 
 
 def _is_pair(text: object) -> bool:
@@ -175,8 +197,13 @@ def _is_pair(text: object) -> bool:
 
 
 def _names(config: ExperimentConfig) -> Iterator[str]:
-    if not config.name or config.name in (".", "..") or any(mark in config.name for mark in "/\\"):
-        yield f"name={config.name}: must be a plain folder name"
+    if config.name in ("", ".", "..") or re.search(r"[/\\]", config.name) or len(config.name.encode()) > _LONGEST_NAME:
+        yield f"name={shown(config.name)}: must be a plain folder name"
+    for key in ("checkpoint", "run", "resume", "rival_of", "output_dir"):
+        if getattr(config, key) == "":
+            yield f"{key}: is empty; it names a folder"
+    if "" in config.runs:
+        yield f"runs={config.runs}: each names a folder"
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
     if isinstance(config.dataset, TreebankConfig):
@@ -196,8 +223,7 @@ def _extras(config: ExperimentConfig) -> Iterator[str]:
         if name not in known:
             yield f"logger.report_to={name}: must be one of {', '.join(known)}, none{nearest(name, known)}"
         elif not known[name].is_installed:
-            needs = known[name].needs
-            yield f"logger={name}: the package {known[name].library} is missing, install it with pip install {needs}"
+            yield f"logger={name}: {missing_package(known[name].library, known[name].needs)}"
     if logger.artifacts and not any(known[name].keeps_files for name in logger.report_to if name in known):
         able = one_of(name for name, kind in known.items() if kind.keeps_files)
         yield f"logger.artifacts={list(map(str, logger.artifacts))}: read only with logger={able}"

@@ -8,6 +8,7 @@ from adadepth.errors import ConfigError
 
 _MOST_NODES = 100_000  # a shipped configuration has some 300
 _DEEPEST = 50
+_MOST_BYTES = 2**20
 
 
 def check_yaml(path: Path) -> None:
@@ -19,6 +20,10 @@ def check_yaml(path: Path) -> None:
     Raises:
         ConfigError: Naming the file.
     """
+    if not path.is_file():
+        raise ConfigError(f"{path}: must be a file")
+    if path.stat().st_size > _MOST_BYTES:
+        raise ConfigError(f"{path}: has more than {_MOST_BYTES >> 20} MiB")
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         count = 0 if root is None else _written_out(root, {}, 0)

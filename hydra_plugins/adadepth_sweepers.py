@@ -12,6 +12,7 @@ import math
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,13 @@ from hydra.core.utils import JobReturn, JobStatus, env_override
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from adadepth.analysis.measure.grid import settings_text
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
-from adadepth.errors import ConfigError
+from adadepth.declaration import Allowed, at_least, between, out_of_range, setting
+from adadepth.errors import ConfigError, missing_package
 from adadepth.processes import is_first_process, is_one_of_several
 from adadepth.tasks import grid
 from adadepth.training.run_directory import SWEEP
@@ -37,7 +39,10 @@ from adadepth.validation import checked
 if TYPE_CHECKING:
     import optuna
 
+    from adadepth.analysis.comparisons.trials import Search
+
 log = logging.getLogger(__name__)
+_MOST_JOBS = 10_000  # of a grid; to compose and check them takes an hour
 
 
 class GridSweeper(Sweeper):
@@ -52,7 +57,13 @@ class GridSweeper(Sweeper):
         self.failures: dict[str, str] = {}  # by job
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what Hydra hands over, and make the launcher."""
+        """Keep what Hydra hands over, and make the launcher.
+
+        Raises:
+            ConfigError: If a setting of the sweeper is out of its range.
+        """
+        if problems := list(out_of_range(OmegaConf.to_object(config.hydra.sweeper), "hydra.sweeper.")):
+            raise ConfigError("\n".join(problems))
         self.base, self.context = config, hydra_context
         self.launcher: Launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
@@ -84,12 +95,12 @@ class GridSweeper(Sweeper):
                 self.failures[" ".join(job)] = _failure(result)
         return returns
 
-    def compare(self, configs: Sequence[ExperimentConfig]) -> None:
-        """Write the page of the runs of all jobs, and print where it is."""
+    def compare(self, configs: Sequence[ExperimentConfig], search: "Search | None" = None) -> None:
+        """Write the page of the runs of all jobs, which may be trials of a search, and print where it is."""
         from adadepth.tasks.comparing import compare_sweep  # jinja, which `--help` has no use for
 
         if is_first_process():
-            compare_sweep(self.name, [config.output_dir for config in configs], self.failures)
+            compare_sweep(self.name, [config.output_dir for config in configs], self.failures, search)
 
     def grid(self, arguments: list[str]) -> tuple[list[list[str]], dict[str, list[str]]]:
         """The overrides of every job, and of every swept key its assignments."""
@@ -99,7 +110,10 @@ class GridSweeper(Sweeper):
                 raise ConfigError(
                     f"{override.input_line}: a grid has no intervals; use choice, range or sweep with Optuna"
                 )
-        jobs = [list(job) for job in itertools.product(*map(_assignments, overrides))]
+        values = [_assignments(override) for override in overrides]
+        if math.prod(map(len, values)) > _MOST_JOBS:
+            raise ConfigError(f"{' '.join(arguments)}: a grid of more than {_MOST_JOBS:,} jobs")
+        jobs = [list(job) for job in itertools.product(*values)]
         return jobs, {o.get_key_element(): _assignments(o) for o in overrides if o.is_sweep_override()}
 
     def sweep(self, arguments: list[str]) -> list[JobReturn]:
@@ -132,12 +146,12 @@ class ChoosingSweeper(GridSweeper):
         params: Mapping[str, Any] | None,
         from_epoch: int,
         of_dataset: Mapping[str, Sequence[str]],
-        direction: Any,
+        direction: str,
         folder: str,
     ) -> None:
         super().__init__(params)
         self.of_dataset = of_dataset
-        self.from_epoch, self.direction, self.folder = from_epoch, str(direction), Path(folder)
+        self.from_epoch, self.direction, self.folder = from_epoch, direction, Path(folder)
 
     def parse(self, arguments: list[str]) -> list[Override]:
         """As in any grid, with what the data set brings."""
@@ -147,8 +161,6 @@ class ChoosingSweeper(GridSweeper):
         """Run what is missing, choose, predict with what was chosen; returns the summary."""
         from adadepth.analysis.render.grid_page import grid_text, write_grid  # torch, which `--help` has no use for
 
-        if self.direction not in ("maximize", "minimize"):
-            raise ConfigError(f"hydra.sweeper.direction={self.direction}: must be maximize or minimize")
         jobs, swept = self.grid(arguments)
         jobs = [[*job, f"output_dir={self.folder / grid.RUNS}"] for job in jobs]
         configs = self.check(jobs)
@@ -224,7 +236,7 @@ class OptunaSweeper(GridSweeper):
     """Search with Optuna. A failing trial is recorded and the search goes on; repeating the command continues it."""
 
     def __init__(
-        self, params: Mapping[str, Any] | None, n_trials: int, n_jobs: int, seed: int, direction: Any, folder: str
+        self, params: Mapping[str, Any] | None, n_trials: int, n_jobs: int, seed: int, direction: str, folder: str
     ) -> None:
         super().__init__(params)
         self.n_trials, self.n_jobs, self.seed, self.direction = n_trials, n_jobs, seed, direction
@@ -246,7 +258,7 @@ class OptunaSweeper(GridSweeper):
             jobs = [fixed + _job(trial.params) for trial in trials]
             for trial, result in zip(trials, self.launch(jobs, trials[0].number), strict=True):
                 _tell(study, trial, result)
-        self.compare(configs)
+        self.compare(configs, _search(study, configs[0].optimise))
         log.info("best of %d trials: %s -> %s", self.n_trials, study.best_params, study.best_value)
         return study
 
@@ -256,8 +268,18 @@ class OptunaSweeper(GridSweeper):
         from optuna.storages.journal import JournalFileBackend
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        storage = storages.JournalStorage(JournalFileBackend(str(self.folder / "optuna.log")))
-        study = create_study(storage=storage, study_name="sweep", direction=self.direction, load_if_exists=True)
+        record = self.folder / "optuna.log"
+        if record.exists() and not record.is_file():
+            raise ConfigError(f"{record}: must be a file")
+        try:
+            storage = storages.JournalStorage(JournalFileBackend(str(record)))
+            direction: Any = self.direction
+            study = create_study(storage=storage, study_name="sweep", direction=direction, load_if_exists=True)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # lines of JSON, and never a pickle
+            another = "another hydra.sweeper.folder begins another study"
+            raise ConfigError(
+                f"{record}: not the record of a study ({type(error).__name__}: {error}); {another}"
+            ) from error
         self.name = study.user_attrs.get(_NAME, self.name)  # so that the page has the trials of earlier commands
         study.set_user_attr(_NAME, self.name)
         study.sampler = samplers.TPESampler(seed=self.seed + len(study.trials))
@@ -283,7 +305,10 @@ def _assignments(override: Override) -> list[str]:
     """The ``key=value`` strings of one override: one, or one for each value of a sweep."""
     key = override.get_key_element()
     if override.is_sweep_override():
-        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+        values = list(itertools.islice(override.sweep_string_iterator(), _MOST_JOBS + 1))
+        if not values:
+            raise ConfigError(f"{override.input_line}: there are no values in it")
+        return [f"{key}={value}" for value in values]
     return [f"{key}={override.get_value_element_as_str()}"]
 
 
@@ -292,7 +317,8 @@ def _distribution(override: Override) -> Any:
     try:
         from optuna import distributions
     except ImportError as error:
-        raise ConfigError("hydra/sweeper=optuna: Optuna is missing, install it with pip install optuna") from error
+        told = missing_package("optuna", "'adadepth[optuna]'")
+        raise ConfigError(f"hydra/sweeper=optuna: {told}") from error
     value = override.value()
     if isinstance(value, IntervalSweep):
         low: Any = value.start
@@ -300,9 +326,10 @@ def _distribution(override: Override) -> Any:
         whole = isinstance(low, int) and isinstance(high, int)  # int(interval(1, 8))
         kind: Any = distributions.IntDistribution if whole else distributions.FloatDistribution
         return kind(low, high, log="log" in value.tags)
-    if isinstance(value, RangeSweep) and isinstance(steps := value.range(), range):
+    if isinstance(value, RangeSweep) and isinstance(steps := value.range(), range) and steps:
         return distributions.IntDistribution(steps.start, steps[-1], step=steps.step)
-    return distributions.CategoricalDistribution(list(override.sweep_string_iterator()))
+    key = override.get_key_element()
+    return distributions.CategoricalDistribution([each.removeprefix(f"{key}=") for each in _assignments(override)])
 
 
 def _corners(space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -333,26 +360,60 @@ def _tell(study: "optuna.Study", trial: "optuna.Trial", result: JobReturn) -> No
     study.tell(trial, state=TrialState.FAIL)
 
 
-def _store(name: str, sweeper: type[Sweeper], **options: Any) -> None:
-    node = {"_target_": f"{__name__}.{sweeper.__name__}", "params": {}, **options}
-    ConfigStore.instance().store(group="hydra/sweeper", name=name, node=node, provider="adadepth")
+def _search(study: "optuna.Study", metric: str) -> "Search | None":
+    """The study as the page of its runs shows it; None where no trial has a result."""
+    from optuna.importance import get_param_importances
+    from optuna.study import StudyDirection
+    from optuna.trial import TrialState
+
+    from adadepth.analysis.comparisons.trials import Parameter, Search
+
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if not done:
+        return None
+    space: dict[str, Any] = {
+        key: values for key, values in done[-1].distributions.items() if all(key in each.params for each in done)
+    }
+    parameters = []
+    for key, values in space.items():
+        choices = getattr(values, "choices", ())
+        low, high = (choices[0], choices[-1]) if choices else (values.low, values.high)
+        parameters.append(Parameter(key, low, high, getattr(values, "log", False), choices))
+    trials = [(each.params, each.value) for each in done if each.value is not None]
+    importances = get_param_importances(study, params=list(space)) if len({value for _, value in trials}) > 1 else {}
+    is_less = study.direction is StudyDirection.MINIMIZE
+    return Search(metric, is_less, parameters, trials, importances)
 
 
-_store("grid", GridSweeper)
-_store(
-    "choice",
-    ChoosingSweeper,
-    from_epoch=1,  # earlier ones do not compete
-    of_dataset={},  # overrides by the name of the data set
-    direction="maximize",
-    folder="${output_dir}/${name}/sweep",  # of the runs and the summary; another folder is another grid
-)
-_store(
-    "optuna",
-    OptunaSweeper,
-    n_trials=20,
-    n_jobs=1,  # trials at a time, for a launcher that runs jobs in parallel
-    seed=0,
-    direction="minimize",
-    folder="${output_dir}/${name}/sweep",  # the study; another folder is another study
-)
+_DIRECTION = Allowed(lambda value: value in ("maximize", "minimize"), "maximize or minimize")
+
+
+@dataclass
+class _Grid:
+    """What a YAML file and the command line can say below `hydra.sweeper`."""
+
+    _target_: str = f"{__name__}.{GridSweeper.__name__}"
+    params: dict[str, Any] = setting({}, "values by key, in Hydra's syntax")
+
+
+@dataclass
+class _Choice(_Grid):
+    _target_: str = f"{__name__}.{ChoosingSweeper.__name__}"
+    from_epoch: int = setting(1, "earlier ones do not compete", at_least(0))
+    of_dataset: dict[str, list[str]] = setting({}, "overrides by the name of the data set")
+    direction: str = setting("maximize", "of the metric", _DIRECTION)
+    folder: str = setting("${output_dir}/${name}/sweep", "of the runs and the summary; another folder is another grid")
+
+
+@dataclass
+class _Optuna(_Grid):
+    _target_: str = f"{__name__}.{OptunaSweeper.__name__}"
+    n_trials: int = setting(20, "in all", at_least(1))
+    n_jobs: int = setting(1, "trials at a time, for a launcher that runs jobs in parallel", at_least(1))
+    seed: int = setting(0, "of the sampler", between(0, 2**31))
+    direction: str = setting("minimize", "of the metric", _DIRECTION)
+    folder: str = setting("${output_dir}/${name}/sweep", "the study; another folder is another study")
+
+
+for _name, _node in {"grid": _Grid, "choice": _Choice, "optuna": _Optuna}.items():
+    ConfigStore.instance().store(group="hydra/sweeper", name=_name, node=_node, provider="adadepth")

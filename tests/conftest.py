@@ -6,6 +6,7 @@ import gc
 import ipaddress
 import os
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -104,11 +105,20 @@ def _read_yaml_fast(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(omegaconf_utils, "get_yaml_loader", lambda: Loader)
 
 
+def _hear_signals() -> None:
+    """Undo what `nohup` and a script's `&` have this process ignore: what a test starts would ignore it, too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Block the network before collection, so that an import cannot use it either; leave out what only costs time."""
     patch = pytest.MonkeyPatch()
     _block_network(patch)
     _read_yaml_fast(patch)
+    _hear_signals()
     patch.setattr(os, "fsync", lambda descriptor: None)  # no scratch file has to survive a power cut
     config.add_cleanup(patch.undo)
     config.add_cleanup(_SCRATCH.cleanup)

@@ -34,6 +34,15 @@ _OPTIONAL = {
     "exits": EXITS, "exit_rules": EXIT_RULES, "architectures": ARCHITECTURES, "budgets": BUDGETS, "rivals": RIVALS,
     "grids": GRIDS, "seeds": SEEDS, "words": WORDS, "probes": PROBES, "texts": TEXTS,
 }  # fmt: skip
+# What the fields of a file are, where they are there: of another type, the file was written by nobody here.
+_TYPES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    RUN: dict.fromkeys(("final_metrics", "baselines", "verdict"), (dict, type(None))),
+    CONFIG: dict.fromkeys(("model", "dataset", "trainer"), dict),
+    HALTING: {"step": int, "n": int, "max_depth": int, "unit": str, "set": str, "classes": dict,
+              "cost": (dict, type(None)), "further_sets": dict},
+}  # fmt: skip
+_NO_NUMBERS = ("nan", "inf", "-inf")  # as JSON has them; see `adadepth.training.run_directory.jsonable`
+_OF_GROUPS = ("classes", "verdict")  # fields whose values have fields in turn
 SPLITS = ("train", "eval")
 _OF_FURTHER_SETS = ("difficulty", "attributes")  # what halting.json has of sets that do not select the model
 
@@ -92,12 +101,14 @@ def write_predictions(directory: Path, name: str, predictions: Mapping[str, str]
     _write_json(directory / "predictions" / f"{name}.json", predictions)
 
 
-def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write predictions/NAME.jsonl, a line an example of a set; see `adadepth.evaluation.predictions`."""
     folder = directory / "predictions"
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
-    write_atomic(folder / f"{name}.jsonl", "".join(f"{line}\n" for line in lines))
+    path = folder / f"{name}.jsonl"
+    write_atomic(path, "".join(f"{line}\n" for line in lines))
+    return path
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
@@ -194,7 +205,7 @@ def read_run(directory: Path) -> RunFiles:
             return kind()
         except (ValueError, yaml.YAMLError):
             value = None
-        if isinstance(value, kind):
+        if isinstance(value, kind) and _is_sound(name, value):
             return value
         missing[name] = f"{name} is damaged"
         return kind()
@@ -209,6 +220,20 @@ def read_run(directory: Path) -> RunFiles:
         **{field: parsed(name, json.loads) if (directory / name).exists() else {} for field, name in _OPTIONAL.items()},
         missing=missing,
     )
+
+
+def _is_sound(name: str, value: Any) -> bool:
+    """Whether the fields of a file are of their types, and its numbers such as there can be."""
+    for field_name, kind in _TYPES.get(name, {}).items():
+        found = value.get(field_name)
+        if field_name in value and not isinstance(found, kind):
+            return False
+        if isinstance(found, int) and found < 0:
+            return False
+        if field_name in _OF_GROUPS and not all(isinstance(each, dict) for each in (found or {}).values()):
+            return False
+    metrics = value.get("final_metrics") if name == RUN else None
+    return all(isinstance(each, int | float | None) or each in _NO_NUMBERS for each in (metrics or {}).values())
 
 
 def evaluated(files: RunFiles) -> str:
@@ -238,6 +263,14 @@ def run_unit(files: RunFiles) -> str:
 def halts(files: RunFiles) -> bool:
     """Whether units of a run halt one by one, as tokens and sequences do; a task or an architecture has one depth."""
     return words(run_unit(files)).halts
+
+
+def cut_short(files: RunFiles) -> str:
+    """Why and where a training ended before all its updates were done; empty where it did not."""
+    reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
+    if not reason or (steps and steps["done"] >= steps["planned"]):
+        return ""
+    return f"{reason} at step {steps['done']:,} of {steps['planned']:,}" if steps else str(reason)
 
 
 def is_summary_of_seeds(files: RunFiles) -> bool:

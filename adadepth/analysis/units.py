@@ -12,7 +12,8 @@ class Words:
     Attributes:
         kind: Of report.
         terms: Template of what its words mean.
-        needed: What needs the work `adaptive`.
+        needed: What needs the work `adaptive`, which is what the model costs.
+        needing: The beginning of a sentence that says how much that is.
         full: What needs the work `full`.
         of_full: The same in short.
         macs: What work is counted in.
@@ -22,6 +23,7 @@ class Words:
     kind: str
     terms: str
     needed: str
+    needing: str
     full: str
     of_full: str = "full depth"
     macs: str = "multiply-accumulates"
@@ -29,15 +31,22 @@ class Words:
 
 
 _ONE_FOR_ALL = {
-    "task": Words("Layer", "layer_terms", "needed by the deepest state", "all blocks for every example"),
+    "task": Words(
+        "Layer", "layer_terms", "needed up to the deepest state that is read", "Up to the deepest state it needs",
+        "all blocks for every example",
+    ),
     "architecture": Words(
-        "Architecture", "architecture_terms", "expected of a drawn path; of a fixed network its own",
-        "attention and feed-forward in turns, as many blocks", "alternating blocks", "multiply-accumulates per token",
+        "Architecture", "architecture_terms", "needed by the blocks that are expected to run",
+        "The blocks that are expected to run need", "as many blocks, attention and feed-forward in turns",
+        "as many alternating blocks", "multiply-accumulates per token",
     ),
 }  # fmt: skip
 
 
 def words(unit: str) -> Words:
     """How a unit is told of: a task or an architecture has one depth, of others each has its own."""
-    own = Words("Halting", "halting_terms", "needed by the traced depths", f"full depth for every {unit}", halts=True)
+    own = Words(
+        "Halting", "halting_terms", "needed at the depths decided", "At these depths it needs",
+        f"full depth for every {unit}", halts=True,
+    )  # fmt: skip
     return _ONE_FOR_ALL.get(unit, own)

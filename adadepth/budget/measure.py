@@ -66,15 +66,12 @@ class Measure:
         smooth: What the price is paid on, a `LossTerm`, from model and outputs.
         response: How the controller answers it. A batch is a sample of its units, and its mean is noisy; what is
             read off the model itself is not.
-        is_ceiling: Whether nothing may be deeper than the target once the schedule has come to it; less is then within
-            the budget, too.
     """
 
     read: Callable[[Any, DepthTrace], Reading]
     full: Callable[[Any, int], float] = lambda model, max_depth: float(max_depth)
     smooth: Callable[[Any, Any], Any] = lambda model, outputs: model.soft_depth(outputs)
     response: Response = _SAMPLED
-    is_ceiling: bool = False
 
 
 def _expected(model: Any, outputs: Any) -> Any:
@@ -84,7 +81,7 @@ def _expected(model: Any, outputs: Any) -> Any:
 MEASURES: dict[str, Measure] = {
     "updates": Measure(read_updates),
     "macs": Measure(read_macs, full=lambda model, max_depth: 1.0),
-    "deepest_layer": Measure(read_updates, response=_EXACT, is_ceiling=True),
+    "deepest_layer": Measure(read_updates, response=_EXACT),
     "expected_layer": Measure(read_expected_layer, smooth=_expected, response=_EXACT),
     "milliseconds": Measure(
         read_milliseconds,

@@ -14,11 +14,12 @@ from adadepth.config import (
     TaggingConfig,
 )
 from adadepth.config.generated import ParityConfig
-from adadepth.config.tables import AgreementConfig, SentEvalConfig
+from adadepth.config.tables import AgreementConfig, Problem, SentEvalConfig
 from adadepth.config.text import TextConfig
 from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data_sets import installed_data_set
 from adadepth.errors import ConfigError, nearest
+from adadepth.kinds import problem_of
 
 _HUB_KEYS = ("path", "name", "split", "rows_per_document")
 
@@ -61,6 +62,10 @@ def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
     for number, entry in enumerate(entries):
         for key in sorted(entry.keys() - set(_HUB_KEYS)):
             yield f"{name}[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
+        for key, value in entry.items():
+            kind = int if key == "rows_per_document" else str
+            if key in _HUB_KEYS and value is not None and type(value) is not kind:
+                yield f"{name}[{number}].{key}={value}: must be {'a whole number' if kind is int else 'a text'}"
         if not entry.get("path"):
             yield f"{name}[{number}].path: missing, the data set's name on the hub"
 
@@ -138,6 +143,10 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
         return
     if len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
+    if dataset.problem is Problem.multi_label and not dataset.label_separator:
+        yield "dataset.label_separator: must not be empty"
+    if dataset.problem is Problem.multi_label and dataset.source is Source.embedded:
+        yield "dataset.problem=multi_label: read only with dataset.source=local or hub"
     if not config.runtime.trust_remote_code:
         for name in filter(is_hub_metric, dataset.metrics):
             yield f"dataset.metrics={name}: runs code of its own; to allow it say runtime.trust_remote_code=true"
@@ -152,8 +161,26 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
     for split, entry in dataset.test_hub.items():
         if split not in dataset.test_splits:
             yield f"dataset.test_hub.{split}: not in dataset.test_splits={dataset.test_splits}"
-        if set(entry) != {"path", "name", "split"}:
-            yield f"dataset.test_hub.{split}: needs path, name and split, has {', '.join(entry)}"
+        if not isinstance(entry, dict) or set(entry) != {"path", "name", "split"}:
+            has = ", ".join(entry) if isinstance(entry, dict) else entry
+            yield f"dataset.test_hub.{split}: needs path, name and split, has {has}"
+
+
+def check_class_weights(config: ExperimentConfig) -> Iterator[str]:
+    """What examples of a class count."""
+    weights = getattr(config.dataset, "class_weights", None)
+    if weights is None:
+        return
+    named = f"dataset.class_weights={weights}"
+    numbers = list(weights.values()) if isinstance(weights, dict) else []
+    if weights != "balanced" and not (numbers and all(isinstance(each, int | float) and each > 0 for each in numbers)):
+        yield f"{named}: must be balanced, or a mapping of names of classes to weights above 0"
+    if (problem := problem_of(config.dataset)) in ("regression", "multi_label"):
+        yield f"{named}: dataset.problem={problem} has no classes of which a text is one"
+    if getattr(config.dataset, "source", None) is Source.embedded:
+        yield f"{named}: read only with dataset.source=local or hub"
+    if getattr(config.model, "classes_weights", None) is not None:
+        yield f"{named}: the model has weights of its own; set model.classes_weights=null"
 
 
 def check_tagging(config: ExperimentConfig) -> Iterator[str]:

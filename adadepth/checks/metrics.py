@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from adadepth.analysis.measure.names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS
+from adadepth.analysis.measure.names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
 from adadepth.config import ExperimentConfig, Mode, Task
 from adadepth.errors import nearest
 from adadepth.families.registry import family
 
-_SPEEDUPS = ("cost/speedup_over_dense", "cost/training_speedup_over_dense")
 _QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")
 _OTHERS = ("length", "difficulty", "loss")
 # What a run logs, by kind: N is any number, CLASS the name of a class, LOSS of a part of the loss, OPERATION of what is
@@ -35,7 +34,8 @@ NAMES = {
     ),
     "cost": (
         "executed_macs", "dense_macs", "adaptive_macs", "full_macs", "executed_over_dense", "executed_over_full",
-        "adaptive_over_full", "layer_ratio", "added_parameters", *(name.removeprefix("cost/") for name in _SPEEDUPS),
+        "adaptive_over_full", "layer_ratio", "added_parameters",
+        *(name.removeprefix("cost/") for name in SPEEDUPS.values()),
     ),
     "search": (
         "mean_entropy", "expected_blocks", "temperature", "thirds/N/OPERATION", "block/N/OPERATION",
@@ -79,7 +79,7 @@ def _not_by(config: ExperimentConfig, name: str, kind: str) -> str | None:
         return "only a training with budget.target has it"
     if kind == "train" and config.mode is not Mode.train and name != "train/epoch":
         return "only a training has it"
-    if kind in _WITH_SETS and name not in _SPEEDUPS and not config.trainer.halting_statistics:
+    if kind in _WITH_SETS and name not in SPEEDUPS.values() and not config.trainer.halting_statistics:
         return "needs trainer.halting_statistics=true"
     return None
 

@@ -19,7 +19,7 @@ def check_prediction(config: ExperimentConfig) -> Iterator[str]:
     predicted = PREDICTED[problem]
     if config.task is Task.finetune:
         yield from _tagging(about, dataset) if problem == "tagging" else _head(about, dataset, predicted)
-    if config.exit_rules and not predicted.has_classes:
+    if config.exit_rules and not predicted.studies_exits:
         yield (
             f"exit_rules={config.exit_rules}: dataset={dataset.name} {predicted.what}; read only with classes, values "
             "and tags"

@@ -1,9 +1,11 @@
 """What the settings of the trainer need of each other."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from adadepth.config import ExperimentConfig, Mode, Task, TrainerConfig
 from adadepth.config.trainer import Optimizer, Precision, Schedule
+from adadepth.declaration import shown
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
@@ -29,10 +31,13 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     if trainer.ema_decay is not None and (trainer.fsdp or trainer.deepspeed):
         yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.fsdp or trainer.deepspeed"
     for name in ("deepspeed", "fsdp_config"):
-        if not isinstance(value := getattr(trainer, name), str | dict | None):
-            yield f"trainer.{name}={value}: must be a JSON file or a mapping"
+        value = getattr(trainer, name)
+        if not isinstance(value, dict | None) and not (isinstance(value, str) and Path(value).is_file()):
+            yield f"trainer.{name}={shown(value)}: must be a JSON file or a mapping"
     if trainer.dataloader_prefetch_factor is not None and config.runtime.num_workers == 0:
         yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"
+    if trainer.dataloader_persistent_workers and config.runtime.num_workers == 0:
+        yield "trainer.dataloader_persistent_workers=true: needs runtime.num_workers of at least 1"
 
 
 def _hub(config: ExperimentConfig) -> Iterator[str]:

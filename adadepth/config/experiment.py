@@ -51,6 +51,12 @@ class ExperimentConfig:
         None, "mode=evaluate, predict or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
     )
     text: Any = setting(None, "mode=predict: a text, a list of texts or of pairs of them, or @FILE with one a line")
+    input: str | None = setting(
+        None, "mode=predict: a table (csv, tsv, jsonl, parquet, conllu, conll, txt), every row of which is predicted"
+    )
+    output: str | None = setting(
+        None, "its rows with what is predicted (csv, tsv, jsonl); None: predictions.* in the folder of the prediction"
+    )
     run: str | None = setting(None, "mode=report: a run directory, or `latest`")
     runs: list[str] = setting([], "mode=report: compare these runs, and those in these folders, on one page")
     rival_of: str | None = setting(

@@ -15,7 +15,7 @@ LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])
 class GeneratedConfig(ExamplesConfig):
     """Examples that are drawn afresh in every epoch, and of which it is known how much computing a unit needs."""
 
-    train_examples: int = setting(100000, "an epoch", at_least(1))
+    train_examples: int = setting(100000, "an epoch", between(1, 10**8))
 
 
 @dataclass

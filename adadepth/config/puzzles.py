@@ -9,6 +9,10 @@ from adadepth.declaration import BELOW_ONE, Allowed, at_least, setting
 
 Symmetries = StrEnum("Symmetries", ["none", "sudoku", "square"])
 CellCount = StrEnum("CellCount", ["givens", "path_length"])
+_SYMBOLS = Allowed(
+    lambda text: text.isascii() and text.isprintable() and len(text) > 1 and len(set(text)) == len(text),
+    "two or more different characters of ASCII",
+)
 
 
 @dataclass
@@ -44,7 +48,7 @@ class PuzzleTableConfig(TableConfig):
     difficulty_column: str | None = setting(
         None, "whole numbers from 0 on; None: cells whose answer is not what is given"
     )
-    symbols: str = setting(".123456789", "of a cell, in puzzle and answer; the first one is token 1")
+    symbols: str = setting(".123456789", "of a cell, in puzzle and answer; the first one is token 1", _SYMBOLS)
     counted: CellCount = setting(
         CellCount.givens, "what reports tell steps by, with columns of whole numbers; path_length: of a maze's answer"
     )

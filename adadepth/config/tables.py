@@ -6,9 +6,10 @@ from typing import Any
 
 from adadepth.config.dataset import ExamplesConfig, HubTable, Source, local_or_hub
 from adadepth.config.text import MaskingConfig
-from adadepth.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.declaration import FILES, FINITE, OPEN_SHARE, at_least, setting
 
-Problem = StrEnum("Problem", ["classification", "regression"])
+Problem = StrEnum("Problem", ["classification", "multi_label", "regression"])
+_CLASS_WEIGHTS = "of the loss: balanced, or {NAME: weight}, 1 where none is named; None: every example counts alike"
 LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 
 
@@ -20,7 +21,7 @@ class TableConfig(ExamplesConfig):
         Source.hub, "the hub, local files, or Python's own documentation; auto: local where path names files"
     )
     path: Any = setting(
-        None, "local: a folder with {train,validation,test}.{parquet,jsonl,...}, or a mapping split: file"
+        None, "local: a folder with {train,validation,test}.{parquet,jsonl,...}, or a mapping split: file", FILES
     )
     hub: HubTable = setting(HubTable, "with source=hub")
     labels: list[str] | None = setting(None, "names of the classes or tags in order; None: those of the data")
@@ -43,14 +44,16 @@ class LabelledConfig(TableConfig):
     """Sentences or pairs of sentences with a class or a value: GLUE's tasks, and any table of that shape."""
 
     text_columns: list[str] = setting(["sentence"], "one, or two for pairs")
-    label_column: str = setting("label", "a class number, a class name, or a value")
-    problem: Problem = setting(Problem.classification, "of classes, or of one value")
-    test_splits: list[str] = setting(["test"], "without labels, for submission; may be absent", neutral=True)
+    label_column: str = setting("label", "a class number, a class name, a value, or several names")
+    problem: Problem = setting(Problem.classification, "one class a text, any number of labels, or one value")
+    label_separator: str = setting(",", "between the labels of a text, with problem=multi_label; lists need none")
+    test_splits: list[str] = setting(["test"], "predicted at the end; may be absent", neutral=True)
     test_hub: dict[str, Any] = setting(
         {}, "hub: test splits that are data sets of their own there, {SPLIT: {path, name, split}}", neutral=True
     )
     submission: list[str] = setting([], "GLUE's file names, one a test split", neutral=True)
     difficulty_column: str | None = setting(None, "whole numbers from 0 on: how hard a row is; None: not known")
+    class_weights: Any = setting(None, _CLASS_WEIGHTS)
 
 
 @dataclass
@@ -75,6 +78,7 @@ class TaggingConfig(TableConfig):
         LabelledPieces.first, "of a word that is cut in pieces; all: those after B-X are I-X"
     )
     metrics: list[str] = setting(["entity_f1"], "token_accuracy where tags mark no entities")
+    class_weights: Any = setting(None, _CLASS_WEIGHTS)
 
 
 @dataclass
@@ -109,7 +113,7 @@ class TreebankConfig(ExamplesConfig):
     """Words with part of speech, relation and head, by which mode=evaluate tells the depths of a model's tokens."""
 
     path: Any = setting(
-        None, "a folder of CoNLL-U files, a file, a glob, a list, or a mapping split: file; None: the hub"
+        None, "a folder of CoNLL-U files, a file, a glob, a list, or a mapping split: file; None: the hub", FILES
     )
     hub: HubTable = setting(HubTable, "read without a path")
     evaluation_splits: list[str] | None = setting(None, "None: validation and test, or all there is without these")

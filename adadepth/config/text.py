@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from adadepth.config.dataset import DatasetConfig, ExamplesConfig, Source, local_or_hub
-from adadepth.declaration import OPEN_SHARE, SHARE, at_least, setting
+from adadepth.declaration import OPEN_SHARE, SHARE, TEXTS, at_least, setting
 
 Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading"])
 
@@ -29,11 +29,13 @@ class TextConfig(DatasetConfig):
     source: Source = setting(
         Source.embedded, "Python's own documentation, local files, or the hub; auto: local where path names files"
     )
-    path: Any = setting(None, "local: a file, a folder, a glob, or a list of these (text, jsonl, parquet)")
+    path: Any = setting(None, "local: a file, a folder, a glob, or a list of these (text, jsonl, parquet)", TEXTS)
     hub: list[dict[str, Any]] = setting([], "hub: entries {path, name, split, rows_per_document}")
     text_column: str = setting("text", "for jsonl, parquet and hub data")
     evaluation_path: Any = setting(
-        None, "local held-out text; None: that of a folder with valid files, or a part of the text is set aside"
+        None,
+        "local held-out text; None: that of a folder with valid files, or a part of the text is set aside",
+        TEXTS,
     )
     evaluation_hub: list[dict[str, Any]] = setting([], "hub: held-out text, entries like those of `hub`")
     evaluation_fraction: float = setting(0.05, "share of the text set aside", OPEN_SHARE)
@@ -47,7 +49,9 @@ class StreamConfig(TextConfig):
     """Text as contiguous streams, read from beginning to end by a model that remembers."""
 
     test_path: Any = setting(
-        None, "local: a further text that selects nothing; None: that of a folder with test files, or none"
+        None,
+        "local: a further text that selects nothing; None: that of a folder with test files, or none",
+        TEXTS,
     )
     test_hub: list[dict[str, Any]] = setting([], "hub: entries like those of `hub`")
     append_eos: bool = setting(True, "a token after every line; without it blank lines vanish")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.declaration import at_least, setting
+from adadepth.declaration import at_least, between, setting
 
 TokenizerKind = StrEnum("TokenizerKind", ["unigram", "word", "byte"])
 
@@ -17,7 +17,7 @@ class TokenizerConfig:
         TokenizerKind.unigram, "pieces of words; streams of text also take whole words, or bytes"
     )
     vocab_size: int | None = setting(
-        8000, "of a trained tokenizer; of words, None: all", at_least(32), shape=True, debug=300
+        8000, "of a trained tokenizer; of words, None: all", between(32, 1_000_000), shape=True, debug=300
     )
     lowercase: bool = setting(True, "of a trained tokenizer")
     symbols: list[str] = setting([], "of a trained tokenizer: what is never taken apart")

@@ -100,4 +100,5 @@ class TrainerConfig(BorrowedConfig):
     time_budget_minutes: float | None = setting(None, "stop, save and evaluate when it is spent", POSITIVE)
     early_stopping_patience: int | None = setting(None, "evaluations without improvement before stopping", at_least(1))
     early_stopping_threshold: float = setting(0.0, "what counts as improvement", at_least(0))
+    profiler: bool = setting(False, "write a trace of a few updates, which ui.perfetto.dev opens", neutral=True)
     halting_statistics: bool = setting(True, "depth per token class at every evaluation", neutral=True)

@@ -85,7 +85,8 @@ def usable_cache(root: Path, when_full: str) -> Iterator[None]:
         yield
     except OSError as error:
         # What was read to be prepared is not the cache's, so its troubles are told by the file that they have.
-        is_ours = error.errno in _UNUSABLE and str(error.filename or root).startswith(str(root))
+        place = str(error.filename or root)  # inside the folder, or above it where that cannot be made
+        is_ours = error.errno in _UNUSABLE and (place.startswith(str(root)) or str(root).startswith(place))
         if not is_full(error) and not is_ours:
             raise
         reason, advice = error.strerror, "make it a folder that can be written"

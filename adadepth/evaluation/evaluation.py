@@ -85,9 +85,13 @@ class Evaluation:
         add_over_processes(self._statistics.tensors())
         add_over_processes([] if self._words is None else self._words.tensors())
 
+    def losses(self) -> dict[str, float]:
+        """Means of the loss parts over the whole set."""
+        return self._losses.means()
+
     def metrics(self) -> dict[str, float]:
         """Scalar metrics by name; one of them is `loss`."""
-        return self.scorer.metrics(self._losses.means())
+        return self.scorer.metrics(self.losses())
 
     def report(self) -> EvaluationReport | None:
         """Statistics of depth and the scorer's part, if they were wanted."""

@@ -29,5 +29,6 @@ class OneDepth(Scorer):
                 "added_parameters": self._model.added_parameters(),
                 "base_parameters": self._model.base_parameters(),
                 "from_cache": self._reads_cached_states,
+                "is_set": not self._model.learns_distribution,
             }
         return EvaluationReport(statistics)

@@ -13,39 +13,51 @@ import torch
 from torch import Tensor
 
 from adadepth.analysis.exits.records import StepRecords
+from adadepth.kinds import Problem
 
 _DIGITS = 6  # of a probability, and of a mean depth
 Row = dict[str, Any]
 
 
-def example_rows(records: StepRecords, labels: Sequence[str]) -> list[Row]:
+def example_rows(records: StepRecords, labels: Sequence[str], problem: Problem = "classification") -> list[Row]:
     """One row an example, in the order of their ids.
 
     Args:
-        records: Of a labelled set.
+        records: Of a set.
         labels: Names of the classes, or of the choices, in order; empty for a regression.
+        problem: What is predicted; of several labels, `label` and `prediction` are lists of names.
 
     Returns:
-        `id`, the number of the row in the data; `label` and `prediction`, a name or a value; `probabilities` of the
-        classes at the example's own exit, not of a regression; `updates`, a mean over tokens where those halt;
-        `exit_step`, None where whole examples do not exit.
+        `id`, the number of the row in the data; of a labelled set `label`, and `prediction`, names or values;
+        `probabilities` of the classes at the example's own exit, not of a regression; `updates`, a mean over tokens
+        where those halt; `exit_step`, None where whole examples do not exit.
     """
-    assert records.labels is not None, "evaluation sets are labelled"
-    exits = [None] * len(records) if records.exit_steps is None else records.exit_steps.tolist()
-    columns = zip(
-        records.index.tolist(), records.labels.tolist(), records.logits, records.depth.tolist(), exits, strict=True
-    )
+    unknown = [None] * len(records)
+    exits = unknown if records.exit_steps is None else records.exit_steps.tolist()
+    gold = unknown if records.labels is None else records.labels.tolist()
+    columns = zip(records.index.tolist(), gold, records.logits, records.depth.tolist(), exits, strict=True)
     return [
-        {"id": number, **_predicted(label, logits, labels), "updates": round(updates, _DIGITS), "exit_step": step}
+        {"id": number, **_label(label, labels), **_predicted(logits, labels, problem),
+         "updates": round(updates, _DIGITS), "exit_step": step}
         for number, label, logits, updates, step in columns
-    ]
+    ]  # fmt: skip
 
 
-def _predicted(label: float, logits: Tensor, names: Sequence[str]) -> Row:
+def _label(label: Any, names: Sequence[str]) -> Row:
+    if label is None:
+        return {}
+    if isinstance(label, list):
+        return {"label": [name for name, there in zip(names, label, strict=True) if there]}
+    return {"label": names[int(label)] if names else label}
+
+
+def _predicted(logits: Tensor, names: Sequence[str], problem: Problem) -> Row:
+    if problem == "multi_label":
+        chosen = [name for name, logit in zip(names, logits.tolist(), strict=True) if logit > 0]
+        return {"prediction": chosen, "probabilities": logits.double().sigmoid().numpy().round(_DIGITS).tolist()}
     if not names:
-        return {"label": label, "prediction": logits.item()}
-    chosen = names[int(logits.argmax())]
-    return {"label": names[int(label)], "prediction": chosen, "probabilities": probabilities(logits)}
+        return {"prediction": logits.item()}
+    return {"prediction": names[int(logits.argmax())], "probabilities": probabilities(logits)}
 
 
 def probabilities(logits: Tensor) -> list[Any]:

@@ -24,6 +24,7 @@ from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.families.contract import DepthModel, HasHaltingPrior
 from adadepth.halting.distribution import halting_distribution
 from adadepth.halting.trace import DepthTrace
+from adadepth.kinds import PREDICTED
 
 _TOKEN_CLASSES = ("plain", "cls", "sep")  # also told apart where tokens halt
 
@@ -77,7 +78,7 @@ class RecordingScorer(LabelledScorer):
     def rows(self) -> list[dict[str, Any]]:
         """A row an example."""
         assert self._records is not None
-        return example_rows(self._records, self.data.labels)
+        return example_rows(self._records, self.data.labels, self.data.problem)
 
 
 class SequenceScorer(RecordingScorer):
@@ -127,7 +128,7 @@ class SequenceScorer(RecordingScorer):
         """Which units are predicted rightly; of a sequence whose tokens halt, its first token is counted."""
         if labels is None or not self.data.labels:
             return None
-        right = rightness(logits, labels)
+        right = rightness(logits, labels, self.data.problem)
         if right.shape == trace.updates.shape:
             return right
         first = torch.full_like(trace.updates, math.nan, dtype=torch.float32)
@@ -150,7 +151,8 @@ class SequenceScorer(RecordingScorer):
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """Depth by class, examples, and where a model decides a step, what its decisions are worth."""
         exits = None
-        if self._records is not None and self._records.ran_every_step:
+        studied = PREDICTED[self.data.problem].studies_exits
+        if studied and self._records is not None and self._records.ran_every_step:
             task: dict[str, Any] = {
                 "problem": self.data.problem, "labels": self.data.labels, "metrics": self.data.metrics
             }  # fmt: skip
@@ -166,7 +168,8 @@ def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
     difficulty = _difficulties(examples) if data.has_difficulty else None
     if data.problem == "puzzle":
         return classes_of((), lengths, difficulty, has_cells=True)
-    return classes_of(data.labels, lengths, difficulty, has_unlabelled)
+    names = () if data.problem == "multi_label" else data.labels  # of which a text may have several
+    return classes_of(names, lengths, difficulty, has_unlabelled)
 
 
 def _difficulties(examples: Sequence[Mapping[str, Any]]) -> Tensor:

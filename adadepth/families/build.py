@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.config import ModelConfig
+from adadepth.connection import first_line
 from adadepth.declaration import declared, shapes
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
+from adadepth.families.folder import loaded, read_config, told, weights_of
 from adadepth.families.registry import family, load, one_of
-from adadepth.families.shared.albert.pretrained import quiet
 from adadepth.families.shared.steps import rule_of
 from adadepth.families.size import check_size
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.kinds import PREDICTED, Problem
-from adadepth.remote_code import load_trusted
 
 register_auto_classes()
 
@@ -62,7 +61,8 @@ def build_classifier(
     """
     model_class = classifier_class(settings, problem)
     if build := family(settings.name).build:
-        return load(build)(model_class, settings, vocab_size, fields)
+        with _about_unknown(settings):
+            return load(build)(model_class, settings, vocab_size, fields)
     rule = getattr(settings, "exit_rule", None)
     with _about("model.exit_rule"):
         parsed = None if rule is None else parse_rule(rule)
@@ -122,13 +122,25 @@ def _build(
     config = _configuration(model_class.config_class, settings, source, vocab_size, fields)
     wanted = getattr(settings, "attn_implementation", None)
     attention = {"attn_implementation": str(wanted)} if wanted else {}
-    try:
+    with _about_unknown(settings):
         if source is None:
             check_size(model_class, config)
             return model_class._from_config(config, **attention)
         return _load_weights(model_class, str(settings.pretrained), source, config, attention)
+
+
+@contextmanager
+def _about_unknown(settings: ModelConfig) -> Iterator[None]:
+    """Name the setting whose value is a name that a model cannot find, or a package that is missing."""
+    try:
+        yield
     except (ImportError, KeyError) as error:
-        raise ConfigError(f"model.attn_implementation={wanted}: {error}") from error
+        values = {name: str(getattr(settings, name)) for name in declared(type(settings))}
+        name = next((name for name, value in values.items() if (value,) == error.args), None)
+        if name is None and isinstance(error, KeyError):
+            raise ConfigError(f"model={settings.name}: it cannot be made, there is no {error}") from error
+        name = name or "attn_implementation"
+        raise ConfigError(f"model.{name}={values.get(name)}: {first_line(error)}") from error
 
 
 def _configuration(
@@ -196,11 +208,17 @@ def _load_weights(
     model_class: Any, path: str, source: PreTrainedConfig, config: PreTrainedConfig, attention: dict[str, str]
 ) -> PreTrainedModel:
     if load_source := family(config.model_type).starts_from.get(source.model_type):
-        return load(load_source)(model_class, path, config, attention)
-    return model_class.from_pretrained(path, config=config, **attention)
+        with told("model.pretrained", path):
+            return load(load_source)(model_class, path, config, attention)
+    if source.model_type != model_class.config_class.model_type:
+        with told("model.pretrained", path):
+            return model_class.from_pretrained(path, config=config, **attention)
+    return loaded("model.pretrained", path, model_class, config, has=weights_of(source), **attention)
 
 
-def load_model(path: str, model_class: Any, settings: ModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
+def load_model(
+    path: str, model_class: Any, settings: ModelConfig, overrides: Iterable[str], *, only_encoder: bool = False
+) -> PreTrainedModel:
     """The model of a checkpoint, as it was trained but for what the user sets on top.
 
     Args:
@@ -208,10 +226,11 @@ def load_model(path: str, model_class: Any, settings: ModelConfig, overrides: It
         model_class: The class it must hold.
         settings: The `model` group.
         overrides: Names of the settings that the user gave explicitly; the others are the checkpoint's own.
+        only_encoder: Whether the class has no head, and the checkpoint's is left there.
 
     Raises:
         ConfigError: If an override would change the shape of a weight.
-        CheckpointError: If there is no model of that family at the path.
+        CheckpointError: If there is no whole model of that family at the path.
     """
     config = read_config("checkpoint", path)
     wanted = load(family(settings.name).config).model_type
@@ -229,7 +248,9 @@ def load_model(path: str, model_class: Any, settings: ModelConfig, overrides: It
             attention = {name: value}
         elif name in in_model and value is not None:
             setattr(config, name, value)
-    return model_class.from_pretrained(path, config=config, **attention)
+    has = weights_of(config) if only_encoder else None
+    with _about_unknown(settings):
+        return loaded("checkpoint", path, model_class, config, has=has, **attention)
 
 
 def load_encoder(path: str, settings: ModelConfig, overrides: Iterable[str]) -> Any:
@@ -241,16 +262,4 @@ def load_encoder(path: str, settings: ModelConfig, overrides: Iterable[str]) -> 
     encoder = family(settings.name).encoder
     if encoder is None:
         raise ConfigError(f"model={settings.name}: shows no states after its updates")
-    with quiet():  # heads are left behind on purpose
-        return load_model(path, load(encoder), settings, overrides)
-
-
-def read_config(key: str, path: str) -> PreTrainedConfig:
-    """The configuration of a checkpoint; `key` names the setting in the error."""
-    try:
-        return load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
-    except (OSError, ValueError) as error:
-        holds_one, is_folder = Path(path, "config.json").is_file(), Path(path).is_dir()
-        what = "a folder without a model" if is_folder else "neither a folder nor a model that can be fetched"
-        what += " that is known here" if holds_one else ""
-        raise CheckpointError(f"{key}={path}: {what} ({str(error).splitlines()[0]})") from error
+    return load_model(path, load(encoder), settings, overrides, only_encoder=True)

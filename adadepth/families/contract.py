@@ -245,7 +245,14 @@ class ReadsCachedStates(Protocol):
 
 @runtime_checkable
 class MixesLayers(Protocol):
-    """A model with one distribution over the layers of a base, for the whole task."""
+    """A model with one distribution over the layers of a base, for the whole task.
+
+    Attributes:
+        learns_distribution: Whether training decides it; otherwise it was set.
+    """
+
+    @property
+    def learns_distribution(self) -> bool: ...  # noqa: D102
 
     def layer_distribution(self) -> Tensor:
         """The weight of every layer, (L,)."""

@@ -116,6 +116,7 @@ class Family:
         own_symbols: It learns the symbols it reads, and not only words of a pretrained tokenizer.
         checks: What its settings need of each other and of the rest of a configuration; see `Budgeting.checks`.
         advice: What may help where depth does not adapt, one line.
+        offline: What needs no network in place of pretrained weights of the hub, one line.
         weights_from: Renames the parameters of an original, for `convert_reference_state_dict`.
         config_from: Reads an original's configuration, for `convert_reference_config`.
         sections: Further sections of its report, `"module:function"` each: from a run's files to a section, or to None
@@ -143,6 +144,7 @@ class Family:
     own_symbols: bool = True
     checks: tuple[str, ...] = ()
     advice: str | None = None
+    offline: str | None = None
     weights_from: str | None = None
     config_from: str | None = None
     sections: tuple[str, ...] = ()

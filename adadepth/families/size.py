@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,6 +93,18 @@ def least_bytes(
         kept = {name: processes * width * count for name, count in numbers.items() if count}
     least = own["weights"] + own["optimizer"] + max(own["gradients"], sum(kept.values()))
     return least, {**own, **kept}
+
+
+def free_memory(device: torch.device) -> tuple[int, int] | None:
+    """Bytes that are free and that there are, of an accelerator or of this machine; None: it does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    kib = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    return kib["MemAvailable"] * 1024, kib["MemTotal"] * 1024
 
 
 def total_memory() -> int:

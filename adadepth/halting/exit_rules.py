@@ -285,8 +285,8 @@ class Margin(_Certainty):
 class Patience(ExitRule):
     """Exit once `patience` steps in a row agreed with the step before them (PABEE, arXiv 2006.04152).
 
-    Classes agree when they are the same, values when they differ by less than `tolerance` (0.2 in PABEE's code). The
-    memory is the number of agreements up to now and the previous prediction, a column for every cell.
+    Classes agree when the likeliest one is the same, values when they differ by less than `tolerance` (0.2 in PABEE's
+    code). The memory is the number of agreements up to now and the previous prediction, a column for every cell.
     """
 
     name = "patience"
@@ -366,16 +366,26 @@ def parse_rule(text: str) -> ExitRule:
     return _PARSED[text]
 
 
-def supported_rules(signals: frozenset[str], num_classes: int) -> list[str]:
-    """Names of the rules that a model can be run with, given what it offers and its classes (1 in regression)."""
+def supported_rules(signals: frozenset[str], num_classes: int, *, one_class: bool = True) -> list[str]:
+    """Names of the rules that a model can be run with, see `check_rule`."""
     return [
         name
         for name, rule in exit_rules().items()
-        if rule.needs <= signals and not (rule.classes_only and num_classes == 1)
+        if rule.needs <= signals
+        and not (rule.classes_only and num_classes == 1)
+        and (one_class or not (rule.classes_only or rule.mixes))
     ]
 
 
-def check_rule(rule: ExitRule, signals: frozenset[str], num_classes: int, max_steps: int, model_type: str) -> None:
+def check_rule(
+    rule: ExitRule,
+    signals: frozenset[str],
+    num_classes: int,
+    max_steps: int,
+    model_type: str,
+    *,
+    one_class: bool = True,
+) -> None:
     """Refuse a rule that a model cannot support.
 
     Args:
@@ -384,6 +394,7 @@ def check_rule(rule: ExitRule, signals: frozenset[str], num_classes: int, max_st
         num_classes: Classes, 1 in regression.
         max_steps: N.
         model_type: Names the model in the message.
+        one_class: Whether the classes exclude each other; then only do they have one distribution.
 
     Raises:
         ConfigError: One line with the reason and the rules that the model supports.
@@ -392,11 +403,13 @@ def check_rule(rule: ExitRule, signals: frozenset[str], num_classes: int, max_st
         reason = f"needs {' and '.join(_SIGNAL_NAMES[name] for name in missing)}, which {model_type} does not have"
     elif rule.classes_only and num_classes == 1:
         reason = "needs classes, and this is a regression"
+    elif not one_class and (rule.classes_only or rule.mixes):
+        reason = "needs classes that exclude each other, and a text has several labels"
     elif isinstance(rule, Fixed) and rule.k > max_steps:
         reason = f"the model has {max_steps} steps"
     else:
         return
-    supported = ", ".join(supported_rules(signals, num_classes)) or "no exit rule"
+    supported = ", ".join(supported_rules(signals, num_classes, one_class=one_class)) or "no exit rule"
     raise ConfigError(f"exit rule {rule.label!r}: {reason}; {model_type} supports {supported}")
 
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
-from adadepth.families.build import read_config
+from adadepth.families.folder import loaded, read_config, told
 from adadepth.families.registry import Family, families, load
 from adadepth.places import resolve_place
 
@@ -22,17 +22,19 @@ _HEADS = {
     "tags": ("tagging",),
     "masks": ("pretraining",),
     "next": ("language_model",),
+    "cells": ("puzzle",),
 }
 _AUTO = {
     "classes": "AutoModelForSequenceClassification",
     "tags": "AutoModelForTokenClassification",
     "masks": "AutoModelForMaskedLM",
 }
+_WITHOUT_MARKS = {"next": ("eos_token",), "cells": ("pad_token",)}  # no [CLS], no [SEP]; what they need instead
 _OF_ANY_TYPE = "transformers:PreTrainedConfig"
 
 
 def what_is_predicted(model: object) -> str | None:
-    """`classes`, `tags`, `masks` or `next`; None: nothing of texts."""
+    """`classes`, `tags`, `masks`, `next` or, of puzzles, `cells`; None: nothing of texts."""
     for kind in _HEADS:
         if isinstance(model, tuple(_models(kind).values()) + tuple(_of_any_type(kind))):
             return kind
@@ -43,14 +45,12 @@ def load_parts(path: Any) -> tuple[Any, Any]:
     """Model and tokenizer of a folder, a hub id or `package:NAME/FOLDER`.
 
     Raises:
-        CheckpointError: If there is no model there that can predict, or no tokenizer; one line.
+        CheckpointError: If there is no whole model there that can predict, or no tokenizer; one line.
     """
     place = resolve_place("model", str(path))
-    model_class = held_class("model", place)
-    try:
-        return model_class.from_pretrained(place), AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    except OSError as error:
-        raise CheckpointError(f"model={path}: {str(error).splitlines()[0]}") from error
+    model = loaded("model", place, held_class("model", place), read_config("model", place))
+    with told("model", place):
+        return model, AutoTokenizer.from_pretrained(place, trust_remote_code=False)
 
 
 def held_class(key: str, place: str) -> Any:
@@ -89,14 +89,20 @@ def check_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError("tokenizer: must be a fast one, which knows the characters of its tokens")
-    own = ["eos_token"] if predicts == "next" else needed_tokens(first_tokens(model).get("cls_tokens", 1))
-    needed = (*own, "mask_token") if predicts == "masks" else own
-    if missing := [name for name in needed if getattr(tokenizer, name) is None]:
+    if missing := [name for name in _needed(model, predicts) if getattr(tokenizer, name) is None]:
         raise ConfigError(f"tokenizer: the model needs {', '.join(missing)}, which this tokenizer lacks")
     pieces, known = len(tokenizer), _vocabulary(model)
     # Where a folder has no tokenizer, transformers makes one of special tokens alone.
     if not len(tokenizer.all_special_ids) < pieces <= known:
         raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {known}; give the model's own")
+
+
+def _needed(model: Any, predicts: str) -> Sequence[str]:
+    """The special tokens that texts have to have."""
+    if predicts in _WITHOUT_MARKS:
+        return _WITHOUT_MARKS[predicts]
+    own = needed_tokens(first_tokens(model).get("cls_tokens", 1))
+    return (*own, "mask_token") if predicts == "masks" else own
 
 
 def _vocabulary(model: Any) -> int:
@@ -116,7 +122,8 @@ def layout_of(model: Any, tokenizer: Any, predicts: str, max_length: int | None)
     if predicts == "masks":
         layout = Layout.bert(tokenizer, length)
     else:
-        layout = Layout.of(tokenizer, length, **({"cls_tokens": 0} if predicts == "next" else first_tokens(model)))
+        first = {"cls_tokens": 0} if predicts in _WITHOUT_MARKS else first_tokens(model)
+        layout = Layout.of(tokenizer, length, **first)
     shortest = layout.pair.size + 2  # a token of each text
     if not shortest <= length <= longest:
         raise ConfigError(f"max_length={max_length}: must be from {shortest} to {longest}")

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adadepth.data.padding import padded, sequence_columns
 from adadepth.data.sampler import longest_first
-from adadepth.data.text.passages import EncodedText, Text, encode_texts, text_parts
-from adadepth.errors import ConfigError, DataError
+from adadepth.data.text.passages import EncodedText, Parts, Text, encode_texts, text_parts
+from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.contract import PredictsEveryStep, Remembers
-from adadepth.families.shared.losses import label_count
+from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.prediction.models import cannot, check_tokenizer, layout_of, load_parts, what_is_predicted
@@ -28,6 +28,7 @@ _Answers = list[dict[int, dict[str, Any]]]  # of each text: position to fields o
 _Predicted = tuple[list[Prediction], Work]
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _CANDIDATES = 5
+NO_SYMBOL = "?"  # in a cell that the model answers with padding
 
 
 class _Batch(NamedTuple):
@@ -44,7 +45,7 @@ class Pipeline:
     It is no subclass of transformers' `Pipeline`: docs/decisions/0019 says why.
 
     Args:
-        model: A classifier, regressor or tagger of texts, a masked or another language model of this package.
+        model: A classifier, regressor or tagger of texts, a masked or another language model, or a model of puzzles.
         tokenizer: Its own, a fast one.
         batch_size: Texts at a time; language models read one at a time.
         device: Where to compute; None: where the model is.
@@ -101,15 +102,16 @@ class Pipeline:
         Rules that draw an exit step draw alike in every call.
 
         Args:
-            texts: One or more, each a text or a pair of them.
+            texts: One or more, each a text or a pair of them, for a tagger also a list of words. A puzzle is its cells,
+                row by row, in one line or several. An empty text is read as one, as in training.
 
         Returns:
             A prediction for each text, in the order given.
 
         Raises:
-            DataError: If there is no text, or one is empty, no Unicode or something else; one line.
+            DataError: If there is no text, or one is no Unicode or something else; one line.
         """
-        return _in_order(self._batches(text_parts(texts), every_step=False))
+        return self.priced(texts)[0]
 
     def examine(self, texts: Text | Iterable[Text]) -> tuple[list[Prediction], float]:
         """Predict, with what would have been said after every step.
@@ -120,12 +122,25 @@ class Pipeline:
         Returns:
             The predictions, and the share of the work of full depth that their depths need.
         """
-        batches = list(self._batches(text_parts(texts), every_step=True))
+        predictions, needed, full = self.priced(texts, every_step=True)
+        return predictions, needed / full
+
+    def priced(
+        self, texts: Text | Iterable[Text], *, every_step: bool = False
+    ) -> tuple[list[Prediction], float, float]:
+        """Predict; also return the work that the depths need, and that of full depth, in multiply-accumulates.
+
+        Args:
+            texts: See `__call__`, as for the errors.
+            every_step: Whether to tell what would have been said after every step.
+        """
+        parts = text_parts(texts, takes_words=self.predicts == "tags")
+        batches = list(self._batches(parts, every_step=every_step))
         needed, full = (sum(float(work) for work in works) for works in
                         zip(*((batch.work.adaptive, batch.work.full) for batch in batches), strict=True))  # fmt: skip
-        return _in_order(batches), needed / full
+        return _in_order(batches), needed, full
 
-    def _batches(self, texts: list[tuple[str, ...]], *, every_step: bool) -> Iterator[_Batch]:
+    def _batches(self, texts: list[Parts], *, every_step: bool) -> Iterator[_Batch]:
         """Batches of texts of about equal length, the longest first."""
         encoded = self._encode(texts)
         order = longest_first(np.array([len(text) for text in encoded])).tolist()
@@ -136,16 +151,41 @@ class Pipeline:
             predicted, work = self._predict([encoded[number] for number in numbers], generator, every_step)
             yield _Batch(numbers, predicted, work)
 
-    def _encode(self, texts: list[tuple[str, ...]]) -> list[EncodedText]:
-        """Tokenise; refuse texts without a token, and warn of those that are cut."""
+    def _encode(self, texts: list[Parts]) -> list[EncodedText]:
+        """Tokenise; refuse texts that a model has nothing to read of, and warn of those that are cut."""
+        if self.predicts == "cells":
+            texts = [self._checked_puzzle(number, text) for number, text in enumerate(texts)]
         encoded = encode_texts(self.tokenizer, self.layout, texts)
         for number, text in enumerate(encoded):
-            if not any(text.places):
+            if not len(text) and self.predicts != "next":  # a tokenizer without special tokens
                 raise DataError(f"texts[{number}]={' '.join(texts[number])!r}: holds no token")
         if count := sum(text.is_cut for text in encoded):
             length = self.layout.sequence_length
             logger.warning("%d of %d texts have more than %d tokens and were cut", count, len(encoded), length)
         return encoded
+
+    def cells(self, text: str) -> str:
+        """A puzzle in one line: spaces that are no symbols of the model only tell cells apart, as line ends do."""
+        symbols = self._puzzle_symbols()
+        return "".join(mark for mark in text if mark in symbols or not mark.isspace())
+
+    def _puzzle_symbols(self) -> list[str]:
+        return [name for name in self.tokenizer.get_vocab() if name not in self.tokenizer.all_special_tokens]
+
+    def flaw_of_puzzle(self, text: str) -> str | None:
+        """Why a text is no puzzle of the model; None: it is one."""
+        cells, symbols, wanted = self.cells(text), self._puzzle_symbols(), self.model.config.cells
+        if unknown := next((mark for mark in cells if mark not in symbols), None):
+            known = "".join(sorted(symbols, key=self.tokenizer.convert_tokens_to_ids))
+            return f"the model knows no {unknown!r} in a cell; allowed are {known!r}"
+        return None if len(cells) == wanted else f"must be a puzzle of {wanted} cells, and has {len(cells)}"
+
+    def _checked_puzzle(self, number: int, parts: Parts) -> tuple[str]:
+        """The cells of a text that is one puzzle."""
+        text = "".join(parts)
+        if (flaw := self.flaw_of_puzzle(text)) is not None:
+            raise DataError(f"texts[{number}]={text!r:.60}: {flaw}")
+        return (self.cells(text),)
 
     @torch.inference_mode()
     def _predict(self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool) -> _Predicted:
@@ -221,7 +261,7 @@ class Pipeline:
 
     def _token_answers(self, batch: Mapping[str, Tensor], outputs: Any) -> _Answers | None:
         """What is said about single tokens; None from a model that says nothing of them."""
-        if self.predicts == "classes":
+        if self.predicts in ("classes", "cells"):
             return None
         ids = batch["input_ids"]
         answers: _Answers = [{} for _ in ids]
@@ -234,6 +274,7 @@ class Pipeline:
 
     def _answer(self, logits: Tensor, own: int | None = None) -> dict[str, Any]:
         """The fields of a `TokenPrediction` from the logits of one token, and, of a word, its own number."""
+        _refuse_no_numbers(logits)
         if self.predicts == "tags":
             scores = softmax(logits.numpy())
             best = int(scores.argmax())
@@ -255,6 +296,8 @@ class Pipeline:
 
     def _about_texts(self, outputs: Any) -> list[dict[str, Any]]:
         """The fields of a `Prediction` that are about the whole text, of each text."""
+        if self.predicts == "cells":
+            return [self._puzzle(outputs, row) for row in range(len(outputs.logits))]
         if self.predicts != "classes":
             return [{} for _ in outputs.trace.valid]
         steps = self._steps_of_texts(outputs)
@@ -262,13 +305,29 @@ class Pipeline:
             {**self._classes(row), "steps": steps[number]} for number, row in enumerate(outputs.logits.float().cpu())
         ]
 
+    def _puzzle(self, outputs: Any, row: int) -> dict[str, Any]:
+        """The answer to a puzzle, and the answers after every step where all were run."""
+        right: list[Any] = [None] * self.model.max_updates
+        if outputs.halting_logits is not None:
+            right = outputs.halting_logits[row].sigmoid().tolist()
+        steps = None
+        if not outputs.step_logits.isnan().any():
+            steps = list(map(Step, right, map(self._symbols, outputs.step_logits[row])))
+        score = right[int(outputs.exit_steps[row]) - 1]
+        return {"label": self._symbols(outputs.logits[row]), "score": score, "steps": steps}
+
+    def _symbols(self, logits: Tensor) -> str:
+        """The likeliest symbols of cells (L, V)."""
+        found = self.tokenizer.convert_ids_to_tokens(logits.argmax(dim=-1).tolist())
+        return "".join(NO_SYMBOL if symbol in self.tokenizer.all_special_tokens else symbol for symbol in found)
+
     def _classes(self, logits: Tensor) -> dict[str, Any]:
         """Classes, or a value, from logits (C,)."""
+        _refuse_no_numbers(logits)
         config = self.model.config
         if label_count(config) == 1:
             return {"value": float(logits[0])}
-        exclusive = config.problem_type != "multi_label_classification"
-        scores = (softmax if exclusive else sigmoid)(logits.numpy())
+        scores = (softmax if takes_one_class(config) else sigmoid)(logits.numpy())
         names, best = [config.id2label[number] for number in range(len(scores))], int(scores.argmax())
         return {
             "label": names[best],
@@ -301,6 +360,12 @@ def _moved(model: PreTrainedModel, device: torch.device | str) -> PreTrainedMode
     except (RuntimeError, AssertionError, TypeError) as error:  # what torch raises of no such device, driver or name
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ConfigError(f"device={device}: {reason}") from error
+
+
+def _refuse_no_numbers(logits: Tensor) -> None:
+    """Refuse what a model says whose states have left every range, though its weights are numbers."""
+    if logits.isnan().any() or logits.isposinf().any():
+        raise CheckpointError("model: it predicts no numbers; its training may have diverged")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -365,5 +430,7 @@ def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
     parsed = parse_rule(rule) if isinstance(rule, str) else rule
     config = model.config
     signals = model.exit_signals if isinstance(model, PredictsEveryStep) else frozenset()
-    check_rule(parsed, signals, label_count(config), model.max_updates, config.model_type)
+    check_rule(
+        parsed, signals, label_count(config), model.max_updates, config.model_type, one_class=takes_one_class(config)
+    )
     return parsed

@@ -12,7 +12,7 @@ class Step:
     Attributes:
         halting: Its halting probability; None where the model has no halting unit.
         label: What would have been predicted after it; None where nothing is, or a value is.
-        score: The probability of that label.
+        score: The probability of that label; None of an answer to a puzzle, which `halting` tells.
         value: Of a regression.
     """
 
@@ -28,8 +28,9 @@ class TokenPrediction:
 
     Attributes:
         piece: As the vocabulary has it.
-        part: The text of a pair it is from, 0 or 1; None for a special token, as is `span`.
-        span: Its first character in that text, and the one after its last.
+        part: The text of a pair it is from, 0 or 1, or of a list of words the word's number; None for a special token,
+            as is `span`.
+        span: Its first character in that text or word, and the one after its last.
         updates: Block applications it received.
         label: Its tag, the word that fills its place where it is the mask, or the word that a language model expected
             there; None where nothing is predicted.
@@ -56,8 +57,9 @@ class Prediction:
 
     Attributes:
         updates: Block applications the text received, where tokens halt their mean, special ones included.
-        label: The likeliest class of the text; from a language model the likeliest token to follow it.
-        score: Its probability.
+        label: The likeliest class of the text; from a language model the likeliest token to follow it; the answer to a
+            puzzle, a character a cell.
+        score: Its probability; of an answer, as the model estimates it.
         scores: The probability of every class by name; of several labels that may all be right, each one's own; from a
             language model those of the likeliest tokens.
         value: Of a regression.
@@ -74,3 +76,7 @@ class Prediction:
     tokens: list[TokenPrediction] | None = None
     steps: list[Step] | None = None
     layers: list[float] | None = None
+
+    def depths(self) -> list[float]:
+        """The updates of its tokens, or of itself."""
+        return [token.updates for token in self.tokens] if self.tokens else [self.updates]

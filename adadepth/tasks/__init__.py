@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from adadepth.config import ExperimentConfig, Mode, Task
 from adadepth.config.tables import TreebankConfig
+from adadepth.errors import UnreachableError
+from adadepth.families.registry import family
 
 
 def run(config: ExperimentConfig) -> float | None:
     """Run a validated experiment and return the metric named by `optimise`; None where no task is scored."""
+    try:
+        return _run(config)
+    except UnreachableError as error:
+        if offline := family(config.model.name).offline:
+            raise UnreachableError(f"{error}; {offline}") from error
+        raise
+
+
+def _run(config: ExperimentConfig) -> float | None:
     from adadepth.tasks import report
 
     if config.mode is Mode.report:  # needs no model, so it does not wait for what models need

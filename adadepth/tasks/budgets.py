@@ -17,15 +17,17 @@ from adadepth.analysis.files import write_budgets
 from adadepth.analysis.measure.budgets import budget_row, budget_table, budgets_text
 from adadepth.analysis.render.table import as_records
 from adadepth.budget.fit import Fit
+from adadepth.budget.held import TOLERANCE, is_held
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig, BudgetUnit
 from adadepth.console import say
 from adadepth.data.labelled.contract import OwnedExamples
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
+from adadepth.errors import ConfigError
 from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasDepthKnob
 from adadepth.tasks.session import Session
-from adadepth.training.budget import BUDGET, TOLERANCE
+from adadepth.training.budget import BUDGET
 
 
 def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
@@ -68,10 +70,10 @@ def settle(settings: BudgetConfig, session: Session) -> None:
     session.tracking.last_metrics |= figures
     if session.trainer.is_world_process_zero():
         session.tracking.tracker.log(figures, session.trainer.state.global_step)
-        is_held = abs(spent - settings.target) <= TOLERANCE * settings.target
+        remark = "" if is_held(spent, settings.target, settings.unit.value) else f", further away than {TOLERANCE:.0%}"
         say(
             f"budget.target={settings.target:g}: {found['knob']} fitted, {spent:.3g} {settings.unit} on "
-            f"{found['measured_on']:,} other examples{'' if is_held else f', further away than {TOLERANCE:.0%}'}"
+            f"{found['measured_on']:,} other examples{remark}"
         )
 
 
@@ -82,6 +84,8 @@ def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
     """
     owners = np.asarray(dataset.owners) if isinstance(dataset, OwnedExamples) else np.arange(len(dataset))
     each = np.unique(owners)
+    if len(each) < 2:
+        raise ConfigError("dataset.max_evaluation_examples: a fit needs two examples, one to be measured on")
     drawn = random_generator(EVALUATION_SEED, Purpose.HALVES, FIXED_EPOCH, 0).permutation(each)[: len(each) // 2]
     is_first = np.isin(owners, drawn)
     first, second = (Subset(dataset, np.flatnonzero(half).tolist()) for half in (is_first, ~is_first))

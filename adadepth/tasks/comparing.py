@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from adadepth.analysis.comparisons.best import best_line
 from adadepth.analysis.comparisons.folders import of_sweep, once, runs_in
 from adadepth.analysis.comparisons.groups import Comparison, compare
 from adadepth.analysis.comparisons.page import COMPARISONS, draw_comparison, write_comparison
+from adadepth.analysis.comparisons.trials import Search
 from adadepth.analysis.files import RunFiles
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
@@ -42,17 +45,20 @@ def _named(value: str, config: ExperimentConfig) -> list[RunFiles]:
     return found
 
 
-def compare_sweep(sweep: str, folders: Iterable[str], failures: Mapping[str, str]) -> None:
+def compare_sweep(
+    sweep: str, folders: Iterable[str], failures: Mapping[str, str], search: Search | None = None
+) -> None:
     """Put the runs of a sweep side by side, as far as they lie where this process sees them; without any, do nothing.
 
     Args:
         sweep: What run.json names in `sweep`.
         folders: The `output_dir` of its jobs.
         failures: By job why it failed.
+        search: That the runs are the trials of.
     """
     places = [Path(folder) for folder in dict.fromkeys(folders)]
     runs = of_sweep(places, sweep)
-    comparison = compare(runs, list(_untold(failures, runs)))
+    comparison = replace(compare(runs, list(_untold(failures, runs))), search=search)
     if comparison.runs:
         _write(comparison, places[0])
 
@@ -69,6 +75,8 @@ def _untold(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> Iterator[s
 
 def _write(comparison: Comparison, output: Path) -> None:
     folder = output / COMPARISONS / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{_hash(comparison.runs)}"
+    if (line := best_line(comparison)) is not None:
+        say(line)
     say(f"comparison: {write_comparison(folder, comparison)}")
     draw_comparison(folder, comparison)  # most of the time: whoever waits for the page has it
 

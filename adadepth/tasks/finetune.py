@@ -8,15 +8,17 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
+from adadepth.analysis.files import write_prediction_rows
 from adadepth.analysis.measure.quality import check_metrics, check_tags, load_metrics
 from adadepth.analysis.measure.scoring import predictions
 from adadepth.analysis.measure.sequence_classes import SequenceClasses
-from adadepth.config import ExperimentConfig, LabelledConfig, Mode, TokenizerConfig
+from adadepth.config import ExperimentConfig, Mode, TokenizerConfig
 from adadepth.config.generated import MazeConfig, ParityConfig
 from adadepth.console import say
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
+from adadepth.evaluation.predictions import example_rows
 from adadepth.evaluation.sequences import sequence_classes
 from adadepth.families.build import build_classifier, classifier_class, load_model
 from adadepth.families.contract import HasOwnClasses, TrainsInSlots
@@ -41,6 +43,9 @@ from adadepth.tasks.vocabulary import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.slots import TrainingSlots
 
+# What transformers calls the problems of sequences with classes.
+_PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
+
 
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
@@ -49,13 +54,14 @@ def train(config: ExperimentConfig) -> Trained:
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model = build_classifier(config.model, vocab_size, _head_fields(config, data), data.problem)
+    _set_class_weights(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
     if config.halting.alone:
         train_halting_alone(config, model)
     parts = with_features(config, args, finetuning_parts(config, args, data, model))
     settle = partial(budgets.settle, config.budget) if _is_fitted_at_the_end(config) else None
-    return train_parts(config, args, parts, lambda session: _write_submissions(config, data, session), settle)
+    return train_parts(config, args, parts, lambda session: _write_tests(config, data, session), settle)
 
 
 def _is_fitted_at_the_end(config: ExperimentConfig) -> bool:
@@ -84,7 +90,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
             exit_rules.compare(rules, data, session)
         if config.budget.targets:
             budgets.compare(config.budget, session)
-        _write_submissions(config, data, session)
+        _write_tests(config, data, session)
 
     return evaluate_parts(config, args, finetuning_parts(config, args, data, model), path, further)
 
@@ -155,8 +161,15 @@ def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]
     return fields | {
         "id2label": dict(enumerate(data.labels)),
         "label2id": {name: number for number, name in enumerate(data.labels)},
-        "problem_type": "single_label_classification" if predicted.head == "classification" else None,
+        "problem_type": _PROBLEM_TYPES.get(data.problem),
     }
+
+
+def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:
+    """Let the model's loss weigh classes as the data set says, and not as the run did that it was trained in before."""
+    weights = data.class_weights or getattr(config.model, "classes_weights", None)
+    if weights or getattr(model.config, "classes_weights", None):
+        model.config.classes_weights = list(weights) if weights else None
 
 
 def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
@@ -185,16 +198,20 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
         )
 
 
-def _write_submissions(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
-    """Predict the test sets and write one file each, as GLUE's server wants them."""
-    dataset = config.dataset
-    if not isinstance(dataset, LabelledConfig) or not dataset.submission:
-        return
-    names = dict(zip(dataset.test_splits, dataset.submission, strict=True))
+def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
+    """Predict the test sets and write one file each: for GLUE's server as it wants them, else a line an example."""
+    dataset: Any = config.dataset
+    names = dict(zip(dataset.test_splits, dataset.submission, strict=True)) if data.test and dataset.submission else {}
     for split, examples in data.test.items():
+        if split not in names and split in data.evaluation:
+            continue  # `predictions=true` writes these, with their labels
         records = session.trainer.records(examples)
-        if session.trainer.is_world_process_zero():
+        if not session.trainer.is_world_process_zero():
+            continue
+        directory = Path(session.run.directory)
+        if split in names:
             predicted = predictions(records.logits, data.problem).numpy()
-            path = Path(session.run.directory) / "submission"
-            written = write_submission(path, names[split], predicted, data.labels)
-            say(f"submission: {written}")
+            say(f"submission: {write_submission(directory / 'submission', names[split], predicted, data.labels)}")
+        else:
+            rows = example_rows(records, data.labels, data.problem)
+            say(f"predictions of {split}: {write_prediction_rows(directory, split, rows)}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from adadepth.config import ExperimentConfig
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.build import read_config
+from adadepth.families.folder import read_config
 from adadepth.families.shared.ponder_objective import HaltingStage
 
 

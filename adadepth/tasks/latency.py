@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adadepth.budget.held import TOLERANCE, is_held
 from adadepth.config import BudgetConfig
 from adadepth.errors import ConfigError
 from adadepth.families.contract import SearchesArchitecture
-from adadepth.training.budget import TOLERANCE
 
 
 def check_latency(budget: BudgetConfig, supernet: SearchesArchitecture) -> None:
@@ -52,7 +52,7 @@ def describe_latency(supernet: SearchesArchitecture, architecture: str, target: 
         "derived": derived,
         "most_probable": supernet.config.latency_of(string),
         "string": string,
-        "is_held": abs(derived - target) <= TOLERANCE * target,
+        "is_held": is_held(derived, target, "milliseconds"),
     }
 
 

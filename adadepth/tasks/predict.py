@@ -1,4 +1,4 @@
-"""`mode=predict`: a user's own texts, what a checkpoint says about them, and the depth that it gives them."""
+"""`mode=predict`: a user's own texts or table, what a checkpoint says about them, and the depth that it gives them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
-from adadepth.prediction import Pipeline, Prediction
+from adadepth.kinds import columns_of
+from adadepth.prediction import Pipeline
 from adadepth.prediction.models import held_class
+from adadepth.prediction.tables import check_input, check_output, input_file, output_ending, predict_table
 from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.pages import write_report
 from adadepth.tasks.session import overridden_model_settings
@@ -26,11 +28,49 @@ from adadepth.training.run_directory import open_run, read_settings, run_directo
 
 _FILE = "@"
 _PAIR = "\t"
+_MOST_BYTES = 2**25  # of a file of texts, which are read at once and shown on a page
 
 
 def predict(config: ExperimentConfig) -> None:
-    """Predict, print, and write texts.json and a page into a new folder."""
-    texts = read_texts(config.text)
+    """Predict texts, print them, and write texts.json and a page into a new folder; or the rows of a table."""
+    texts = None if config.text is None else read_texts(config.text)
+    source = None if config.input is None else input_file(config.input)
+    chosen = None if config.output is None or source is None else check_output(config.output, source)
+    pipeline, path = _loaded(config)
+    if source is not None:
+        check_input(pipeline, source, columns_of(config.dataset))
+    directory = run_directory(config)
+    with open_run(config, directory) as run:
+        if source is not None:
+            mean, work = _predict_table(config, pipeline, source, chosen or _place(directory, source))
+        else:
+            assert texts is not None, "validated"
+            found = describe(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
+            mean, work = found["mean"], found["work"]
+            write_texts(directory, found)
+            print_texts(found)
+        run.update(evaluated=path, final_metrics={"halting/all/mean": mean, "cost/share": work})
+    if source is None:
+        say(f"report: {write_report(directory)}")
+
+
+def _place(directory: Path, source: Path) -> Path:
+    """Where the predictions of a table are written if nobody says where."""
+    return directory / f"predictions{output_ending(source)}"
+
+
+def _predict_table(config: ExperimentConfig, pipeline: Pipeline, source: Path, path: Path) -> tuple[float, float]:
+    """Write what is predicted of every row; return the mean updates of a unit and the share of the work."""
+    found = predict_table(pipeline, source, columns_of(config.dataset), path)
+    mean, work, deepest = found.depths / found.units, found.needed / found.full, pipeline.model.max_updates
+    rows = f"{found.rows:,} row{'s' * (found.rows != 1)}"
+    say(f"{rows}: mean updates {mean:.2f} of at most {deepest}, {work:.0%} of the work of full depth")
+    say(f"predictions: {path}")
+    return mean, work
+
+
+def _loaded(config: ExperimentConfig) -> tuple[Pipeline, str]:
+    """The model that `checkpoint` names, ready to predict, and where it lies."""
     path = checked_model_path(config)
     model: Any = load_model(path, held_class("checkpoint", path), config.model, overridden_model_settings())
     check_weights(model, path)
@@ -42,13 +82,19 @@ def predict(config: ExperimentConfig) -> None:
         device=None if config.trainer.use_cpu else device,
         segment_length=_segment_length(config, model),
     )
-    found = describe(pipeline, texts)
-    directory = run_directory(config)
-    with open_run(config, directory) as run:
-        write_texts(directory, found)
-        print_texts(found)
-        run.update(evaluated=path, final_metrics={"halting/all/mean": found["mean"], "cost/share": found["work"]})
-    say(f"report: {write_report(directory)}")
+    return pipeline, path
+
+
+def _puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> list[str | tuple[str, str]]:
+    """Puzzles of which some are in several lines: lines are put together until they have the cells of one."""
+    found: list[str | tuple[str, str]] = []
+    held = ""
+    for text in texts:
+        held += pipeline.cells("".join(text))
+        if len(held) >= pipeline.model.config.cells:
+            found.append(held)
+            held = ""
+    return [*found, held] if held else found
 
 
 def read_texts(given: Any) -> list[str | tuple[str, str]]:
@@ -64,6 +110,10 @@ def read_texts(given: Any) -> list[str | tuple[str, str]]:
 
 
 def _lines(file: Path) -> list[str | tuple[str, str]]:
+    if file.exists() and not file.is_file():
+        raise DataError(f"text={_FILE}{file}: must be a file")
+    if file.is_file() and file.stat().st_size > _MOST_BYTES:
+        raise DataError(f"text={_FILE}{file}: has more than {_MOST_BYTES >> 20} MiB; give it in parts")
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -99,7 +149,7 @@ def describe(pipeline: Pipeline, texts: list[str | tuple[str, str]]) -> dict[str
     has.
     """
     predictions, work = pipeline.examine(texts)
-    depths = [depth for prediction in predictions for depth in _depths(prediction)]
+    depths = [depth for prediction in predictions for depth in prediction.depths()]
     return {
         "unit": pipeline.model.depth_unit,
         "max_depth": pipeline.model.max_updates,
@@ -111,8 +161,3 @@ def describe(pipeline: Pipeline, texts: list[str | tuple[str, str]]) -> dict[str
             for text, prediction in zip(texts, predictions, strict=True)
         ],
     }
-
-
-def _depths(prediction: Prediction) -> list[float]:
-    """Of its tokens, or of itself."""
-    return [token.updates for token in prediction.tokens] if prediction.tokens else [prediction.updates]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from adadepth.atomic import refuse_links
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
 from adadepth.errors import ConfigError, nearest
@@ -16,7 +17,7 @@ def rewrite(config: ExperimentConfig) -> None:
     """`mode=report`: draw figures and report of an earlier run again, from its files, or compare several.
 
     Raises:
-        CheckpointError: If there is no such run, or its record is damaged.
+        CheckpointError: If there is no such run, its record is damaged, or a link in it leads elsewhere.
     """
     if config.runs:
         compare_runs(config)
@@ -24,6 +25,7 @@ def rewrite(config: ExperimentConfig) -> None:
     assert config.run is not None, "validated"
     directory = resolve_run(config.run, config)
     read_record(directory)  # of a folder that holds something else a report would say nothing
+    refuse_links(directory)
     say(f"report: {write_report(directory)}")
     draw_figures(directory)  # most of the time: whoever waits for the page has it
 

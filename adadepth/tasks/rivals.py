@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.analysis.depth.difficulty import rival_difficulty_text
+from adadepth.analysis.clock import speedups
+from adadepth.analysis.depth.difficulty import difficulty_sets, rival_difficulty_text
 from adadepth.analysis.files import RunFiles, read_run, write_rivals
 from adadepth.analysis.measure.budgets import rivals_text
 from adadepth.analysis.measure.grids import grid_picture
+from adadepth.analysis.measure.names import WORK
 from adadepth.analysis.render.formats import plain
 from adadepth.analysis.verdict.finding import as_json, as_lines
 from adadepth.config import BudgetConfig, ExperimentConfig
@@ -25,7 +27,7 @@ from adadepth.families.registry import family
 from adadepth.processes import is_first_process
 from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.session import Trained
-from adadepth.training.run_directory import MODEL, RECORD, read_record, resolve_run, write_json
+from adadepth.training.run_directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_json
 
 SUFFIX = "_rival"
 
@@ -42,10 +44,10 @@ def train_rival(config: ExperimentConfig, train: Callable[[ExperimentConfig], Tr
 def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     """The settings of the rival, and the folder of the run that it is compared with.
 
-    Its depth is the smallest whose work is at least what the run executed, so the rival never has less.
+    Its depth is the smallest whose work is at least what the run's depths need, so the rival never has less.
 
     Raises:
-        CheckpointError: If that run is not finished, or has no measured work.
+        CheckpointError: If that run is not finished, has no measured work, or was trained on something else.
     """
     assert config.rival_of is not None
     about = family(config.model.name)
@@ -53,9 +55,13 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     assert about.depth is not None
     directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has none
     files = read_run(directory)
-    share = files.halting.get("cost", {}).get("executed_over_full")
+    share = files.halting.get("cost", {}).get(WORK.removeprefix("cost/"))
     if files.run.get("status") != "finished" or share is None:
         raise CheckpointError(f"rival_of={config.rival_of}: {directory} is no finished run with measured work")
+    theirs, data = read_settings(directory), config.dataset.name
+    if (theirs.get("task"), theirs.dataset.name) != (config.task, data):
+        other = f"task={theirs.get('task')} on dataset={theirs.dataset.name}"
+        raise CheckpointError(f"rival_of={config.rival_of}: it was {other}; a rival is trained as it was")
     depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
     rival = dataclasses.replace(
         config,
@@ -89,8 +95,7 @@ def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
         yield grid_picture(grids[0])
     if table := rival_difficulty_text(own.halting, rival.halting):
         yield table
-    speed = (own.run.get("final_metrics") or {}).get("cost/speedup_over_dense")
-    if speed is not None:
+    if (speed := speedups(own).get("evaluation")) is not None:
         yield f"evaluation without the halted tokens: {speed:.2f} times as fast as with them, and the same results"
 
 
@@ -106,7 +111,8 @@ def describe(files: RunFiles, kind: str) -> dict[str, Any]:
         "mean": everyone["mean"],
         "std": everyone["std"],
         "max_depth": found["max_depth"],
-        "executed_macs": cost.get("executed_macs"),
+        **{name: cost[name] for name in ("executed_macs", "adaptive_macs") if name in cost},
+        "difficulty": {name: told["rows"] for name, told in difficulty_sets(found).items()},
         "seconds": record.get("wall_time_s"),
         "metrics": {name: value for name, value in metrics.items() if name.startswith("eval")},
     }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,28 +34,28 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
 from adadepth.families.registry import family
-from adadepth.families.size import check_batch
+from adadepth.families.size import check_batch, least_bytes
+from adadepth.program import evaluation_command
 from adadepth.tasks.pages import draw_figures, judge, write_report
 from adadepth.tasks.processes import decide
 from adadepth.tasks.stored import check_weights, checked_model_path, resumed_checkpoint
+from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
 from adadepth.training.arguments import choose_precision
 from adadepth.training.averaging import WeightAverage
 from adadepth.training.budget import TrainingBudget
 from adadepth.training.callbacks import (
-    ConsoleCallback,
     EarlyStoppingCallback,
     EpochCallback,
-    ProgressBarCallback,
     StepCallback,
     StopCallback,
     TrackingCallback,
 )
 from adadepth.training.checkpoints import checkpoint_step, remove_incomplete
-from adadepth.training.divergence import DivergedError
 from adadepth.training.extension import Extension
 from adadepth.training.gates import trains_gates
 from adadepth.training.hub import open_repository, push
 from adadepth.training.model_card import CARD, write_card
+from adadepth.training.profiler import profiled
 from adadepth.training.run_directory import (
     CHECKPOINTS,
     MODEL,
@@ -66,6 +65,8 @@ from adadepth.training.run_directory import (
     run_directory,
 )
 from adadepth.training.speed import compare_executions
+from adadepth.training.telling import ConsoleCallback, ProgressBarCallback
+from adadepth.training.time_left import TimeLeft
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.tracking import (
     LogPosition,
@@ -110,6 +111,7 @@ class Session:
     run: Run
     trainer: DepthTrainer
     tracking: TrackingCallback
+    console: ConsoleCallback
     stop: StopCallback
 
 
@@ -127,7 +129,7 @@ def open_session(
     resume_step = None if checkpoint is None else checkpoint_step(checkpoint)
     logged = 0 if checkpoint is None else logged_before(checkpoint)
     with writing(directory), ExitStack() as last:  # trackers close when the report is written, which some of them keep
-        with _at_the_end(partial(_report, directory), is_main), open_run(config, directory, is_main) as run:
+        with _at_the_end(partial(_report, config, directory), is_main), open_run(config, directory, is_main) as run:
             if is_main:
                 remove_incomplete(directory / CHECKPOINTS)
             run.update(
@@ -140,7 +142,7 @@ def open_session(
             last.enter_context(closing_tracker(tracker))
             session = _assemble(config, args, run, tracker, parts)
             if is_main:
-                say(_banner(run, args, parts.data.summary))
+                say(_beginning(config, run, args, parts))
             with _at_the_end(partial(_show, session), is_main):
                 yield session
         for kind in config.logger.artifacts if is_main else ():
@@ -168,10 +170,20 @@ def _show(session: Session) -> None:
     track_figures(session.run.directory, session.tracking.tracker, session.trainer.state.global_step)
 
 
-def _report(directory: Path) -> None:
-    """Write the report, and say where it is; of a folder that is no run there is none."""
-    if (directory / RECORD).is_file():
-        say(f"report: {write_report(directory)}")
+def _beginning(config: ExperimentConfig, run: Run, args: TrainingArguments, parts: Parts) -> str:
+    is_training = config.mode is Mode.train
+    needed = _needed_memory(parts, args) if is_training else None
+    limit = limit_of(config, args) if is_training else None
+    return beginning(run.record, run.directory, args, parts.data.summary, needed=needed, limit=limit)
+
+
+def _report(config: ExperimentConfig, directory: Path) -> None:
+    """Write the report, and say where it is, and how the model is evaluated; of a folder that is no run nothing."""
+    if not (directory / RECORD).is_file():
+        return
+    say(f"report: {write_report(directory)}")
+    if config.mode is Mode.train and (directory / MODEL).is_dir():
+        say(f"evaluate: {evaluation_command(config, directory)}")
 
 
 def train_parts(
@@ -217,7 +229,6 @@ def evaluate_parts(
         if further is not None:
             further(session)
         session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
-        _refuse_losses(session.tracking.last_metrics)
         return session.tracking.last_metrics
 
 
@@ -236,12 +247,13 @@ def fit(
 
     Raises:
         SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
-        DivergedError: If the final weights or losses are not finite.
+        DivergedError: If the weights or losses are not finite.
     """
     trainer, run = session.trainer, session.run
     if checkpoint is not None:
         trainer.args.eval_on_start = False
-    with session.stop.listening():
+    profiles = session.config.trainer.profiler and trainer.is_world_process_zero()
+    with session.stop.listening(), profiled(trainer, run.directory) if profiles else nullcontext():
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if session.stop.signal is not None:
         if trainer.is_world_process_zero():
@@ -249,12 +261,16 @@ def fit(
             say(f"{session.stop.why()} at step {trainer.state.global_step}; continue with resume={whole}")
         raise SystemExit(128 + session.stop.signal)
     trainer.refuse_weights()
+    if trainer.is_world_process_zero():
+        told = (why_ended(session.config, session.stop, trainer.state), best_of(trainer.args, trainer.state))
+        say(f"training ended: {'; '.join(filter(None, told))}")
     if settle is not None:
         settle(session)
     if settle is not None or session.tracking.needs_final_evaluation(trainer.state):
         with session.tracking.muted():
             trainer.evaluate()
-    _refuse_losses(session.tracking.last_metrics)
+    elif trainer.is_world_process_zero():
+        session.console.say_reports(trainer.state)
     _show_grid(session)
     _time_executions(session)
     with writing(run.directory / folder):
@@ -266,6 +282,7 @@ def fit(
         final_metrics=session.tracking.last_metrics,
         best_checkpoint=None if best is None else Path(best).name,
         stopped_because=session.stop.reason,
+        steps={"done": trainer.state.global_step, "planned": trainer.state.max_steps},
     )
     if (objective := session.tracking.last_metrics.get(session.config.optimise)) is not None:
         session.tracking.tracker.objective(objective)
@@ -273,13 +290,6 @@ def fit(
         first_set = next(iter(trainer.evaluation_sets))
         write_card(run.directory / folder, session.config, run.record, trainer.unwrapped_model, first_set)
     return session.tracking.last_metrics
-
-
-def _refuse_losses(metrics: Mapping[str, float]) -> None:
-    """End a run as failed whose last evaluation has a loss that is no number; other metrics may have none."""
-    for name, value in metrics.items():
-        if name.startswith("eval/") and name.endswith("loss") and not math.isfinite(value):
-            raise DivergedError(f"the final evaluation is not finite: {name} is {value}")
 
 
 def _push(session: Session, repository: str) -> None:
@@ -334,7 +344,9 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     stop = StopCallback(config.trainer.time_budget_minutes)
     tracking, epochs = TrackingCallback(tracker, run.directory), EpochCallback()
     tracking.last_metrics = scalars(run.directory)
-    callbacks = [epochs, stop, tracking, ConsoleCallback()]
+    time_left = TimeLeft(config.trainer.time_budget_minutes)
+    console = ConsoleCallback(time_left, is_averaged=config.trainer.ema_decay is not None)
+    callbacks = [epochs, stop, tracking, time_left, console]
     if isinstance(parts.model, FollowsSchedule):
         callbacks.append(StepCallback())
     if config.trainer.early_stopping_patience is not None:
@@ -358,8 +370,8 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     trainer.remove_callback(PrinterCallback)
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressBarCallback)
-    tracking.trainer = epochs.trainer = trainer
-    return Session(config, run, trainer, tracking, stop)
+    tracking.trainer = epochs.trainer = console.trainer = trainer
+    return Session(config, run, trainer, tracking, console, stop)
 
 
 def _average_of(config: ExperimentConfig, model: PreTrainedModel) -> tuple[Extension, ...]:
@@ -374,17 +386,6 @@ def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tup
         return ()
     changes_depth = partial(trains_gates, config.search) if isinstance(model, LearnsGates) else None
     return (TrainingBudget(config.budget, model, device, changes_depth),)
-
-
-def _banner(run: Run, args: TrainingArguments, summary: Mapping[str, Any]) -> str:
-    record, counts = run.record, summary["train"] if "train" in summary else next(iter(summary["evaluation"].values()))
-    unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
-    size = f"{counts[unit]:,} {unit}" if unit else "streamed"
-    return (
-        f"{record['config_name']}: {record['parameters']:,} parameters, {record['precision']} on {args.device}"
-        f" x {args.world_size}, data {summary['name']} ({size}), seed {record['seed']}\n"
-        f"writing to {run.directory}"
-    )
 
 
 def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], TokenizerConfig]:
@@ -422,6 +423,21 @@ def check_memory(parts: Parts, args: TrainingArguments) -> None:
     if args.gradient_checkpointing and not parts.model.supports_gradient_checkpointing:
         name = parts.model.config.model_type
         raise ConfigError(f"trainer.gradient_checkpointing=true: model={name} computes nothing again; leave it false")
+    if (batch := _shortest_batch(parts, args)) is not None:
+        lengths, options = batch
+        check_batch(parts.model, lengths, **options)
+
+
+def _needed_memory(parts: Parts, args: TrainingArguments) -> int | None:
+    """Bytes that an update takes at the least; None where the lengths of the examples are not known."""
+    if (batch := _shortest_batch(parts, args)) is None:
+        return None
+    lengths, options = batch
+    return least_bytes(parts.model, lengths, **options)[0]
+
+
+def _shortest_batch(parts: Parts, args: TrainingArguments) -> tuple[Sequence[int], dict[str, Any]] | None:
+    """The lengths of a micro-batch of the shortest examples, and what else `least_bytes` asks for."""
     train = parts.data.train
     if isinstance(train, StreamBatches):
         shape = train[0]["input_ids"].shape
@@ -429,11 +445,11 @@ def check_memory(parts: Parts, args: TrainingArguments) -> None:
     elif (found := known_lengths(train)) is not None:
         lengths = np.sort(found)[: args.train_batch_size].tolist()
     else:
-        return
+        return None
     width = 2 if args.bf16 or args.fp16 else 4
-    check_batch(
-        parts.model, lengths, width=width, processes=args.world_size, recomputed=bool(args.gradient_checkpointing)
-    )
+    return lengths, {
+        "width": width, "processes": args.world_size, "recomputed": bool(args.gradient_checkpointing)
+    }  # fmt: skip
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:

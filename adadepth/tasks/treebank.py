@@ -18,7 +18,8 @@ from adadepth.data.treebank.load import TreebankData, TreebankSet, load_treebank
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.words import MaskedTreebankScorer, TreebankScorer
-from adadepth.families.build import load_model, pretraining_class, read_config
+from adadepth.families.build import load_model, pretraining_class
+from adadepth.families.folder import read_config
 from adadepth.families.registry import family
 from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.processes import decide, main_first

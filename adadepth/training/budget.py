@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.atomic import write_atomic
 from adadepth.budget.controller import BudgetController, BudgetSchedule
+from adadepth.budget.held import CEILINGS, is_held
 from adadepth.budget.measure import MEASURES
 from adadepth.config import BudgetConfig
 from adadepth.evaluation.processes import add_over_processes
@@ -22,8 +23,6 @@ from adadepth.training.extension import Batch, Extension
 
 STATE = "budget.json"
 BUDGET = "budget/"  # how the names of what is logged begin
-# A held target: what the measured depth may differ by, as a share of it.
-TOLERANCE = 0.05
 
 
 class TrainingBudget(Extension, TrainerCallback):
@@ -49,7 +48,8 @@ class TrainingBudget(Extension, TrainerCallback):
         max_depth = model.max_updates
         self._changes_depth = changes_depth
         self.model = model
-        self.measure = MEASURES[settings.unit.value]
+        self.unit = settings.unit.value
+        self.measure = MEASURES[self.unit]
         schedule = BudgetSchedule(
             settings.target,
             self.measure.full(model, max_depth),
@@ -126,7 +126,7 @@ class TrainingBudget(Extension, TrainerCallback):
     @property
     def _is_barred(self) -> bool:
         """Whether nothing can be too deep any more: then only being shallower than the target is answered."""
-        return self.measure.is_ceiling and self._has_arrived
+        return self.unit in CEILINGS and self._has_arrived
 
     def allows_best(self) -> bool:
         """Only a model that holds the budget: an earlier, deeper one would win by its depth."""
@@ -138,8 +138,8 @@ class TrainingBudget(Extension, TrainerCallback):
         if not self._has_arrived:
             return False
         target = self.controller.schedule.target
-        error = self.controller.figures(self.progress)["measured"] - target
-        return (error if self.measure.is_ceiling else abs(error)) <= TOLERANCE * target
+        measured = self.controller.figures(self.progress)["measured"]
+        return is_held(measured, target, self.unit)
 
     def logs(self) -> dict[str, float]:
         """Target, measured depth and multiplier, under the names of the log."""

@@ -14,13 +14,11 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 import transformers
-from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.analysis.architecture.search import flatten_search
 from adadepth.analysis.architecture.sections import frame_panel
-from adadepth.analysis.architecture.tables import architecture_text
 from adadepth.analysis.exits.steps import flatten_exits
-from adadepth.analysis.exits.tables import exits_text
 from adadepth.analysis.files import (
     write_exits,
     write_grids,
@@ -28,27 +26,19 @@ from adadepth.analysis.files import (
     write_prediction_rows,
     write_predictions,
 )
-from adadepth.analysis.layers.sections import layers_text
-from adadepth.analysis.measure.class_table import class_table, halting_text
+from adadepth.analysis.measure.class_table import class_table
 from adadepth.analysis.measure.names import metric_name
 from adadepth.analysis.measure.statistics import flatten
 from adadepth.analysis.render import plots
 from adadepth.analysis.render.table import as_records
-from adadepth.console import say
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.contract import FollowsSchedule, HasOneDepth
-from adadepth.training.budget import BUDGET
+from adadepth.signals import HANGUP, ending
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
 # Of transformers' own log entries these are not measurements of this run's progress.
-_UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
-
-# Nor are these worth a place on the console's line.
-_UNPRINTED = (
-    *_UNLOGGED, "epoch", "learning_rate", "grad_norm", "tokens_per_second", "eval_tokens_per_second",
-    "peak_memory_gib", "eval_runtime", "step",
-)  # fmt: skip
+UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
 Logs = Mapping[str, float] | None  # what transformers tells a callback
 
 
@@ -91,7 +81,7 @@ class StepCallback(TrainerCallback):
 
 
 class StopCallback(TrainerCallback):
-    """Ends a run cleanly, with a checkpoint, on Ctrl-C, SIGTERM, or when its time is spent.
+    """Ends a run cleanly, with a checkpoint, on Ctrl-C, SIGTERM, a terminal that closes, or when its time is spent.
 
     Several processes must stop at the same step; they agree on it when they log, where they wait for each other anyway.
     """
@@ -106,8 +96,8 @@ class StopCallback(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take over SIGINT and SIGTERM; a second one ends the program at once."""
-        previous = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Take over the signals that end a run; a second one ends the program at once."""
+        previous = {number: signal.signal(number, self._remember) for number in ending()}
         try:
             yield
         finally:
@@ -115,9 +105,10 @@ class StopCallback(TrainerCallback):
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self._was_asked:
+        if self._was_asked and number != HANGUP:
             raise SystemExit(128 + number)
-        self.signal, self._was_asked = number, True
+        self.signal = number
+        self._was_asked |= number != HANGUP  # which shell and system both send: it is nobody's impatience
 
     def why(self) -> str | None:
         """Why the run stops; also after a signal that came when there was no update left to stop at."""
@@ -190,7 +181,7 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
 
 
 class TrackingCallback(TrainerCallback):
-    """Writes what is logged: scalars to the tracker, halting statistics to files, tracker and console."""
+    """Writes what is logged: scalars to the tracker, halting statistics to files and tracker."""
 
     def __init__(self, tracker: Tracker, directory: Path) -> None:
         self.tracker = tracker
@@ -223,7 +214,7 @@ class TrackingCallback(TrainerCallback):
             self.tracker.log(metrics, state.global_step)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write, track and show the statistics of the evaluation that just ended.
+        """Write and track the statistics of the evaluation that just ended.
 
         Depth by class is written for the set that selects the model; what exits are worth, for every set.
         """
@@ -264,7 +255,7 @@ class TrackingCallback(TrainerCallback):
             self.tracker.image("search/gates", path, step)
 
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
-        """Track and print one set's figures; `owner` is its name and a slash, empty for the first set."""
+        """Track one set's figures; `owner` is its name and a slash, empty for the first set."""
         is_architecture = report.statistics["unit"] == "architecture"
         if self._has_one_depth() and (told := report.statistics.get("adaptation")):
             told["is_set"] = True
@@ -277,7 +268,6 @@ class TrackingCallback(TrainerCallback):
         self.last_metrics |= scalars
         if not state.is_world_process_zero:
             return
-        say("\n".join(_tables(report, owner, state.global_step)))
         if not self._is_muted:
             texts = {name: value for name, value in figures.items() if isinstance(value, str)}
             self.tracker.log({**scalars, **texts}, state.global_step)
@@ -292,50 +282,6 @@ class TrackingCallback(TrainerCallback):
                 )
 
 
-def _tables(report: EvaluationReport, owner: str, step: int) -> Iterator[str]:
-    if owner:
-        yield f"evaluation set {owner[:-1]}:"
-    known = (("layers", layers_text), ("architecture", architecture_text))
-    draw = next((table for key, table in known if key in report.statistics), halting_text)
-    yield draw(report.statistics, step)
-    if report.exits is not None:
-        yield exits_text(report.exits)
-
-
-class ProgressBarCallback(ProgressCallback):
-    """The bar alone; what is logged goes to the console in the project's own words."""
-
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Say nothing."""
-
-
-class ConsoleCallback(TrainerCallback):
-    """One line a log: the losses, the learning rate, the speed."""
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
-    ) -> None:
-        """Print the line, above the progress bar where there is one."""
-        if not state.is_world_process_zero or not logs:
-            return
-        prefix = "eval_" if "eval_loss" in logs else ""
-        if f"{prefix}loss" not in logs:
-            return
-        names = [name for name in logs if name.startswith(prefix) and name not in _UNPRINTED and "/" not in name]
-        values = [f"{name.removeprefix(prefix)} {logs[name]:.4f}" for name in sorted(names, key=_losses_first)]
-        if "learning_rate" in logs:
-            values.append(f"lr {logs['learning_rate']:.2e}")
-        if f"{BUDGET}measured" in logs:
-            values.append(f"depth {logs[f'{BUDGET}measured']:.2f} of {logs[f'{BUDGET}target']:.2f}")
-        values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
-        label = "eval" if prefix else "train"
-        say(f"{label} step {state.global_step}/{state.max_steps}: " + ", ".join(values))
-
-
-def _losses_first(name: str) -> tuple[bool, bool]:
-    return not name.endswith("_loss") and name != "loss", name not in ("loss", "eval_loss")
-
-
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
     """Flat names of transformers under this project's, safe ones: `eval_x` to `eval/x`, everything else to `train/x`.
 
@@ -343,7 +289,7 @@ def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
     """
     renamed = {}
     for name, value in logs.items():
-        if name in _UNLOGGED:
+        if name in UNLOGGED:
             continue
         prefix, _, rest = name.partition("_")
         if prefix in ("eval", "train") and rest:

@@ -117,7 +117,9 @@ def remove_incomplete(directory: Path) -> None:
 
 def _discard(checkpoint: Path) -> None:
     """Delete a checkpoint; what a kill leaves of it is not whole."""
-    if checkpoint.is_dir():
+    if checkpoint.is_symlink():
+        checkpoint.unlink()
+    elif checkpoint.is_dir():
         with suppress(OSError):  # on a full disk deleting helps
             _write_manifest(checkpoint, None)
         shutil.rmtree(checkpoint)
@@ -132,6 +134,8 @@ def _write_manifest(checkpoint: Path, files: Record | None) -> None:
 
 def flaw(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, for a sentence that names it; None: it is whole."""
+    if checkpoint.is_symlink():
+        return "it is a link; put the folder itself there"
     if not (checkpoint / MANIFEST).is_file():
         return _flaw_of_older(checkpoint)
     try:

@@ -7,6 +7,8 @@ loss, and a warm-up's peaks pass. Only the model's own loss counts: the price of
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,11 @@ def refuse(problem: str | None, checkpoints: Path) -> None:
             f"{problem}; {last_good(checkpoints)}. A lower trainer.learning_rate, a longer warm-up or "
             "trainer.precision=fp32 may help, in a new run: resumed, this one would diverge again"
         )
+
+
+def infinite_loss(losses: Mapping[str, float]) -> str | None:
+    """Which of an evaluation's losses is no number, and what it is, for a sentence; None: all are."""
+    return next((f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)), None)
 
 
 def first_not_finite(model: nn.Module, world_size: int = 1) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from adadepth.atomic import is_dead
 from adadepth.errors import CheckpointError
 
 LOCK = ".lock"
@@ -23,9 +24,12 @@ def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of a folder, whose file names process and host.
 
     Raises:
-        CheckpointError: A live process holds it, or one on another host did, which cannot be asked from here.
+        CheckpointError: Its file is a link or a folder; a live process holds it, or one on another host did, which
+            cannot be asked from here.
     """
     path = directory / LOCK
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise CheckpointError(f"{path}: must be a file of its own; delete it")
     lock = FileLock(path)
     try:
         lock.acquire(timeout=_LAST_WORKERS_S if _is_dead(_owner(path)) else 0)
@@ -61,9 +65,6 @@ def _is_dead(owner: dict[str, Any]) -> bool:
     if owner.get("host") != socket.gethostname():
         return False
     try:
-        os.kill(int(owner["pid"]), 0)
-    except (ProcessLookupError, ValueError, TypeError, OverflowError):
+        return is_dead(int(owner["pid"]))
+    except (ValueError, TypeError):
         return True
-    except PermissionError:
-        return False
-    return False

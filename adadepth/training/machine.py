@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import DynamoBackend
 
 from adadepth.config import ExperimentConfig
-from adadepth.errors import ConfigError, nearest
+from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.processes import is_one_of_several
 
 
@@ -25,7 +25,7 @@ def check_machine(config: ExperimentConfig) -> None:
 def _sharding(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     if trainer.deepspeed is not None and importlib.util.find_spec("deepspeed") is None:
-        yield "trainer.deepspeed: the package deepspeed is missing, install it with pip install deepspeed"
+        yield f"trainer.deepspeed: {missing_package('deepspeed', 'deepspeed')}"
     if trainer.fsdp and not is_one_of_several():
         yield "trainer.fsdp=true: shards over several processes, and this is one; start it with torchrun"
     for name in ("deepspeed", "fsdp_config"):

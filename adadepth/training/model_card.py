@@ -108,7 +108,9 @@ def _results(config: ExperimentConfig, record: Mapping[str, Any], task: str, fir
 
 
 def _is_work(key: str, value: Any) -> bool:
-    return key.startswith("cost/") and isinstance(value, int | float)
+    """Whether a metric says what the model costs; how its evaluation ran does not."""
+    as_run = ("cost/executed_", "cost/dense_")
+    return key.startswith("cost/") and not key.startswith(as_run) and isinstance(value, int | float)
 
 
 def _settings(config: ExperimentConfig) -> dict[str, str]:
@@ -148,7 +150,13 @@ def _paper(reference: Mapping[str, Any]) -> str:
     return f"{authors} ({reference['year']}). {reference['title']}. {place}. {reference.get('notes', '')}".rstrip()
 
 
+def _words(text: object) -> str:
+    """A name or value of the user's as plain words of one line: no markup, no further cell of a table."""
+    return re.sub(r"([\\`*\[\]<>#|&])", r"\\\1", " ".join(str(text).split()))
+
+
 def _template() -> Any:
     loader = PackageLoader("adadepth.training", "templates")
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["words"] = _words
     return environment.get_template(f"{CARD}.j2")

@@ -22,7 +22,8 @@ PANELS = (
     Panel("Depth", "Does depth adapt?", ("halting/effective_depths", "halting/effective_depths_within")),
     Panel("Depth", "Depth and difficulty", ("halting/spearman_depth_loss", "halting/spearman_depth_difficulty")),
     Panel("Depth", "Price", ("halting/ponder_cost", "halting/kl", "budget/measured", "budget/target")),
-    Panel("Work", "Work of full depth", ("cost/executed_over_full", "cost/adaptive_over_full", "cost/layer_ratio")),
+    Panel("Work", "Work that the depths need, of full depth", ("cost/adaptive_over_full",)),
+    Panel("Work", "Work as the evaluation ran, of full depth", ("cost/executed_over_full",)),
     Panel("Work", "Measured speed", ("cost/speedup_over_dense", "train/tokens_per_second", "eval/tokens_per_second")),
 )  # fmt: skip
 _SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)

@@ -9,7 +9,6 @@ import math
 import os
 import platform
 import secrets
-import shlex
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from adadepth.atomic import remove_leftovers, write_atomic
+from adadepth.atomic import refuse_links, remove_leftovers, write_atomic
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.config.trainer import Schedule
 from adadepth.data_sets import dataset_schemas
@@ -35,6 +34,7 @@ from adadepth.disk import DiskFullError, writing
 from adadepth.errors import CheckpointError, nearest
 from adadepth.families.registry import family
 from adadepth.interpolations import told, told_within, unresolved
+from adadepth.program import own_command
 from adadepth.results import result_hash, result_settings
 from adadepth.training.lock import locked
 
@@ -79,12 +79,13 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
     A status set by ``run.update(status=...)`` is kept. Of a new run that cannot even be recorded no folder stays.
 
     Raises:
-        CheckpointError: If a live run uses the folder.
+        CheckpointError: If a live run uses the folder, or a link in it leads elsewhere.
         DiskFullError: Naming the folder.
     """
     if not is_main:
         yield Run(directory, is_main=False)
         return
+    refuse_links(directory)
     with _gone_if_not_begun(directory), writing(directory), locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
         remove_leftovers(directory, EVALUATIONS)
@@ -257,6 +258,7 @@ def _parent(config: ExperimentConfig) -> Path:
     """
     run = run_of_checkpoint(config)
     if run is not None and run.resolve().is_relative_to(Path(config.output_dir).resolve()):
+        refuse_links(run)
         return run / EVALUATIONS
     return Path(config.output_dir) / config.name
 
@@ -321,7 +323,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "result_hash": result_hash(config),
         "dataset_schema": next(name for name, schema in dataset_schemas().items() if schema is type(config.dataset)),
         "settings": _settings_told(config),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": own_command(),
         "started": earlier.get("started", now),
         "resumed": now if earlier else None,
         "resumed_from": config.resume,
@@ -355,7 +357,8 @@ def _git_commit() -> str | None:
     """Return the project's commit, marked ``+changes`` if the files differ from it; None outside a clone."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        # Without locks: a run that is killed here would leave one, which stops every later commit of the user's.
+        command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from adadepth.data.randomness import Purpose, random_generator
 from adadepth.evaluation.processes import add_over_processes
 from adadepth.training.extension import Batch, Extension
 
+HALTED = ("halted", "exact_accuracy", "halting_steps")  # what the log says of examples that have halted
 _SUMS = "sums"  # how the sums for the log are called in a checkpoint
 
 
@@ -63,8 +65,8 @@ class TrainingSlots(Extension, TrainerCallback):
         add_over_processes([self._sums])
         halted, right, steps = self._sums.tolist()
         self._sums = torch.zeros_like(self._sums)
-        means = {"exact_accuracy": right / halted, "halting_steps": steps / halted} if halted else {}
-        return {"halted": halted, **means}
+        means = (right / halted, steps / halted) if halted else ()
+        return dict(zip(HALTED, (halted, *means), strict=False))
 
     def save(self, checkpoint: Path, process: int) -> None:
         """Write this process's slots."""
@@ -83,6 +85,14 @@ class TrainingSlots(Extension, TrainerCallback):
         for key, values in read.items():
             micro, name = key.split("/")
             self._carries.setdefault(int(micro), {})[name] = values
+
+
+def of_halted(logs: Mapping[str, float]) -> Iterator[str]:
+    """The same in words."""
+    count, *means = HALTED
+    if count in logs:
+        told = ", ".join(f"{name} {logs[name]:.4f}" for name in means if name in logs)
+        yield f"{logs[count]:,.0f} examples halted" + (f" ({told})" if told else "")
 
 
 def _file(process: int) -> str:

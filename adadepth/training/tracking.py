@@ -188,10 +188,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: Naming a line that is damaged.
     """
-    if not path.is_file():
+    if not path.exists():
         return []
+    if not path.is_file():
+        raise CheckpointError(f"{path}: must be a file")
     lines = path.read_bytes().split(b"\n")[:-1]  # a whole line ends in a newline
     return [_line(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -199,6 +205,6 @@ def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
         found = json.loads(line)
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not {"step", "time"} <= found.keys():
+    if not isinstance(found, dict) or type(found.get("step")) is not int or not _is_number(found.get("time")):
         raise CheckpointError(f"{path}: line {number} is damaged; repair or delete it")
     return found

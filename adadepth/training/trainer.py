@@ -32,9 +32,10 @@ from adadepth.data.streams.batches import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.records import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.quiet import quiet
 from adadepth.training.batches import first_item, in_step, is_read, shared_loader, totals_of_update
 from adadepth.training.checkpoints import rotate, whole_or_nothing
-from adadepth.training.divergence import first_not_finite, refuse
+from adadepth.training.divergence import DivergedError, first_not_finite, infinite_loss, refuse
 from adadepth.training.extension import Extension
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import TrainingProgress
@@ -251,8 +252,11 @@ class DepthTrainer(Trainer):
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate; the time it takes does not count against the training speed."""
+        """Evaluate, unless training has diverged; the time it takes does not count against the training speed."""
         begun = time.perf_counter()
+        if self.is_in_train:
+            refuse(self.progress.problem(), self._checkpoints)
+            self.refuse_weights()
         metrics = super().evaluate(*args, **kwargs)
         self.progress.pause(time.perf_counter() - begun)
         return metrics
@@ -274,6 +278,7 @@ class DepthTrainer(Trainer):
         for number, (name, dataset) in enumerate(self.evaluation_sets.items()):
             with self._showing():
                 evaluations[name], speed = self.evaluate_set(name, dataset)
+            self._refuse_evaluation(evaluations[name])
             prefix = f"{metric_key_prefix}_{name}/" if number else f"{metric_key_prefix}_"
             metrics = evaluations[name].metrics() | {"tokens_per_second": speed}
             values |= {prefix + metric: value for metric, value in metrics.items()}
@@ -283,6 +288,15 @@ class DepthTrainer(Trainer):
         nothing: Any = None  # predictions are not kept
         examples = sum(len(dataset) for dataset in self.evaluation_sets.values())
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
+
+    def _refuse_evaluation(self, evaluation: Evaluation) -> None:
+        """Stop where a loss of a whole set is no number, before anything is made of it."""
+        problem = infinite_loss(evaluation.losses())
+        if problem is None:
+            return
+        if self.is_in_train:
+            refuse(f"the evaluation at step {self.state.global_step} is not finite: {problem}", self._checkpoints)
+        raise DivergedError(f"the final evaluation is not finite: {problem}")
 
     @contextmanager
     def _showing(self) -> Iterator[None]:
@@ -403,6 +417,13 @@ class DepthTrainer(Trainer):
         self.state.global_step -= 1
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         self.state.global_step += 1
+
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """Go on with the settings of now: transformers goes on with those of the checkpoint, and warns."""
+        with quiet():
+            found: tuple[int, int] = super()._init_training_state(max_steps, *args, **kwargs)
+        self.state.compute_steps(self.args, max_steps)
+        return found
 
     def _load_progress(self, checkpoint: Path) -> None:
         if (best := moved_best(checkpoint, self._checkpoints)) is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +36,9 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> set[float]:
             if -penalty in failing:
                 raise DataError("the loss is not finite")
             (directory / "metrics.jsonl").write_text('{"step": 1, "eval/loss": 2.0}\n')
-            opened.update(final_metrics={"eval/loss": 2.0, "eval/mlm_loss": 1 + penalty})
-        return 2.0
+            final = {"eval/loss": 2.0, "eval/mlm_loss": 1 + penalty}
+            opened.update(final_metrics=final)
+        return final[config.optimise]
 
     monkeypatch.setattr(adadepth.tasks, "run", run, raising=False)
     return failing
@@ -129,3 +132,51 @@ def test_a_mistake_is_one_line(command: Callable[..., Result], arguments: list[s
     result = command(*arguments)
     assert result.status == 2
     assert re.fullmatch(rf"error: [^\n]*{re.escape(message)}[^\n]*\n", result.err), result.err
+
+
+def test_a_sweep_s_page_begins_with_the_best_jobs(command: Callable[..., Result], trainings: set[float]) -> None:
+    """In the order of what `optimise` names, each with its folder and a command that repeats it alone."""
+    result = command("--config-name", "act_tiny", "-m", "model.act_penalty=2e-3,1e-3,3e-3", "optimise=eval/mlm_loss")
+    assert result.status == 0, result.err
+    page = page_of(result)
+    headings = re.findall(r"<h2[^>]*>([^<]*)", page)
+    assert headings[:2] == ["Best by eval/mlm_loss", "What differs"]
+    (table,) = Path("outputs/comparisons").glob("*/tables/best.csv")
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    assert [row["run"] for row in rows] == [f"act_penalty={value}" for value in (0.001, 0.002, 0.003)]
+    assert f"best by eval/mlm_loss: 1.0010, act_penalty=0.001: {rows[0]['folder']}\n" in result.out
+    again = shlex.split(rows[0]["command"])
+    assert again[again.index("--config-name") :] == [
+        "--config-name", "act_tiny", "model.act_penalty=0.001", "optimise=eval/mlm_loss",
+    ]  # fmt: skip
+    final = json.loads((Path(rows[0]["folder"]) / "run.json").read_text())["final_metrics"]
+    assert final["eval/mlm_loss"] == 1.001
+
+
+def test_a_search_says_what_mattered(command: Callable[..., Result], trainings: set[float]) -> None:
+    """The penalty decides the metric of these trials, the rate nothing."""
+    pytest.importorskip("optuna")
+    given = ("optimise=eval/mlm_loss", "hydra.sweeper.n_trials=12")
+    result = command("--config-name", "act_tiny", "sweep=optuna_penalty", *given)
+    assert result.status == 0, result.err
+    page = page_of(result)
+    assert re.findall(r"<h2[^>]*>([^<]*)", page)[:2] == ["Best by eval/mlm_loss", "What mattered"]
+    (folder,) = Path("outputs/comparisons").glob("*")
+    assert {"importances.svg", "parallel_coordinates.svg"} <= {path.name for path in (folder / "figures").iterdir()}
+    rows = list(csv.DictReader((folder / "tables" / "search.csv").read_text(encoding="utf-8").splitlines()))
+    share = {row["parameter"]: float(row["importance"]) for row in rows}
+    assert share["model.act_penalty"] > 0.8
+    assert sum(share.values()) == pytest.approx(1)
+
+
+def test_settings_by_the_dozen_stand_in_a_file(command: Callable[..., Result]) -> None:
+    many = {f"setting_{number}": number for number in range(12)}
+    record(Path("all/run_0"), trainer=many)
+    record(Path("all/run_1"), trainer={name: -value - 1 for name, value in many.items()})
+    result = command("mode=report", "runs=[all]")
+    assert result.status == 0, result.err
+    page = page_of(result)
+    shown = page[page.index('id="differs"') :].partition("<h2")[0]
+    assert "Further ones are in the table" in shown
+    (table,) = Path("outputs/comparisons").glob("*/tables/settings.csv")
+    assert all(name in table.read_text() for name in many)

@@ -38,6 +38,15 @@ def test_commands_of_a_tutorial_compose(tutorial):
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_need_no_tool_that_only_linux_has(tutorial):
+    cells = json.loads(tutorial.read_text(encoding="utf-8"))["cells"]
+    commands = re.findall(r"^\s*[!%].*", "\n".join("".join(cell["source"]) for cell in cells), re.MULTILINE)
+    tools = {tool for line in commands for tool in re.findall(r"(?:^\s*!|\| *)([\w/.-]+)", line)}
+    assert tools <= {"adadepth", "grep", "sed", "tail"}
+    assert not [line for line in commands if re.search(r"sed -i|grep -\w*P", line)]
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials_keep_what_they_printed(tutorial):
     """The site shows what is stored: no error, no path of somebody's machine and no progress bar."""
     nbformat = pytest.importorskip("nbformat")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,9 +36,14 @@ MISTAKES = [
     ([*TINY, "mode=trian"], "mode: invalid value 'trian', expected one of [train, evaluate, predict, probe, report]"),
     ([*TINY, "name=???"], "name: a value is missing"),
     ([*TINY, "trainer.max_steps=[1"], "cannot read the override 'trainer.max_steps=[1'"),
+    ([*TINY, "dataset.text_column=Kategorie (Ressort)"],
+     """has quotes around it: 'dataset.text_column="Kategorie (Ressort)"'"""),
+    ([*TINY, "logger.report_to=[a (b), c]"], """has quotes around it: 'logger.report_to=["a (b)","c"]'"""),
     ([*TINY, "model.act_penalty=-1"], "model.act_penalty=-1.0: must be at least 0"),
     ([*TINY, "-m", "seed=0,x"], "seed: value 'x' of type 'str'"),
     ([*TINY, "-m", "seed=0,-1"], "seed=-1: must be from 0"),
+    ([*TINY, "-m", "seed=range(0)"], "seed=range(0): there are no values in it"),
+    ([*TINY, "-m", "seed=range(0,1000000000)"], "seed=range(0,1000000000): a grid of more than 10,000 jobs"),
     ([*TINY, "-m", "seed=interval(0,1)"], "seed=interval(0,1): a grid has no intervals"),
     ([*TINY, "sweep=penalty", "model.act_epsilon=2"], "model.act_epsilon=2.0: must be above 0"),
     ([*TINY, "trainer.max_steps=99999999999999999999"], "must be an integer of 64 bits"),
@@ -50,6 +56,18 @@ MISTAKES = [
     (["--config-name", "ponder_parity", "dataset.train_ones=[]", "dataset.easy_epochs=1", "dataset.easy_ones=3"],
      "dataset.train_ones=[]: must be [lowest, highest]"),
     (["--config-name", "ponder_parity", "dataset.extrapolation_ones=[]"], "dataset.extrapolation_ones=[]: must be ["),
+    (["mode=report", "runs=[latest]"], "latest: the newest run of a configuration, which --config-name says"),
+    ([*TINY, "mode=report", "runs=['']"], "runs=['']: each names a folder"),
+    ([*TINY, "name=\udcff"], "'name=\\udcff': not in UTF-8"),
+    ([*TINY, "tokenizer.vocab_size=2000000000"], "tokenizer.vocab_size=2000000000: must be from 32 to 1000000"),
+    ([*TINY, "seeds=3", "seed=4294967295"], "seeds=3: from seed=4294967295 on there are not as many"),
+    ([*TINY, "trainer.dataloader_persistent_workers=true"], "needs runtime.num_workers of at least 1"),
+    ([*TINY, "mode=evaluate", "checkpoint=a", "budget.targets=[[3]]"], "budget.targets=[[3]]: must be a list, each a"),
+    ([*TINY, "logger.report_to=[[a]]"], "logger.report_to=[['a']]: must be a text or a list of texts"),
+    (["--config-name", "trm_tiny", "dataset.train_examples=9223372036854775807"], "must be from 1 to 100000000"),
+    (["--config-name", "trm_tiny", "model.exit_rule=correct:0"], "every puzzle would exit after its first step"),
+    (["--config-name", "trm_tiny", "dataset=sudoku_extreme", "dataset.symbols='.1234567889'"],
+     "dataset.symbols=.1234567889: must be two or more different characters of ASCII"),
     ([*TINY, "seed=${seed}"], "recursive interpolation detected"),
     (["--config-name", "ponder_tiny", "dataset.metrics=[evaluate:./mine]"], "say runtime.trust_remote_code=true"),
 ]  # fmt: skip
@@ -79,6 +97,23 @@ def test_a_broken_package_gets_one_line(
     assert (result.status, result.out) == (2, "")
     assert "'mine' of the package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in result.err
     assert result.err.count("\n") == 1
+
+
+def test_a_package_that_ends_the_process_is_told_in_one_line(command: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(7)\n")
+    with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": "leaving:MINE"}}):
+        result = command(*TINY)
+    assert (result.status, result.out) == (2, "")
+    assert "of the package half-done (leaving:MINE): cannot be imported (SystemExit: 7)" in result.err
+
+
+def test_a_pipe_is_no_yaml_file(command: Callable[..., Result], tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    os.mkfifo(folder / "mine.yaml")
+    result = command("--config-dir", str(folder), "--config-name", "mine")
+    assert (result.status, result.out) == (2, "")
+    assert result.err == f"error: {folder}/mine.yaml: must be a file\n"
 
 
 def test_every_mistake_is_told_at_once(command: Callable[..., Result]) -> None:
@@ -116,12 +151,26 @@ HOSTILE = [
     (["+hydra.callbacks.x._args_=[planted]", "+hydra.callbacks.x._target_=pathlib.Path.touch"], "names code"),
     (["+hydra.launcher.x._target_=pathlib.Path.touch"], "hydra.launcher.x._target_=pathlib.Path.touch: names code"),
     (["-m", "hydra.sweeper._target_=pathlib.Path"], "Invalid plugin 'pathlib.Path'"),
-    (["hydra.job_logging.handlers.console.class=pathlib.Path"], "console.class=pathlib.Path: must be one of logging."),
-    (["hydra.hydra_logging.handlers.console.stream=ext://os.sep"], "ext://os.sep: must be one of ext://sys.stdout"),
+    (["hydra.job_logging.handlers.console.class=pathlib.Path"], "console.class=pathlib.Path: must be logging.Str"),
+    (["hydra.hydra_logging.handlers.console.stream=ext://os.sep"], "ext://os.sep: must be ext://sys.stdout or ext"),
     (["+hydra.job.env_set.PATH=planted"], "hydra.job.env_set.PATH=planted: set variables"),
     (["hydra.searchpath=[pkg://antigravity]"], "hydra.searchpath: say the folder with --config-dir"),
     (["--experimental-rerun", "job.pickle"], "--experimental-rerun: not here"),
     (["--exper=job.pickle"], "--experimental-rerun: not here"),
+    (["hydra/job_logging=default"], "${hydra.runtime.output_dir}/${hydra.job.name}.log: of logs"),
+    (["hydra.job_logging.formatters.simple.format='%(absent)s'"], "format=%(absent)s: must be %(message)s or ["),
+    (["~hydra.job_logging.formatters"], "Unable to configure handler 'console'"),
+    (["hydra.job_logging.root.level=LOUD"], "hydra.job_logging.root.level=LOUD: must be CRITICAL or FATAL or ERROR"),
+    (["hydra.verbose=[3]"], "hydra.verbose.0=3: must be true, false, or names of loggers"),
+    (["hydra.run.dir=../planted"], "hydra.run.dir=../planted: Hydra writes nothing of its own; output_dir says"),
+    (["hydra.output_subdir=planted"], "hydra.output_subdir=planted: Hydra writes nothing of its own"),
+    (["hydra.job.chdir=true"], "hydra.job.chdir=True: a run does not leave the folder"),
+    (["hydra.job.env_copy=[HOME]"], "hydra.job.env_copy.0=HOME: set variables"),
+    (["hydra.job.name=../planted"], "hydra.job.name='../planted': must be a plain name"),
+    (["-m", "hydra.sweep.subdir=../planted"], "hydra.sweep.subdir=../planted: Hydra writes nothing of its own"),
+    (["-m", "hydra.sweep.dir=../planted"], "hydra.sweep.dir=../planted: must be inside output_dir=outputs"),
+    (["-m", "+hydra.sweeper.folder=../planted"], "hydra.sweeper.folder=../planted: must be inside output_dir=outputs"),
+    (["+hydra.overrides.task=[a]"], "hydra.overrides: is what the command line says"),
     (["++hydra.callbacks=${dataset.hub}", "dataset.hub=[{_target_:pathlib.Path.touch}]"], "must be written out here"),
 ]  # fmt: skip
 
@@ -133,7 +182,7 @@ def test_no_setting_of_hydras_runs_code(
     result = command(*TINY, *arguments)
     assert (result.status, result.out, jobs) == (2, "", [])
     assert message in result.err
-    assert result.err.count("\n") <= 2  # a line for each key
+    assert result.err.count("\n") <= 4  # a line for each key
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,7 +192,13 @@ BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] *
 @pytest.mark.parametrize(("text", "message"), [
     ("hydra: {callbacks: {x: {_target_: pathlib.Path.touch, _args_: [planted]}}}", "names code"),
     ("hydra: {searchpath: ['pkg://antigravity']}", "hydra.searchpath: say the folder with --config-dir"),
-    ("hydra: {job_logging: {handlers: {x: {(): pathlib.Path.touch, self: planted}}}}", "must be one of logging."),
+    ("hydra: {job_logging: {handlers: {x: {(): pathlib.Path.touch, self: planted}}}}", "Path.touch: of logs"),
+    ("hydra: {job_logging: {formatters: {simple: {format: 'touch planted'}}}}", "format=touch planted: must be %(mess"),
+    (
+        "hydra: {job_logging: {handlers: {x: {class: logging.FileHandler, filename: planted}}}}",
+        "handlers.x.filename=planted: of logs, a configuration can only say the level",
+    ),
+    ("hydra: {sweeper: {params: {hydra.sweep.dir: ../planted}}, mode: MULTIRUN}", "dir=../planted: must be inside"),
     ("hydra: {job: {env_set: {PATH: planted}}}", "hydra.job.env_set.PATH=planted: set variables"),
     (BOMB, "its aliases, written out, are more than 100000 values"),
     ("model: &a {act_penalty: *a}", "its aliases, written out, are more than 100000 values"),
@@ -168,3 +223,23 @@ def test_processes_other_than_the_first_are_silent(
     monkeypatch.setenv("RANK", "1")
     result = command(*TINY, "seed=-1")
     assert (result.status, result.err) == (2, "")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("setup: [touch planted]", "hydra.launcher.setup.0=touch planted: may run or write anything, so it is"),
+    ("additional_parameters: {output: planted}", "additional_parameters.output=planted: may run or write anything"),
+    ('partition: "gpu\\ntouch planted"', "hydra.launcher.partition='gpu\\ntouch planted': must be a text of one line"),
+    ("submitit_folder: ../planted", "hydra.launcher.submitit_folder=../planted: must be inside output_dir=outputs"),
+])  # fmt: skip
+def test_a_users_yaml_writes_nothing_into_the_script_of_a_cluster(
+    text: str, message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    defaults = "defaults: [act_tiny, override /hydra/launcher: submitit_slurm, _self_]"
+    (folder / "mine.yaml").write_text(f"{defaults}\nhydra:\n  launcher:\n    {text}\n")
+    result = command("--config-dir", str(folder), "--config-name", "mine")
+    assert (result.status, result.out, jobs) == (2, "", [])
+    assert message.replace("\n", "\\n") in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at moments at which a library would lose them."""
+"""Ctrl-C, SIGTERM and SIGHUP at moments at which a library would lose them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 
 from adadepth import tasks
 from adadepth.config import ExperimentConfig
+from adadepth.training.callbacks import StopCallback
 from tests.cli.conftest import Result
 
 TINY = ("--config-name", "act_tiny")
-ENDS = [(signal.SIGINT, 130, "error: interrupted\n"), (signal.SIGTERM, 143, "")]
+ENDS = [(signal.SIGINT, 130, "error: interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")]
 
 
 @pytest.fixture
@@ -42,14 +43,14 @@ def test_a_signal_during_composition_is_an_interruption(
     number: signal.Signals, status: int, message: str, command: Callable[..., Result],
     signalled: Callable[..., list[str]], jobs: list[ExperimentConfig], tmp_path: pathlib.Path,
 ) -> None:  # fmt: skip
-    usual = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    usual = [signal.getsignal(each) for each, *_ in ENDS]
     sent = signalled(number)
     found = command(*TINY)
     assert sent
     assert (found.status, found.err) == (status, message)
     assert not jobs
     assert not list(tmp_path.iterdir())
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == usual
+    assert [signal.getsignal(each) for each, *_ in ENDS] == usual
 
 
 @pytest.mark.parametrize(("number", "status", "message"), ENDS)
@@ -106,3 +107,38 @@ def test_a_signal_in_a_task_does_not_wait(
     found = command(*TINY)
     assert (found.status, found.err) == (status, message)
     assert not went_on
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored(
+    number: signal.Signals, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `nohup` and a script that starts a run in the background ask for."""
+    done: list[int | None] = []
+
+    def task(config: ExperimentConfig) -> None:
+        signal.raise_signal(number)
+        stop = StopCallback()
+        with stop.listening():
+            signal.raise_signal(number)
+        done.append(stop.signal)
+
+    monkeypatch.setattr(tasks, "run", task)
+    usual = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert command(*TINY).status == 0
+    finally:
+        signal.signal(number, usual)
+    assert done == [None]
+
+
+def test_a_terminal_that_closes_may_say_so_twice() -> None:
+    """Its shell sends the signal, and the system does; a run saves its checkpoint all the same."""
+    stop = StopCallback()
+    with stop.listening():
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.why() == "interrupted by SIGHUP"
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_the_same_seed_searches_the_same_points(
     command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
 ) -> None:
     for folder in ("a", "b"):
-        command(*SWEEP, "hydra.sweeper.n_trials=3", f"hydra.sweeper.folder={tmp_path / folder}")
+        command(*SWEEP, "hydra.sweeper.n_trials=3", f"hydra.sweeper.folder={tmp_path / 'outputs' / folder}")
     assert points(jobs[:3]) == points(jobs[3:])
 
 
@@ -80,6 +81,10 @@ def test_a_failing_trial_is_recorded_and_the_search_goes_on(
     (["model.act_penalty=interval(-1,1)"], "model.act_penalty=-1.0: must be at least 0"),
     (["model.state_rule=single,grave"], "model.state_rule: invalid value 'grave'"),
     (["hydra.sweeper.params={}"], "the search space is empty"),
+    (["seed=range(0)"], "seed=range(0): there are no values in it"),
+    (["seed=range(0,99999999)", "hydra.sweeper.n_jobs=0"], "hydra.sweeper.n_jobs=0: must be at least 1"),
+    (["hydra.sweeper.n_trials=many"], "hydra.sweeper.n_trials: value 'many'"),
+    (["hydra.sweeper.folder=../planted"], "hydra.sweeper.folder=../planted: must be inside output_dir=outputs"),
 ])  # fmt: skip
 def test_a_wrong_space_fails_before_any_trial(
     arguments: list[str], message: str, command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
@@ -89,13 +94,31 @@ def test_a_wrong_space_fails_before_any_trial(
     assert message in result.err
 
 
+def test_a_record_that_is_a_pickle_is_not_opened_as_one(
+    command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    class Planted:
+        def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+            return Path.touch, (tmp_path / "planted",)
+
+    folder = tmp_path / "outputs" / "act_tiny" / "sweep"
+    folder.mkdir(parents=True)
+    (folder / "optuna.log").write_bytes(pickle.dumps(Planted()) + b"\n{}\n")
+    result = command(*SWEEP)
+    assert (result.status, jobs, (tmp_path / "planted").exists()) == (2, [], False)
+    assert "optuna.log: not the record of a study" in result.err
+    assert result.err.count("\n") == 1
+
+
 def test_a_missing_optuna_is_told_in_one_line(
     command: Callable[..., Result], jobs: list[ExperimentConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     result = command(*SWEEP)
     assert (result.status, jobs) == (2, [])
-    assert result.err == "error: hydra/sweeper=optuna: Optuna is missing, install it with pip install optuna\n"
+    assert result.err == (
+        "error: hydra/sweeper=optuna: the package optuna is missing, install it with pip install 'adadepth[optuna]'\n"
+    )
 
 
 def test_an_optuna_sweep_refuses_several_processes(

@@ -86,6 +86,8 @@ def test_the_wheel_has_all_configurations_and_is_typed(environment: Path, tmp_pa
     shipped = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}
     assert {path.relative_to(configs) for path in configs.rglob("*.yaml")} == shipped
     assert (configs.parent / "py.typed").is_file()
+    shown = command(environment / "bin" / "python", "-m", "adadepth", "--version", cwd=tmp_path)
+    assert shown.stdout.startswith("adadepth "), shown.stderr
     listed = command(environment / "bin" / "adadepth", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "  ponder_tiny  " in listed.stdout

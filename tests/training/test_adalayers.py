@@ -22,6 +22,7 @@ from transformers import (
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, GLUE, ROOTS, configured
+from tests.pages_support import check_costs
 from tests.training.support import stopped_early
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +118,7 @@ def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
     assert record["status"] == "finished"
     for name in ("config.yaml", "metrics.jsonl", "halting.json", "report.html", "figures/layers.png"):
         assert (directory / name).stat().st_size > 0, name
+    check_costs(directory)
     halting = json.loads((directory / "halting.json").read_text())
     assert halting["unit"] == "task"
     assert sum(halting["layers"]["weights"]) == pytest.approx(1)
@@ -337,6 +339,15 @@ def test_a_mistake_is_one_line_and_leaves_nothing(overrides, error, message, tmp
         run(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=" + str(base), *overrides)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_needs_no_network_is_named_where_there_is_none(tmp_path, base):
+    """The tokenizer is that of the base, so training one would not help."""
+    with pytest.raises(DataError, match="model=adalayers_minilm needs no network") as caught:
+        run(tmp_path, base, "adalayers", *TABLE, "tokenizer.path=nobody/roberta")
+    assert str(caught.value).startswith("tokenizer.path=nobody/roberta: ")
+    assert "\n" not in str(caught.value)
+    configured("adalayers", *TABLE, f"dataset.path={tmp_path}", "model=adalayers_minilm")  # there is such an option
 
 
 def test_features_are_for_frozen_bases():

@@ -18,6 +18,7 @@ from adadepth.families import ParXLForCausalLM, ParXLSupernet
 from adadepth.families.par_xl import latency
 from adadepth.tasks import architecture_search
 from tests.configs.support import configured
+from tests.pages_support import check_costs
 from tests.training.stream_support import stream_config, write_text
 from tests.training.support import stopped_early
 
@@ -85,6 +86,7 @@ def test_the_derived_network_is_the_argmax_of_the_supernet(finished):
 
 def test_the_report_shows_heat_map_and_comparison(finished):
     run, _ = finished
+    check_costs(run)
     page = (run / "report.html").read_text()
     assert "alternating" in page
     assert record_of(run)["architectures"]["derived"] in page

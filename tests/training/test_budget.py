@@ -7,6 +7,7 @@ import pytest
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
 from tests.configs.support import configured
+from tests.pages_support import check_costs
 
 TINY = (
     "debug=default", "trainer.disable_tqdm=true", "dataset.size=3", "dataset.beyond_sizes=[]",
@@ -44,7 +45,8 @@ def test_target_depth_and_multiplier_are_logged_and_drawn(trained):
 def test_halted_tokens_that_are_left_out_are_timed(trained):
     assert json.loads((trained / "run.json").read_text())["final_metrics"]["cost/speedup_over_dense"] > 0
     assert json.loads((trained / "run.json").read_text())["final_metrics"]["cost/training_speedup_over_dense"] > 0
-    assert "Faster than dense" in (trained / "report.html").read_text()
+    assert "Speed without halted tokens" in (trained / "report.html").read_text()
+    check_costs(trained)
 
 
 def test_one_checkpoint_is_set_to_several_depths(trained, tmp_path, capsys):
@@ -73,7 +75,7 @@ def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
     tasks.run(configured("act_maze", *TINY, "rival_of=latest", out))
     rows = json.loads((trained / "rivals.json").read_text())["rows"]
     assert [row["kind"] for row in rows] == ["adaptive", "fixed depth"]
-    share = halting["cost"]["executed_over_full"] * halting["max_depth"]
+    share = halting["cost"]["adaptive_over_full"] * halting["max_depth"]
     assert share - 1e-6 <= rows[1]["max_depth"] < share + 1
     assert (rows[1]["mean"], rows[1]["std"]) == (rows[1]["max_depth"], 0)
     assert "Rivals of equal work" in (trained / "report.html").read_text()

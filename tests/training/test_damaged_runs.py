@@ -10,7 +10,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from adadepth import tasks
-from adadepth.errors import CheckpointError
+from adadepth.analysis.files import read_run
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.tasks.budgets import halves
 from adadepth.training.checkpoints import complete_checkpoints
 from adadepth.training.run_directory import read_record
 from tests.configs.support import configured
@@ -73,6 +75,31 @@ def test_a_model_that_was_copied_away_is_its_owner_s(run: Path, tmp_path: Path) 
     assert folders(tmp_path) == before
 
 
+def test_a_copied_model_that_lacks_weights_is_not_evaluated_at_random(run: Path, tmp_path: Path) -> None:
+    model = tmp_path / "mine"
+    shutil.copytree(run / "model", model)
+    weights = load_file(model / "model.safetensors")
+    save_file({f"other.{name}": weight for name, weight in weights.items()}, model / "model.safetensors")
+    before = folders(tmp_path)
+    with pytest.raises(CheckpointError, match=r"^checkpoint=\S+/mine: of its weights '\S+' and \d+ more are missing"):
+        evaluate(model, tmp_path / "out")
+    assert folders(tmp_path) == before
+
+
+def test_a_link_in_a_run_is_not_written_through(run: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "theirs.jsonl"
+    (run / "metrics.jsonl").rename(elsewhere)
+    (run / "metrics.jsonl").symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    for config in (
+        configured("act_tiny", f"resume={stopped_early(run)}"),
+        configured("act_tiny", "mode=report", f"run={run}"),
+    ):
+        with pytest.raises(CheckpointError, match=r"metrics\.jsonl: is a link"):
+            tasks.run(config)
+    assert elsewhere.read_bytes() == before
+
+
 def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +128,35 @@ def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None
     ) as caught:
         tasks.run(configured("act_tiny", f"resume={stopped_early(run)}"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"step": "x"}', '{"unit": "token", "classes": {"all": 3}}', "[1]"])
+def test_other_json_in_the_place_of_statistics_is_told_as_damage(text: str, tmp_path: Path) -> None:
+    (tmp_path / "halting.json").write_text(text)
+    found = read_run(tmp_path)
+    assert (found.halting, found.missing["halting.json"]) == ({}, "halting.json is damaged")
+
+
+def test_one_example_is_too_few_for_a_fit() -> None:
+    with pytest.raises(ConfigError, match="a fit needs two examples"):
+        halves([0])
+
+
+@pytest.mark.parametrize("name", [".lock", "checkpoints/checkpoint-2", "metrics.jsonl"])
+def test_a_link_or_a_folder_where_a_file_was_is_named(run: Path, tmp_path: Path, name: str) -> None:
+    """Nothing is written where a link points."""
+    place, away = run / name, tmp_path / "away"
+    if place.exists():
+        place.rename(away)
+    if name == "metrics.jsonl":
+        place.mkdir()
+    else:
+        place.symlink_to(away)
+    record = read_record(run)
+    (run / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    with pytest.raises(CheckpointError, match=rf"{name}.*(must be a file|is a link)"):
+        tasks.run(configured("act_tiny", "debug=default", f"resume={run}", f"output_dir={tmp_path}"))
+    assert away.exists() == (name != ".lock")
 
 
 def test_a_broken_line_of_the_log_stops_a_resume(run: Path) -> None:

@@ -15,6 +15,7 @@ from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
 from adadepth.families import AlbertActForPreTraining
 from tests.configs.support import GLUE, configured
+from tests.pages_support import check_costs
 from tests.training.support import stopped_early
 
 SMALL = (
@@ -68,6 +69,8 @@ def test_every_glue_configuration_trains_from_our_own_pretraining(family, task, 
     record = json.loads((directory / "run.json").read_text())
     assert record["status"] == "finished"
     assert record["final_metrics"]["eval/score"] == metric
+    if task == GLUE[0]:  # one run of each family
+        check_costs(directory)
     for name in ("config.yaml", "metrics.jsonl", "halting.json", "depth_by_class.csv", "report.html"):
         assert (directory / name).stat().st_size > 0, name
     config = configured(root)

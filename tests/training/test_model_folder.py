@@ -12,11 +12,13 @@ import pytest
 import transformers
 from huggingface_hub import ModelCard
 
-from adadepth import Pipeline, PonderAlbertForSequenceClassification, tasks
+from adadepth import AlbertActForPreTraining, Pipeline, PonderAlbertForSequenceClassification, tasks
 from adadepth.errors import ConfigError
 from adadepth.training.hub import open_repository, push
+from adadepth.training.model_card import write_card
 from tests.configs.support import configured
 from tests.hub_support import Hub, local_hub
+from tests.models_support import small_config
 
 TINY = ("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", "model.exit_rule=quantile:0.5")
 
@@ -75,6 +77,20 @@ def test_the_card_says_what_the_run_measured(pushed: tuple[Path, Hub]) -> None:
     for part in ("seed 0", "## Limits", "@software{adadepth", "PonderNet: Learning to Ponder", "from adadepth import"):
         assert part in card.text
     assert str(run.parent.parent) not in card.text
+
+
+def test_names_and_values_are_words_of_a_card_and_no_markup(tmp_path: Path) -> None:
+    hostile = "x`\n\n---\nlicense: evil\n# <script>alert(1)</script> | [a](b)"
+    config = configured("act_tiny", "debug=default")
+    config.name = config.dataset.name = hostile
+    record = {"final_metrics": {"eval/loss": 1.0}}
+    text = write_card(tmp_path, config, record, AlbertActForPreTraining(small_config()), hostile).read_text()
+    card = ModelCard(text)
+    assert card.data.license == "apache-2.0"
+    assert card.data.model_name == hostile
+    assert r"x\` --- license: evil \# \<script\>alert(1)\</script\> \| \[a\](b)" in card.text
+    assert hostile.splitlines()[-1] not in card.text
+    assert not re.search(r"(?<!\\)<script", card.text)
 
 
 def test_the_pipeline_of_transformers_reads_the_folder_as_training_did(pushed: tuple[Path, Hub]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +29,10 @@ from adadepth import (
 from adadepth.analysis.render.colors import depth_color
 from adadepth.analysis.texts.terminal import print_texts
 from adadepth.command_line import verbatim
+from adadepth.data.puzzles.examples import puzzle_tokenizer
 from adadepth.errors import ConfigError, DataError
+from adadepth.families.trm.configuration import TrmConfig
+from adadepth.families.trm.modeling import TrmForPuzzles
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 from tests.models_support import small_config, small_ponder, spread_depths
@@ -56,6 +62,12 @@ def language(folder: Path) -> Any:
     return ParXLForCausalLM(ParXLConfig(**PAR | {"vocab_size": len(WORDS)}, architecture="sfsf"))
 
 
+def puzzles() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_steps": 3, "cycles": 1}
+    return TrmForPuzzles(TrmConfig(cells=16, vocab_size=6, **sizes))
+
+
 def streaming() -> PreTrainedTokenizerFast:
     words = json.loads(WORDS.backend_tokenizer.to_str()) | {"post_processor": None}
     backend = Tokenizer.from_str(json.dumps(words))
@@ -68,6 +80,7 @@ MAKE: dict[str, Callable[[Path], Made]] = {
     "masks": lambda _: ("act_tiny", act(AlbertActForPreTraining), WORDS),
     "ponder": lambda _: ("ponder_tiny", small_ponder(exit_rule="quantile:0.5"), WORDS),
     "adalayers": lambda folder: ("adalayers_cola", layers(folder), WORDS),
+    "puzzle": lambda _: ("trm_tiny", puzzles(), puzzle_tokenizer(".1234")),
     "next": lambda folder: ("par_tiny", language(folder), streaming()),
 }
 
@@ -159,7 +172,9 @@ def test_weights_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture) -> Non
 
 def test_segments_are_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.json").write_text("{}")
-    (tmp_path / "config.yaml").write_text("{model: {name: par_xl}, dataset: {sequence_length: 2}, trainer: {}}")
+    (tmp_path / "config.yaml").write_text(
+        "{model: {name: par_xl}, dataset: {name: x, sequence_length: 8}, trainer: {}}"
+    )
     lengths = []
 
     class Asked(Pipeline):
@@ -169,7 +184,7 @@ def test_segments_are_those_of_the_run(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("adadepth.tasks.predict.Pipeline", Asked)
     asked("next", tmp_path, "a cat stop")
-    assert lengths == [2]
+    assert lengths == [8]
 
 
 def test_next_tokens(tmp_path: Path) -> None:
@@ -210,6 +225,124 @@ def test_a_report_can_be_written_again(tmp_path: Path) -> None:
     tasks.run(configured("ponder_tiny", "mode=report", f"run={report.parent}"))
     assert report.read_text() == page
     assert "http" not in re.sub(r"http://www\.w3\.org/\S+", "", page)  # nothing is fetched
+
+
+# ---- tables
+
+
+def table(kind: str, folder: Path, name: str, content: str, *overrides: str) -> Any:
+    """What is written of a file of that name by a model of that kind: rows of JSON, or the text of another format."""
+    root, model, words = MAKE[kind](folder)
+    model.eval().save_pretrained(folder / "model")
+    words.save_pretrained(folder / "model")
+    (folder / name).write_text(content, encoding="utf-8")
+    tasks.run(configured(
+        root, "mode=predict", f"checkpoint={folder}/model", f"output_dir={folder}/out", f"input={folder}/{name}",
+        *overrides,
+    ))  # fmt: skip
+    (found,) = folder.glob("out/*/*/predictions.*")
+    text = found.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()] if found.suffix == ".jsonl" else text
+
+
+def test_rows_of_csv_keep_their_columns(tmp_path: Path) -> None:
+    content = 'id,sentence,note\n7,"a cat, they said",=1+1\n8,,-2.5\n9,stop,"two\nlines"\n'
+    found = list(csv.DictReader(io.StringIO(table("ponder", tmp_path, "mine.csv", content))))
+    expected = Pipeline(small_ponder(exit_rule="quantile:0.5"), WORDS)(["a cat, they said", "", "stop"])
+    classes = [f"probability_{name}" for name in expected[0].scores]
+    assert list(found[0]) == ["id", "sentence", "note", "prediction", *classes, "updates"]
+    assert [row["id"] for row in found] == ["7", "8", "9"]
+    assert [row["note"] for row in found] == ["'=1+1", "-2.5", "two\nlines"]  # a formula is defused, a number is one
+    for row, each in zip(found, expected, strict=True):
+        assert row["prediction"] == each.label
+        assert [float(row[name]) for name in classes] == pytest.approx(list(each.scores.values()), abs=1e-5)
+        assert float(row["updates"]) == each.updates
+
+
+def test_rows_of_json_stay_as_they_are(tmp_path: Path) -> None:
+    rows = [{"id": 1, "sentence": "a cat", "more": {"a": [1]}}, {"sentence": None, "id": 2.5}]
+    found = table("act", tmp_path, "mine.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    added = ["prediction", "probabilities", "updates"]
+    assert [{key: value for key, value in row.items() if key not in added} for row in found] == rows
+    assert [sum(row["probabilities"].values()) for row in found] == pytest.approx([1, 1], abs=1e-5)
+
+
+def test_pairs_of_lines_and_the_output_that_is_named(tmp_path: Path) -> None:
+    output = tmp_path / "said.tsv"
+    overrides = ["dataset.text_columns=[first,second]", f"output={output}"]
+    with pytest.raises(ValueError, match="not enough values"):  # nothing in the folder of the prediction
+        table("act", tmp_path, "mine.txt", "a cat\tthat stop\nstop\t\n", *overrides)
+    assert [line.split("\t")[:2] for line in output.read_text().splitlines()] == [
+        ["first", "second"], ["a cat", "that stop"], ["stop", ""],
+    ]  # fmt: skip
+
+
+def test_words_have_a_tag_each(tmp_path: Path) -> None:
+    sentences = [["the", "naive", "cat's"], [], ["stop", "!"]]
+    lines = "".join(json.dumps({"tokens": words}) + "\n" for words in sentences)
+    found = table("tagger", tmp_path, "mine.jsonl", lines, "dataset.token_column=tokens")
+    assert [row["tokens"] for row in found] == sentences
+    for name in ("prediction", "probability", "updates"):
+        assert [len(row[name]) for row in found] == [3, 0, 2]
+
+
+def test_masks_and_next_words(tmp_path: Path) -> None:
+    (row,) = table("masks", tmp_path / "masks", "mine.jsonl", '{"text": "a [MASK] cat [MASK]"}')
+    assert len(row["prediction"]) == len(row["probability"]) == 2
+    (row,) = table("next", tmp_path / "next", "mine.jsonl", '{"text": "a cat stop"}')
+    (expected,) = Pipeline(language(tmp_path), streaming())(["a cat stop"])
+    own = [math.log(token.own_score) for token in expected.tokens if token.own_score is not None]
+    assert row["log_probability"] == pytest.approx(sum(own), abs=1e-4)
+
+
+def test_a_puzzle_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    puzzle = "1...|..2.|.3..|...4".replace("|", "")
+    found, page, model = asked("puzzle", tmp_path / "text", "1.. .\n..2.\n.3..\n...4")
+    (row,) = found["texts"]
+    with torch.no_grad():
+        outputs = model(torch.tensor([[".1234".index(cell) + 1 for cell in puzzle]]), run_all_steps=True)
+    answer = "".join("?.1234"[symbol] for symbol in outputs.logits[0].argmax(dim=-1))
+    assert (row["label"], row["updates"], len(row["steps"])) == (answer, outputs.exit_steps.item(), 3)
+    shown = capsys.readouterr().out
+    assert f"1...   {answer[:4]}" in shown
+    assert f"{answer[4:8]}\n{answer[8:12]}" in page
+    (written,) = table("puzzle", tmp_path / "table", "mine.jsonl", json.dumps({"question": puzzle}))
+    assert (written["prediction"], written["updates"]) == (answer, row["updates"])
+    lines = "".join(json.dumps({"question": each}) + "\n" for each in (puzzle, "12"))
+    with pytest.raises(DataError, match=r"mine.jsonl: row 1, column question: '12': must be a puzzle of 16 cells"):
+        table("puzzle", tmp_path / "bad", "mine.jsonl", lines)
+    for text, message in (("12", "has 2"), ("5" * 16, "knows no '5' in a cell; allowed are '.1234'")):
+        with pytest.raises(DataError, match=message):
+            Pipeline(model, puzzle_tokenizer(".1234"))(text)
+
+
+MISTAKES = [
+    ("mine.csv", "text\na\n", [], "lacks the column sentence; it has text"),
+    ("mine.csv", "sentence,x\na,1\nb\n", [], "mine.csv: row 1 has 1 fields, its header 2"),
+    ("mine.jsonl", '{"sentence": "a"}\n{"sentence": 3}\n', [], "row 1, column sentence: holds int, not text"),
+    ("mine.jsonl", '{"sentence": "a"}\n{"x": "b"}\n', [], "row 1 lacks the column sentence"),
+    ("mine.jsonl", "[1]\n", [], "row 0 is no object of JSON"),
+    ("mine.jsonl", '{"sentence": "a", "x": "\\ud83d"}\n', [], "row 0 holds half of a surrogate pair"),
+    ("mine.jsonl", "{\n", [], "row 0 is not JSON"),
+    ("mine.csv", "sentence,updates\na,1\n", [], "row 0 has a column updates, as the output has"),
+    ("mine.csv", "sentence\n", [], "it has no rows"),
+    ("mine.txt", "a\n", ["dataset.text_columns=[x,y]"], "row 0 has 1 texts with tabs between them"),
+    ("mine.csv", "sentence\na\n", ["dataset.text_columns=[]"], "must name one column, or two for pairs"),
+    ("mine.csv", "sentence\na\n", ["output=FOLDER/mine.csv"], "is the input, which is never written over"),
+    ("mine.csv", "sentence\na\n", ["output=FOLDER/said.doc"], "must end in one of .csv, .tsv, .jsonl"),
+    ("mine.csv", "sentence\na\n", ["output=FOLDER/none/said.csv"], "there is no folder"),
+    ("mine.doc", "sentence\na\n", [], "input=FOLDER/mine.doc: not a table"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "overrides", "message"), MISTAKES)
+def test_mistakes_in_tables(name: str, content: str, overrides: list[str], message: str, tmp_path: Path) -> None:
+    overrides = [override.replace("FOLDER", str(tmp_path)) for override in overrides]
+    with pytest.raises((ConfigError, DataError), match=re.escape(message.replace("FOLDER", str(tmp_path)))) as caught:
+        table("act", tmp_path, name, content, *overrides)
+    assert "\n" not in str(caught.value)
+    assert not [*tmp_path.glob("out/*/*/*predictions*"), *tmp_path.glob("said*"), *tmp_path.glob(".*.tmp")]
+    assert "row 1" in message or "row 0 has a column" in message or not (tmp_path / "out").exists()
 
 
 # ---- what is asked
@@ -256,6 +389,9 @@ def test_lists_and_other_keys_are_hydra_s() -> None:
     ("overrides", "message"),
     [
         (["mode=predict", "checkpoint=x"], "text: mode=predict needs it"),
+        (["mode=predict", "checkpoint=x", "text=a", "input=b.csv"], "input=b.csv: not with text='a'"),
+        (["mode=predict", "checkpoint=x", "text=a", "output=b.csv"], "output=b.csv: read only with input"),
+        (["input=b.csv"], "input=b.csv: read only with mode=predict"),
         (["mode=predict", "checkpoint=x", "text=[]"], "text=[]: must be a text"),
         (["mode=predict", "checkpoint=x", "text=[[a,b,c]]"], "must be a text, a list of texts or of pairs"),
         (["mode=predict", "text=a"], "checkpoint: mode=predict needs it"),
@@ -265,6 +401,13 @@ def test_lists_and_other_keys_are_hydra_s() -> None:
 def test_mistakes(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         configured("ponder_tiny", *overrides)
+
+
+def test_data_that_are_not_read_are_not_checked() -> None:
+    for mode in (["mode=predict", "checkpoint=x", "text=a"], ["mode=report", "run=x"]):
+        assert configured("finetune", *mode).dataset.path is None
+    with pytest.raises(ConfigError, match=r"dataset.path: dataset.source=local needs a folder"):
+        configured("finetune")
 
 
 def test_a_checkpoint_of_another_family(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.training.test_questions import SMALL as SMALL_QUESTIONS
 from tests.training.test_questions import settings as question_settings
+from tests.unit.data.labelled_support import rows_of_pairs, write_splits
 
 SMALL = (
     "debug=default", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=4",
@@ -58,6 +59,38 @@ def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, t
     if rule is not None:
         assert np.mean([row["exit_step"] for row in rows]) == pytest.approx(metrics["halting/exit_step/mean"])
         assert [row["updates"] for row in rows] == [row["exit_step"] for row in rows]
+
+
+@pytest.mark.parametrize("labels", [None, ""], ids=["no column", "empty labels"])
+def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: Path, capsys: Any) -> None:
+    data = tmp_path / "data"
+    rows = [{**row, "label": str(row["label"])} for row in rows_of_pairs(20)]
+    asked = [{key: value for key, value in row.items() if key != "label"} for row in rows[:7]]
+    asked = asked if labels is None else [{**row, "label": labels} for row in asked]
+    write_splits(data, "csv", train=rows, validation=rows[:8], test=asked)
+    directory, _, sets = run(
+        tmp_path / "out", "ponder_tiny", *SMALL, "dataset=table", f"dataset.path={data}",
+        "dataset.text_columns=[premise,hypothesis]", "predictions=false",
+    )  # fmt: skip
+    assert list(sets) == ["test"]
+    assert [row["id"] for row in sets["test"]] == list(range(7))
+    assert list(sets["test"][0]) == ["id", "prediction", "probabilities", "updates", "exit_step"]
+    assert f"predictions of test: {directory / 'predictions' / 'test.jsonl'}" in capsys.readouterr().out
+
+
+def test_a_model_keeps_the_weights_of_its_classes(tmp_path: Path) -> None:
+    rows = rows_of_pairs(24)
+    write_splits(tmp_path / "data", "csv", train=[row for row in rows if row["label"] or not row["number"] % 4],
+                 validation=rows[:8])  # fmt: skip
+    directory, metrics, sets = run(
+        tmp_path / "out", "ponder_tiny", *SMALL, "dataset=table", f"dataset.path={tmp_path}/data",
+        "dataset.text_columns=[premise,hypothesis]", "dataset.class_weights=balanced",
+    )  # fmt: skip
+    weights = json.loads((directory / "model" / "config.json").read_text())["classes_weights"]
+    assert weights == pytest.approx([18 / 12, 18 / 24])
+    gold = np.array([row["label"] for row in sets["validation"]], dtype=int)
+    assert len(set(gold)) == 2
+    assert metrics["eval/task_loss"] > 0
 
 
 @pytest.mark.slow

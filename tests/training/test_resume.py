@@ -1,7 +1,9 @@
 """A resumed run is the run that was never stopped, bit for bit."""
 
 import json
+import logging
 import shutil
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -153,6 +155,28 @@ def test_from_every_moment_to_the_same_end(tmp_path, ended, at):
 
     assert logged(whole) == logged(resumed), "the first line after a resume is over as many updates"
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in range(at + 1, 8)]
+
+
+def test_it_logs_as_often_as_it_is_told_now(tmp_path, ended, caplog):
+    """And transformers does not say that it was otherwise."""
+    _, folder = ended
+    resumed = tiny_trainer(tmp_path, *UNEVEN, "trainer.save_steps=2", "trainer.logging_steps=1")
+    with caplog.at_level("WARNING"), _heard("transformers"):
+        resumed.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+    assert sorted(losses(resumed)) == [3, 4, 5, 6, 7]
+    assert resumed.state.save_steps == 2
+    assert "do not match" not in caplog.text
+
+
+@contextmanager
+def _heard(library):
+    """Let a library's log reach those above it."""
+    logger = logging.getLogger(library)
+    usual, logger.propagate = logger.propagate, True
+    try:
+        yield
+    finally:
+        logger.propagate = usual
 
 
 def test_early_stopping_goes_on_counting(tmp_path):

@@ -12,8 +12,8 @@ import torch
 
 from adadepth import tasks
 from adadepth.errors import UserError
-from adadepth.tasks import session
-from adadepth.training.callbacks import StopCallback, TrackingCallback
+from adadepth.evaluation.evaluation import Evaluation
+from adadepth.training.callbacks import StopCallback
 from adadepth.training.checkpoints import checkpoints, complete_checkpoints
 from adadepth.training.divergence import UPDATES, DivergedError, Explosion
 from adadepth.training.trainer import DepthTrainer
@@ -94,6 +94,39 @@ def test_a_search_that_explodes_ends_in_one_line(tmp_path, rate):
     assert json.loads(record.read_text())["status"] == "failed"
 
 
+AT_EVERY_STEP = (
+    "debug=default", "trainer.max_steps=12", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.warmup_steps=0",
+    "trainer.disable_tqdm=true",
+)  # fmt: skip
+DIVERGING = [
+    ("act_tiny", "trainer.learning_rate=1e3"),
+    ("act_tiny", "model.initializer_range=1e30"),
+    ("par_tiny", "trainer.learning_rate=1e30", "search.gate_learning_rate=1e30", "search.baselines=[]"),
+    *(
+        pytest.param((root, "trainer.learning_rate=1e30", *given), marks=pytest.mark.slow)
+        for root, *given in (
+            ["act_hops"], ["par_network"], ["ponder_tiny"], ["ponder_tiny", "model=pabee_mini"], ["ponder_parity"],
+            ["ponder_tiny", "model=albert_mini"], ["trm_tiny"],
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", DIVERGING)
+def test_a_run_that_diverges_ends_in_one_line_wherever_it_shows_first(tmp_path, given):
+    """In an update, in an evaluation, in a table of gates; nothing is left half-written."""
+    root, *overrides = given
+    with pytest.raises(DivergedError) as caught, undrawn():
+        tasks.run(configured(root, *AT_EVERY_STEP, *overrides, f"output_dir={tmp_path}"))
+    assert "\n" not in str(caught.value)
+    (record,) = tmp_path.glob("*/*/run.json")
+    found = json.loads(record.read_text())
+    assert (found["status"], found["error"]) == ("failed", f"DivergedError: {caught.value}")
+    for path in record.parent.glob("*.json*"):
+        assert "NaN" not in path.read_text()
+    assert not list(record.parent.rglob("*.tmp"))
+
+
 def test_losses_that_pass_are_no_explosion():
     explosion = Explosion()
     for loss in [2.0, *[25.0] * 9, 2.0, *[19.0] * 30, *[25.0] * 9]:
@@ -118,8 +151,7 @@ def test_a_run_that_ends_without_numbers_has_failed(tmp_path, what, monkeypatch)
     if what == "weights":
         monkeypatch.setattr(DepthTrainer, "train", then_broken)
     else:
-        monkeypatch.setattr(session, "scalars", lambda directory: {"eval/loss": float("nan")})
-        monkeypatch.setattr(TrackingCallback, "on_log", lambda *args, **kwargs: None)
+        monkeypatch.setattr(Evaluation, "losses", lambda evaluation: {"mlm_loss": float("nan")})
     with pytest.raises(DivergedError, match="not finite"):
         tasks.run(configured("act_tiny", *given))
     (directory,) = tmp_path.glob("act_tiny/*")
@@ -196,7 +228,10 @@ def reference(tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number, reference):
     """A killed command, resumed by another process, leaves the weights of one that was left alone."""
     given = (*SIXTY_STEPS, f"output_dir={tmp_path}")

@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoModelForTokenClassification
 
 from adadepth.families import contract
+from tests.pages_support import check_costs
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import TOY, execute, toy_family_installed
 from tests.training.support import stopped_early
@@ -61,6 +62,7 @@ def test_depths_are_reported_from_zero_on(trained: Path) -> None:
     assert (halting["unit"], halting["max_depth"]) == ("token", 4)
     assert everyone["histogram"][0] > 0, "some token is never updated"
     assert sum(everyone["histogram"]) == everyone["n"] == 64 * 16
+    check_costs(trained)
     page = (trained / "report.html").read_text(encoding="utf-8")
     share = everyone["histogram"][0] / everyone["n"]
     assert "Tokens left alone" in page

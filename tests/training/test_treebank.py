@@ -21,10 +21,16 @@ SMALL = (
 )  # fmt: skip
 
 
+FORMULA = "=1+1"  # a relation, to which a spreadsheet would be open
+
+
 @pytest.fixture(scope="module")
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("treebank")
-    return write_treebank(folder, "en-ud-train.conllu", "en-ud-dev.conllu", "en-ud-test.conllu")
+    write_treebank(folder, "en-ud-train.conllu", "en-ud-dev.conllu", "en-ud-test.conllu")
+    for file in folder.iterdir():
+        file.write_text(file.read_text(encoding="utf-8").replace("discourse", FORMULA), encoding="utf-8")
+    return folder
 
 
 def on(treebank: Path, trained: Path) -> tuple[str, ...]:
@@ -102,6 +108,13 @@ def test_files_trackers_and_the_report_have_it(evaluated: Path) -> None:
     assert "Published depths" in page
     assert "2 sentences, 10 of their 10 words" in page
     assert list((evaluated / "tensorboard").iterdir())
+
+
+def test_no_table_holds_a_formula(evaluated: Path) -> None:
+    tables = {file.name: list(csv.reader(file.open(encoding="utf-8"))) for file in evaluated.rglob("*.csv")}
+    named = {name for name, rows in tables.items() if any(f"'{FORMULA}" in row for row in rows)}
+    assert {"depth_by_word.csv", "depth_by_deprel_test.csv", "cosine_by_deprel_test.csv"} <= named
+    assert not [name for name, rows in tables.items() if any(FORMULA in row for row in rows)]
 
 
 @pytest.mark.slow

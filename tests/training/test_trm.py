@@ -17,6 +17,7 @@ from adadepth.config.puzzles import MazePathConfig, SudokuConfig
 from adadepth.data.puzzles.maze_path import load_maze_path
 from adadepth.data.puzzles.sudoku_task import load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles
+from tests.pages_support import check_costs
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
@@ -70,6 +71,7 @@ def test_the_answers_of_every_step_are_shown(trained: Path) -> None:
         assert 1 <= len(grid["answers"]) <= 4
         for row, solution in zip(grid["cells"], grid["label"], strict=True):
             assert all(given in (".", wanted) for given, wanted in zip(row, solution, strict=True))
+    check_costs(trained)
     report = (trained / "report.html").read_text(encoding="utf-8")
     assert "step 1" in report
     assert f"puzzle 0, rounds of conclusions {grids[0]['attributes']['rounds of conclusions']}, givens" in report

@@ -112,6 +112,18 @@ def test_costly_libraries_are_imported_in_one_place_and_when_needed(library: str
     assert importers(level=True) == []
 
 
+def writes_csv(tree: ast.Module) -> bool:
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    imported = set(imports(tree, PACKAGE / "x.py"))
+    return bool("to_csv" in names or {"csv.writer", "csv.DictWriter"} & imported
+                or ("csv" in imported and {"writer", "DictWriter"} & names))  # fmt: skip
+
+
+def test_csv_is_written_in_one_place_which_lets_no_formula_through() -> None:
+    sources = [*SOURCES, *sorted((ROOT / "hydra_plugins").rglob("*.py"))]
+    assert [name_of(path) for path in sources if writes_csv(parse(path))] == ["adadepth.analysis.render.table"]
+
+
 def test_module_level_leaves_out_only_what_does_not_run() -> None:
     tree = ast.parse(
         "import a\nif TYPE_CHECKING:\n    import b\nelse:\n    import c\ndef f():\n    import d\nclass C:\n    import e"

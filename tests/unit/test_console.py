@@ -57,7 +57,7 @@ def test_a_log_is_told_of_long_work_now_and_then(
 
 
 def test_hours_are_told() -> None:
-    assert [console._minutes(seconds) for seconds in (4.6, 65, 3909)] == ["0:05", "1:05", "1:05:09"]
+    assert [console.minutes(seconds) for seconds in (4.6, 65, 3909)] == ["0:05", "1:05", "1:05:09"]
 
 
 def in_terminal(**environment: str) -> str:

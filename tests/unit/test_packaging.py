@@ -108,6 +108,21 @@ def assigns(node: ast.stmt, name: str) -> bool:
     return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]
 
 
+def test_nothing_says_that_an_index_has_the_package() -> None:
+    """It is not published; an extra is found by pip wherever the installed package came from."""
+    places = [
+        ROOT / "README.md",
+        ROOT / "Makefile",
+        *(ROOT / "docs").glob("*.*"),
+        *(ROOT / "docs" / "tutorials").iterdir(),
+    ]
+    for folder in ("adadepth", "configs", "examples", "hydra_plugins"):
+        places += [path for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".yaml", ".md", ".j2")]
+    promise = re.compile(r"pip install [^\n`#]*(?<![\w/])adadepth(?![\w\[*-])")
+    told = [path.name for path in places if path.name != "log.md" and promise.search(path.read_text(encoding="utf-8"))]
+    assert told == []
+
+
 def test_what_the_package_imports_is_declared() -> None:
     """A library that only a dependency brings along may vanish with that dependency's next release."""
     declared = {canonicalize_name(requirement.name) for requirement in RUNTIME + EXTRAS}

@@ -213,6 +213,25 @@ def test_training_mode_does_not_matter() -> None:
     assert pipeline("a cat") == expected
 
 
+@pytest.mark.parametrize(
+    "model_class", [AlbertActForSequenceClassification, AlbertActForTokenClassification, AlbertActForMaskedLM]
+)
+def test_empty_texts_are_read_as_empty_ones(model_class) -> None:
+    model = act(model_class)
+    found = Pipeline(model, WORDS)(["a cat", "", ("", ""), " "])
+    assert [found[1].updates, found[3].updates] == pytest.approx([depth_of(model(**encoded("")))] * 2)
+    assert [token.piece for token in found[2].tokens] == ["[CLS]", "[SEP]", "[SEP]"]
+
+
+def test_lists_of_words_have_a_tag_a_word() -> None:
+    model = act(AlbertActForTokenClassification, id2label={0: "O", 1: "B", 2: "I"})
+    words = ["the", "naive", "cat's"]
+    whole, split = (Pipeline(model, WORDS)([text])[0] for text in (" ".join(words), words))
+    assert [token.label for token in split.tokens] == [token.label for token in whole.tokens]
+    firsts = {token.part: token.piece for token in reversed(split.tokens) if token.part is not None}
+    assert list(map(firsts.get, range(3))) == ["the", "n", "cat"]
+
+
 # ---- mistakes
 
 
@@ -220,9 +239,6 @@ def test_training_mode_does_not_matter() -> None:
     ("texts", "message"),
     [
         ([], "texts=[]: there is nothing to predict"),
-        ("", "texts[0]='': holds no token"),
-        (["a cat", "  "], "texts[1]='  ': holds no token"),
-        ([("", "")], "texts[0]"),
         (["a", "b\ud800"], "texts[1]='b\\ud800': holds half of a surrogate pair"),
         (["a", 3], "texts[1]=3: must be a text, or a tuple of two"),
         ([("a", "b", "c")], "must be a text, or a tuple of two"),
@@ -320,3 +336,15 @@ def test_the_page_s_links_lead_somewhere() -> None:
 
 def test_the_name_is_exported() -> None:
     assert "Pipeline" in dir(adadepth)
+
+
+@pytest.mark.parametrize("head", [AlbertActForSequenceClassification, AlbertActForMaskedLM])
+def test_a_model_that_says_no_numbers_is_one_line(head: type[PreTrainedModel]) -> None:
+    """Its weights are numbers, its states are not."""
+    model = act(head)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(1e30)
+    with pytest.raises(CheckpointError, match="it predicts no numbers") as caught:
+        Pipeline(model, WORDS)("a [MASK] cat")
+    assert "\n" not in str(caught.value)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from adadepth import processes
+from adadepth.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
@@ -59,3 +60,11 @@ def test_another_process_speaks_only_if_the_first_does_not(
     with pytest.raises(SystemExit) as end:
         processes.exit_with("a mistake", 2)
     assert (end.value.code, capsys.readouterr().err, len(waited)) == (2, expected, int(rank))
+
+
+def test_what_no_launcher_sets_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes.check_launcher()
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ConfigError, match=r"^WORLD_SIZE=two: must be a whole number"):
+        processes.check_launcher()
+    assert not processes.is_one_of_several()

@@ -12,7 +12,7 @@ import pytest
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import CheckpointError, DataError
 from adadepth.families.adalayers.base import load_base
-from adadepth.families.build import read_config
+from adadepth.families.folder import read_config
 from adadepth.remote_code import allow_remote_code
 
 PLANTED = """from pathlib import Path

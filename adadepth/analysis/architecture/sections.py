@@ -37,6 +37,7 @@ from adadepth.analysis.render.figure import (
     Stacks,
     depth_axis,
     heat_over_steps,
+    is_followed,
     line_panel,
     padded,
     thin,
@@ -171,7 +172,7 @@ def _perplexities(files: RunFiles, names: Sequence[str]) -> list[Panel]:
         (name, series(files.metrics, f"eval/{name}/perplexity" if number else "eval/perplexity"))
         for number, name in enumerate(names)
     ]
-    if not any(curve for _, curve in lines):
+    if not is_followed(lines):
         return []
     return [line_panel("Perplexity over training", lines, "perplexity per token", 1.0, "Perplexity over training")]
 

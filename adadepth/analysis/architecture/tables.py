@@ -7,7 +7,7 @@ from typing import Any
 
 from adadepth.analysis.architecture.comparison import compared_rows, conditions_text, measured_qualities, set_title
 from adadepth.analysis.architecture.search import EVALUATIONS, LETTERS, OPERATIONS, QUALITIES, is_fixed
-from adadepth.analysis.measure.class_table import at_step, not_available
+from adadepth.analysis.measure.class_table import at_step, cost_words, not_available
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.table import Column, Table, as_text, text
 
@@ -89,9 +89,7 @@ def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> st
         header.append(f"temperature {found['temperature']:.3f}")
     thirds = ", ".join("/".join(str(third[name]) for name in OPERATIONS) for third in found["thirds"])
     second = [f"{'/'.join(LETTERS)} by third of depth: {thirds}"]
-    if "executed_over_full" in halting["cost"]:
-        executed, adaptive = halting["cost"]["executed_over_full"], halting["cost"]["adaptive_over_full"]
-        second.append(f"work executed {executed:.3f}, of the architecture {adaptive:.3f} of alternating blocks")
+    second += cost_words(halting["cost"], halting["unit"])
     lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(found) else _gate_lines(found))]
     lines += ["", as_text(evaluation_table(halting["evaluations"]))] if halting["evaluations"] else []
     return "\n".join([*lines, *not_available(halting)])

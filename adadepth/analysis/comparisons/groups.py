@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
-from adadepth.analysis.files import CONFIG, METRICS, RUN, RunFiles, halts, run_unit
+from adadepth.analysis.comparisons.trials import Search
+from adadepth.analysis.files import CONFIG, METRICS, RUN, RunFiles, cut_short, halts, run_unit
 from adadepth.analysis.measure.seeds import summarise_seeds
 from adadepth.analysis.render.formats import number
 from adadepth.analysis.runs.facts import title
@@ -49,10 +50,12 @@ class Comparison:
     Attributes:
         groups: In the order in which their first runs were named.
         left_out: Sentences about what could not be compared.
+        search: That they are the trials of, where they are.
     """
 
     groups: Sequence[Group]
     left_out: Sequence[str]
+    search: Search | None = None
 
     @property
     def runs(self) -> list[RunFiles]:
@@ -112,6 +115,8 @@ def compare(runs: Iterable[RunFiles], further: Sequence[str] = ()) -> Comparison
 def _remarks(run: RunFiles) -> list[str]:
     """Sentences about a run that is there, but not whole."""
     found = [f"{run.directory}: {run.missing[METRICS]}, so it has no curves."] if METRICS in run.missing else []
+    if reason := cut_short(run):
+        found.append(f"{run.directory}: cut short, {reason}; its figures are of a training that had not ended.")
     if not final(run):
         status, error = run.run.get("status", "not finished"), run.run.get("error")
         found.append(f"{run.directory}: {status}, so it has no final figures" + (f"; {error}." if error else "."))

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 from adadepth.analysis.comparisons.groups import Comparison, Group
 from adadepth.analysis.exits.costs import pareto
 from adadepth.analysis.files import RunFiles, series
+from adadepth.analysis.measure.names import SPEEDUPS, WORK
 from adadepth.analysis.measure.seeds import headline_metrics
 from adadepth.analysis.render.figure import Points
+from adadepth.analysis.verdict.comparison import is_loss
 
-DEPTH, WORK = "halting/all/mean", "cost/executed_over_full"
+DEPTH = "halting/all/mean"
 _QUALITIES = ("eval/score", "eval/mlm_loss", "eval/lm_loss", "eval/task_loss")
 _TOTAL = "eval/loss"  # it holds penalties too, other ones in other families
-_LESS = ("loss", "perplexity", "bits_per_character", "mse")
 # Final figures that are no metrics of the evaluated set itself.
-_FURTHER = ("cost/executed_over_full", "cost/speedup_over_dense", "cost/training_speedup_over_dense")
+_FURTHER = (WORK, *SPEEDUPS.values())
 
 
 class Quality(NamedTuple):
@@ -51,18 +52,13 @@ def quality(comparison: Comparison) -> Quality | None:
         return None
     if name == selecting and trainers[0].get("greater_is_better") is not None:
         return Quality(name, not trainers[0]["greater_is_better"])
-    return Quality(name, less_is_better(name))
+    return Quality(name, is_loss(name))
 
 
 def _common(comparison: Comparison, read: Callable[[RunFiles], Any]) -> Any:
     """What is the same in all runs; None otherwise."""
     found = {read(run) for run in comparison.runs}
     return found.pop() if len(found) == 1 else None
-
-
-def less_is_better(name: str) -> bool:
-    """Whether a metric counts mistakes."""
-    return name.endswith(_LESS)
 
 
 def shared_figures(groups: Sequence[Group]) -> list[str]:

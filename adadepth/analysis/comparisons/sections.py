@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from adadepth.analysis.comparisons.best import best
 from adadepth.analysis.comparisons.groups import Comparison, Group, differing, listed, name_of, unshared
 from adadepth.analysis.comparisons.measure import (
     DEPTH,
-    WORK,
     Quality,
     best_of_both,
     curves,
@@ -19,6 +19,7 @@ from adadepth.analysis.comparisons.measure import (
     shared_figures,
     unshared_figures,
 )
+from adadepth.analysis.comparisons.study import searched
 from adadepth.analysis.comparisons.tables import (
     Spread,
     class_depths,
@@ -31,6 +32,7 @@ from adadepth.analysis.comparisons.tables import (
     verdict_table,
 )
 from adadepth.analysis.measure.depths import first_depth
+from adadepth.analysis.measure.names import WORK
 from adadepth.analysis.render.figure import (
     Axis,
     Dot,
@@ -40,6 +42,7 @@ from adadepth.analysis.render.figure import (
     Points,
     Scatter,
     depth_axis,
+    is_followed,
     line_panel,
     padded,
 )
@@ -48,7 +51,7 @@ from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.runs.seeds import seeds_section
 from adadepth.analysis.verdict.finding import QUESTIONS
 
-MAX_CURVES = 12
+MAX_CURVES, MAX_SETTINGS = 12, 8
 Build = Callable[[Comparison, Path], Section | None]
 
 
@@ -59,7 +62,9 @@ def sections_of(comparison: Comparison, folder: Path) -> list[Section]:
         comparison: The runs.
         folder: Of the page, from where it links to theirs.
     """
-    return _built((settings, verdicts, over_training, figures, tradeoff, classes, runs), comparison, folder)
+    return _built(
+        (best, searched, settings, verdicts, over_training, figures, tradeoff, classes, runs), comparison, folder
+    )
 
 
 def sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
@@ -88,11 +93,12 @@ def settings(comparison: Comparison, folder: Path) -> Section:
     """What differs, and what is left out of the page."""
     found = [group.settings for group in comparison.groups]
     keys = differing(found)
-    table = settings_table(comparison, keys) if keys else None
+    shown = settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
     html = fill(
-        "compared_settings", table=table, comparison=comparison, unshared=unshared(found), listed=listed,
+        "compared_settings", table=shown, comparison=comparison, unshared=unshared(found), listed=listed,
+        further=keys[MAX_SETTINGS:],
     )  # fmt: skip
-    return Section("What differs", "differs", html, tables=[table] if table else [])
+    return Section("What differs", "differs", html, tables=[settings_table(comparison, keys)] if keys else [])
 
 
 def verdicts(comparison: Comparison, folder: Path) -> Section | None:
@@ -173,7 +179,7 @@ def _panel(entries: Sequence[Group | None], title: str, name: str, y_title: str)
     means = [(label, points) for label, points, _ in found]
     members = [of for _, _, of in found]
     everything = [*means, *(("", points) for of in members for points in of)]
-    if not any(points for _, points in everything):
+    if not is_followed(everything):
         return None
     return replace(line_panel(title, everything, y_title), mark=Lines(means, members))
 
@@ -198,7 +204,7 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
 
 # ---- quality against work
 
-_COSTS = ((WORK, "work executed, share of full depth"), (DEPTH, "mean depth (updates)"))
+_COSTS = ((WORK, "work needed, share of full depth"), (DEPTH, "mean depth (updates)"))
 
 
 def tradeoff(comparison: Comparison, folder: Path) -> Section | None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adadepth.analysis.comparisons.groups import Comparison, Group, seed, written
-from adadepth.analysis.comparisons.measure import WORK
-from adadepth.analysis.files import RunFiles
+from adadepth.analysis.files import RunFiles, cut_short, run_unit
 from adadepth.analysis.measure.seeds import describe
 from adadepth.analysis.render.formats import clock, is_number, percent
 from adadepth.analysis.render.table import Column, Table, text
+from adadepth.analysis.units import words
+from adadepth.analysis.verdict.cost import NEEDED
 from adadepth.analysis.verdict.finding import ANSWERS, QUESTIONS, as_json
 from adadepth.analysis.verdict.section import verdict
 
@@ -76,27 +77,35 @@ def spread_text(found: Spread) -> str:
 
 def verdict_table(comparison: Comparison) -> Table:
     """The answers of every group, and of how many of its runs."""
+    asked = [name for name in ("target", "adapts", "worth")
+             if name != "target" or any(name in verdict_of(run) for run in comparison.runs)]  # fmt: skip
     columns = [Column("run", "run", text, "text"),
-               *(Column(name, QUESTIONS[name], text, "text") for name in ("adapts", "worth")),
+               *(Column(name, QUESTIONS[name], text, "text") for name in asked),
                Column("cost", QUESTIONS["cost"], _work_text, where="view"),
                *(Column(f"cost/{part}", where="file") for part in _PARTS)]  # fmt: skip
     rows = [
-        _parts({"run": entry.label, **{name: _answers(entry, name) for name in ("adapts", "worth")},
-                "cost": entry.figure(WORK)})
+        _parts({"run": entry.label, **{name: _answers(entry, name) for name in asked},
+                "cost": _cost(entry)})
         for entry in comparison.entries
     ]  # fmt: skip
     return Table("verdicts", columns, rows)
 
 
+def _cost(entry: Group) -> Spread | None:
+    """The work that the depths need, as the verdicts of the runs have it, and of what it is a share."""
+    found = {str(seed(run)): verdict_of(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
+    values = {name: value for name, value in found.items() if value is not None}
+    return {**describe(values), "of": words(run_unit(entry.runs[0])).of_full} if values else None
+
+
 def _work_text(found: Spread) -> str:
-    """The work executed, as a share of that of full depth."""
-    return " ± ".join(percent(found[key]) for key in ("mean", "std") if key in found) + " of full depth"
+    return " ± ".join(percent(found[key]) for key in ("mean", "std") if key in found) + f" of {found['of']}"
 
 
 def verdict_of(run: RunFiles) -> Mapping[str, Any]:
-    """The verdict that a run ended with; of older runs what their files answer."""
-    found = run.run.get("verdict")
-    return found if isinstance(found, dict) else as_json(verdict(run))
+    """What the files of a run answer, as its page does; where they do not any more, the verdict that it ended with."""
+    kept = run.run.get("verdict")
+    return as_json(verdict(run)) or (kept if isinstance(kept, dict) else {})
 
 
 def _answers(entry: Group, name: str) -> str | None:
@@ -148,8 +157,9 @@ def run_table(comparison: Comparison) -> Table:
         Column("folder", "folder", text, "text"),
     ]  # fmt: skip
     rows = [
-        {**{key: run.run.get(key) for key in ("status", "wall_time_s", "parameters", "started")},
-         "name": entry.label, "seed": seed(run), "folder": str(run.directory)}
+        {**{key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")},
+         "status": "cut short" if cut_short(run) else run.run.get("status"), "name": entry.label, "seed": seed(run),
+         "folder": str(run.directory)}
         for entry in comparison.entries
         for run in entry.runs
     ]  # fmt: skip

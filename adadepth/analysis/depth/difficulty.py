@@ -23,7 +23,8 @@ def difficulty(files: RunFiles) -> Section | None:
     known = known_of(files.halting)
     if not known:
         return None
-    panels = [panel for name, sets in known.items() for panel in _panels(name, sets, files.halting)]
+    rivals = _rival_accuracies(files) if DIFFICULTY in known else []
+    panels = [panel for name, sets in known.items() for panel in _panels(name, sets, files.halting, rivals)]
     figure = Figure("difficulty", panels)
     of, within = ("attribute", "attribute, evaluated set") if DIFFICULTY not in known else (DIFFICULTY, "evaluated set")
     told = {
@@ -67,13 +68,27 @@ def difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves
     return [(name, points) for name, points in curves if points]
 
 
+def _rival_accuracies(files: RunFiles) -> Curves:
+    """The accuracy by difficulty of networks of one depth and as much work."""
+    rows = [row for row in files.rivals.get("rows", []) if row["kind"] != "adaptive"]
+    return [
+        (f"{name}, {row['kind']} {row['max_depth']}", points)
+        for row in rows
+        for name, points in difficulty_curves(
+            {name: {"rows": of_set} for name, of_set in row.get("difficulty", {}).items()}, "accuracy"
+        )
+    ]
+
+
 def _place(row: Mapping[str, Any]) -> float:
     """Where a row lies on the axis of what it is told by."""
     place: float = row["value"] if "value" in row else row[DIFFICULTY]
     return place
 
 
-def _panels(name: str, sets: Mapping[str, Mapping[str, Any]], halting: Mapping[str, Any]) -> list[Panel]:
+def _panels(
+    name: str, sets: Mapping[str, Mapping[str, Any]], halting: Mapping[str, Any], rivals: Curves
+) -> list[Panel]:
     means, accuracies = difficulty_curves(sets, "mean"), difficulty_curves(sets, "accuracy")
     known = [x for _, points in means for x, _ in points]
     span = (min(known) - 0.5, max(known) + 0.5)
@@ -81,7 +96,8 @@ def _panels(name: str, sets: Mapping[str, Mapping[str, Any]], halting: Mapping[s
     y = depth_axis("mean depth (updates)", halting["max_depth"], first_depth(halting))
     panels = [Panel(f"Mean depth by {name}", Lines(means), x, y, f"Mean depth of {halting['unit']}s by {name}")]
     if accuracies:
-        panels.append(Panel(f"Accuracy by {name}", Lines(accuracies), x, Axis("accuracy", (0, 1.03), percent=True)))
+        share = Axis("accuracy", (0, 1.03), percent=True)
+        panels.append(Panel(f"Accuracy by {name}", Lines([*accuracies, *rivals]), x, share))
     return panels
 
 

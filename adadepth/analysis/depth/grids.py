@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from adadepth.analysis.files import RunFiles
 from adadepth.analysis.measure.grids import Grid, depth_panel, distance_panel, facts_of, measure_of
-from adadepth.analysis.measure.puzzles import PUZZLE, answer_boards, puzzle_facts
+from adadepth.analysis.measure.puzzles import PUZZLE, answer_boards, box_of, puzzle_facts
 from adadepth.analysis.render.figure import Boards, Figure, Panel
 from adadepth.analysis.render.section import Section, fill
 
-_SMALL, _BESIDE, _LARGE_BESIDE = 10, 4, 2  # columns of a small puzzle; how many boards of such, and of others, fit
+_BESIDE = 2  # boards of a puzzle that are legible beside each other
 
 
 def examples(files: RunFiles) -> Section | None:
@@ -40,5 +40,5 @@ def _answers(grid: Grid) -> Panel:
     rows, columns = len(grid["cells"]), len(grid["cells"][0])
     facts = puzzle_facts(grid)
     description = f"{rows} x {columns} cells, the puzzle and its answer after every step; {facts}"
-    most = _BESIDE if columns <= _SMALL else _LARGE_BESIDE
-    return Panel(facts, Boards(answer_boards(grid), rows, columns, most), description=description)
+    boards = Boards(answer_boards(grid), rows, columns, _BESIDE, box_of(grid["label"]))
+    return Panel(facts, boards, description=description)

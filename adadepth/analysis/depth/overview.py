@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from adadepth.analysis.clock import speedups
 from adadepth.analysis.files import RunFiles, halts
 from adadepth.analysis.render.section import Section, absent, fill
 
@@ -14,5 +15,5 @@ def overview(files: RunFiles) -> Section | None:
     everyone = halting.get("classes", {}).get("all", {})
     if "mean" not in everyone:
         return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
-    speedup = (files.run.get("final_metrics") or {}).get("cost/speedup_over_dense")
+    speedup = speedups(files).get("evaluation")
     return Section("", "overview", fill("overview", halting=halting, everyone=everyone, speedup=speedup))

@@ -31,15 +31,15 @@ def training(files: RunFiles) -> Section | None:
         return Section(title, "training", absent(title, files, "metrics.jsonl", otherwise))
     first = least_depth(counts for _, counts in histograms)
     shares = [(step, [count / sum(counts) for count in counts[first:]]) for step, counts in histograms]
-    figure = Figure("depth_over_training", _panels(files, shares, first))
+    figures = [Figure("depth_over_training", _panels(files, shares, first))] if len(shares) > 1 else []
     collapsed = [step for step, row in shares if is_collapsed(effective_depths(row))]
     table = _table(files, shares, first)
     html = fill(
-        "training", figure=figure, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
+        "training", figures=figures, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
         fewest=FEWEST, collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
     )  # fmt: skip
     of = f"{evaluated(files).partition(', step')[0]}, at {len(shares)} evaluation{'s' * (len(shares) != 1)}"
-    return Section(title, "training", html, [figure], [table], of=of)
+    return Section(title, "training", html, figures, [table], of=of)
 
 
 def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:

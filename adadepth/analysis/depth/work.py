@@ -1,10 +1,11 @@
-"""Multiply-accumulates: executed, and needed by the depths."""
+"""Multiply-accumulates: what the model needs at its depths, and apart from that what the evaluation happened to run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from adadepth.analysis.clock import wall_clock
 from adadepth.analysis.files import RunFiles, run_unit, series
 from adadepth.analysis.render.formats import percent
 from adadepth.analysis.render.section import Section, absent, fill
@@ -13,7 +14,7 @@ from adadepth.analysis.units import words
 
 
 def work(files: RunFiles) -> Section | None:
-    """What was computed, beside what had to be."""
+    """What the model costs, and what was computed to measure it."""
     cost, unit = files.halting.get("cost", {}), run_unit(files)
     if not cost:
         is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
@@ -22,27 +23,30 @@ def work(files: RunFiles) -> Section | None:
     speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
     html = fill(
         "work", table=table, unit=unit, cost=cost, evaluation_speed=speed[-1] if speed else None,
-        times=_times(files), from_cache=files.halting.get("layers", {}).get("from_cache", False),
-        runs_all_steps=bool(files.exits.get("sets")),
+        clock=list(wall_clock(files)), reasons=list(_reasons(files)),
     )  # fmt: skip
     return Section("Work", "work", html, tables=[table])
 
 
-def _times(files: RunFiles) -> str:
-    """Where times were measured."""
-    studies = files.exit_rules.get("sets", {}).values()
-    if any("seconds" in row for study in studies for row in study["rows"]):
-        return "the exit rules"
-    return (
-        "the architectures compared" if any(row.get("seconds") for row in files.architectures.get("rows", ())) else ""
-    )
+def _reasons(files: RunFiles) -> Iterator[str]:
+    """Why the evaluation ran something else than the depths need."""
+    if files.halting.get("layers", {}).get("from_cache"):
+        yield "The evaluation read the states of the base from a cache, so its blocks did not run in it."
+    if files.exits.get("sets"):
+        yield (
+            "The evaluation ran every step for everybody, to measure each of them; in use, examples leave the batch "
+            "when they exit."
+        )
+    if "soft" in files.halting.get("evaluations", {}):
+        yield "The evaluation mixed all operations of every block; in use, each block runs one of them."
 
 
 def work_table(cost: Mapping[str, Any], unit: str) -> Table:
-    """A row for every count of multiply-accumulates, with its shares of two others."""
+    """What the model needs, of full depth; below it what the evaluation ran, of the same."""
     about = words(unit)
-    names = {"executed": "executed, padding included", "dense": "dense: every row until the deepest has halted",
-             "adaptive": about.needed, "full": about.full}  # fmt: skip
+    names = {"adaptive": f"{about.needed}, without padding", "full": f"{about.full}, without padding",
+             "executed": "this evaluation as it ran, padding included",
+             "dense": "dense: every row until the deepest has halted"}  # fmt: skip
     if not about.halts:
         del names["dense"]
     columns = [

@@ -91,7 +91,7 @@ def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
         Column("score_std", "sd over draws", rounded(4)), Column("permuted_score", "permuted exits", rounded(4)),
         Column("online_score", "run for real", rounded(4), where=online),
         Column("online_updates", "its updates", rounded(2), where=online),
-        Column("mean_updates", "updates", rounded(2)), Column("layer_ratio", "layer ratio", rounded(2)),
+        Column("mean_updates", "updates", rounded(2)), Column("layer_ratio", "full / mean updates", rounded(2)),
         Column("macs", where="file"), Column("macs_ratio", "MACs ratio", rounded(2)),
         *_time_columns(timed), Column("pareto", "Pareto set", text, "text", where="view"),
         *(Column(f"pareto/{axis}", where="file") for axis in (*X_AXES, *(f"seconds/{batch}" for batch in timed))),

@@ -8,7 +8,7 @@ from typing import Any
 
 from adadepth.analysis.files import RunFiles, run_unit
 from adadepth.analysis.layers.distribution import layer_history
-from adadepth.analysis.measure.class_table import at_step, cost_ratios, not_available
+from adadepth.analysis.measure.class_table import at_step, cost_words, not_available
 from adadepth.analysis.render.figure import (
     Axis,
     Bars,
@@ -79,7 +79,7 @@ def _bars(weights: Sequence[float]) -> Panel:
 
 def _history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Panel]:
     """Weights, entropy, and depths over the evaluations, on axes that depend on the base only."""
-    if not history:
+    if len(history) < 2:  # measured once, there is nothing to follow
         return []
     shares = [(step, found["weights"]) for step, found in history]
     last = len(shares[0][1]) - 1
@@ -141,7 +141,7 @@ def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
         f"expected depth {layers['expected_depth']:.2f}",
         f"blocks that must run {layers['deepest']} of {len(weights) - 1} (deepest state)",
     ]
-    cost = cost_ratios(summary["cost"])
+    cost = cost_words(summary["cost"], summary["unit"])
     if "added_parameters" in layers:
         cost.append(f"added parameters {layers['added_parameters']:,}")
     head, rule, *rows = as_text(weight_table(weights)).splitlines()

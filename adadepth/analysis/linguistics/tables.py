@@ -93,10 +93,10 @@ def words_text(found: Found) -> str:
     """The tables of all sets as text."""
     parts = []
     for name, readings in found["sets"].items():
-        n = readings["plain"].get("all", {}).get("n", 0)
+        n, words = readings["plain"].get("all", {}).get("n", 0), found["words"][name]
+        rest = " (the others are cut off)" if n < words else ""
         parts.append(
-            f"depth by word, {name}: {found['sentences'][name]:,} sentences, {n:,} of their {found['words'][name]:,} "
-            f"words (the others are cut off)"
+            f"depth by word, {name}: {found['sentences'][name]:,} sentences, {n:,} of their {words:,} words{rest}"
         )
         parts += [as_text(kind_table(name, kind, readings)) for kind in SHOWN]
     parts.append(

@@ -56,7 +56,7 @@ def describe_adaptation(classes: Classes, unit: str) -> dict[str, Any]:
         found["effective_depths_within"] = sum(d["n"] * math.exp(d["entropy"]) for d in others) / units
     if is_collapsed(found["effective_depths"]):
         shown = f"{100 * found['commonest_share']:.0f} % of {everyone['n']:,} {unit}s stop at update {commonest}"
-        found["warning"] = f"depth does not adapt: {shown}, as varied as {found['effective_depths']:.2f} depths"
+        found["warning"] = f"depth does not adapt: {shown}; in effect it has {found['effective_depths']:.2f} depths"
     elif (share := found["between"].get(KIND, {}).get("share", 0.0)) >= DECIDED:
         found["warning"] = f"depth differs between kinds of {unit} only: {100 * share:.0f} % of its variance"
     return found

@@ -100,11 +100,17 @@ def rival_table(found: Mapping[str, Any]) -> Table:
         *(Column(name, name.removeprefix("eval/"), rounded(4)) for name in names),
     ]  # fmt: skip
     rows = [
-        {**row["metrics"], **row, "work": row["executed_macs"] / reference["executed_macs"],
+        {**row["metrics"], **row, "work": _work(row) / _work(reference),
          "network": "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"}
         for row in found["rows"]
     ]  # fmt: skip
     return Table("rivals", columns, rows)
+
+
+def _work(row: Mapping[str, Any]) -> float:
+    """What the depths of a network need; of older comparisons what its evaluation executed."""
+    found: float = row["adaptive_macs"] if "adaptive_macs" in row else row["executed_macs"]
+    return found
 
 
 def rivals_text(found: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from adadepth.analysis.measure.depths import first_depth
 from adadepth.analysis.measure.word_table import words_lines
 from adadepth.analysis.render.formats import percent, rounded
 from adadepth.analysis.render.table import SPARKLINES, Column, Table, Where, as_text, text
+from adadepth.analysis.units import words
 
 
 def class_table(summary: Mapping[str, Any]) -> Table:
@@ -57,9 +58,10 @@ def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
     Returns:
         Lines of ASCII without a trailing newline. A figure that is absent shows as `-`.
     """
-    loss = "loss in nats, of values squared error" if summary["unit"] == "sequence" else "loss in nats"
+    unit = summary["unit"]
+    loss = f"loss: of {unit}s that have one, in nats" + (" (of values: squared error)" if unit == "sequence" else "")
     lines = [*_header(summary, step), "", as_text(class_table(summary))]
-    lines += [f"{SPARKLINES}; {loss}, over units that have one", *not_available(summary)]
+    lines += [f"{SPARKLINES}; {loss}", *not_available(summary)]
     lines += words_lines(summary.get("words", {}))
     told = summary.get("adaptation", {})
     if "warning" in told:
@@ -86,9 +88,7 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
             f"of at most {summary['max_depth']}"
         )
     first += [f"{key.replace('_', ' ')} {everyone[key]:.3f}" for key in ("remainder", "ponder_cost") if key in everyone]
-    second = cost_ratios(cost)
-    if "executed_over_dense" in cost:
-        second.append(f"executed over dense {cost['executed_over_dense']:.3f}")
+    second = cost_words(cost, summary["unit"])
     correlations = (("loss", summary["spearman"].get("all")),
                     ("difficulty", summary.get("difficulty", {}).get("spearman")))  # fmt: skip
     for other, found in correlations:
@@ -98,10 +98,11 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
     return ["; ".join(part) for part in (first, second) if part]
 
 
-def cost_ratios(cost: Mapping[str, Any]) -> list[str]:
-    """Layer ratio and work, as far as they are known."""
-    found = [f"layer ratio {cost['layer_ratio']:.2f}"] if "layer_ratio" in cost else []
-    if "executed_over_full" in cost:
-        executed, adaptive = cost["executed_over_full"], cost["adaptive_over_full"]
-        found.append(f"work executed {executed:.3f}, needed by the depths {adaptive:.3f} of full depth")
-    return found
+def cost_words(cost: Mapping[str, Any], unit: str) -> list[str]:
+    """What the model needs of full depth's work, and apart from it what the evaluation ran, as far as it is known."""
+    if "adaptive_over_full" not in cost:
+        return []
+    ran = percent(cost["executed_over_full"])
+    if "executed_over_dense" in cost and words(unit).halts:
+        ran += f", {percent(cost['executed_over_dense'])} of dense"
+    return [f"work needed {percent(cost['adaptive_over_full'])} of {words(unit).of_full} (this evaluation ran {ran})"]

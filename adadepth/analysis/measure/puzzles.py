@@ -97,6 +97,31 @@ def _board(grid: Grid, answer: list[list[str]], before: list[list[str]]) -> list
     return found
 
 
+def box_of(label: list[list[str]]) -> tuple[int, int] | None:
+    """Rows and columns of the boxes of a solved Sudoku, which hold every symbol once; None of another puzzle."""
+    size = len(label)
+    symbols = {symbol for row in label for symbol in row}
+    if len(symbols) != size or any(len(set(line)) != size for line in (*label, *zip(*label, strict=True))):
+        return None
+    shapes = [(rows, size // rows) for rows in range(2, size) if size % rows == 0]
+    return next((shape for shape in sorted(shapes, key=_flatness) if _holds_all(label, *shape)), None)
+
+
+def _flatness(shape: tuple[int, int]) -> tuple[int, int]:
+    """Square boxes before long ones, and lying before standing ones."""
+    return abs(shape[0] - shape[1]), shape[0]
+
+
+def _holds_all(label: list[list[str]], rows: int, columns: int) -> bool:
+    size = len(label)
+    boxes = (
+        {label[top + row][left + column] for row in range(rows) for column in range(columns)}
+        for top in range(0, size, rows)
+        for left in range(0, size, columns)
+    )
+    return all(len(box) == size for box in boxes)
+
+
 def puzzle_facts(grid: Grid) -> str:
     """What is written above a puzzle."""
     last = grid["answers"][-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ UNDEFINED = "predictions or labels are constant, or a prediction is not a finite
 class Metric(NamedTuple):
     """A metric by its kind of task, and its value for predictions and labels, both (M,); NaN where undefined.
 
-    Of puzzles they are (M, L).
+    Of puzzles they are (M, L), of several labels (M, C).
     """
 
     kind: Problem
@@ -44,6 +45,18 @@ def _f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
     from sklearn.metrics import f1_score
 
     return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
+
+
+def _f1_of_labels(average: str, predictions: np.ndarray, labels: np.ndarray) -> float:
+    """F1 of the labels of texts, (M, C): of all decisions together, or the unweighted mean over labels."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, average=average, zero_division=0.0))
+
+
+def _all_labels(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Share of texts all of whose labels are right, (M, C)."""
+    return float((predictions == labels).all(axis=1).mean())
 
 
 def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -88,6 +101,9 @@ METRICS: dict[str, Metric] = {
     "f1": Metric("classification", _f1),
     "f1_macro": Metric("classification", _f1_macro),
     "matthews": Metric("classification", _matthews),
+    "micro_f1": Metric("multi_label", partial(_f1_of_labels, "micro")),
+    "macro_f1": Metric("multi_label", partial(_f1_of_labels, "macro")),
+    "all_labels": Metric("multi_label", _all_labels),
     "pearson": Metric("regression", _pearson),
     "spearman": Metric("regression", _spearman),
     "mse": Metric("regression", _mse),
@@ -95,7 +111,7 @@ METRICS: dict[str, Metric] = {
     "cell_accuracy": Metric("puzzle", _cell_accuracy),
 }
 # Kinds of tasks whose predictions and labels are numbers.
-_MEASURED: tuple[Problem, ...] = ("classification", "regression", "puzzle")
+_MEASURED: tuple[Problem, ...] = ("classification", "multi_label", "regression", "puzzle")
 _ERRORS = {"mse"}  # the lower the better
 _ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 TAGGING_METRICS = (*_ENTITY_METRICS, "token_accuracy")
@@ -106,7 +122,11 @@ _ALLOWED: dict[Problem, Sequence[str]] = {
     "question_answering": ANSWER_METRICS,
     "multiple_choice": ["accuracy"],
 }
-_NAMES = {"question_answering": "question answering", "multiple_choice": "multiple choice"}  # in messages
+_NAMES = {  # in messages
+    "multi_label": "classification into several labels",
+    "question_answering": "question answering",
+    "multiple_choice": "multiple choice",
+}
 _ENTITY_TAG = re.compile(r"O|[BI]-.+")
 
 

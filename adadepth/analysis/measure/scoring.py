@@ -15,14 +15,18 @@ from adadepth.kinds import Problem
 
 
 def predictions(logits: Tensor, problem: Problem) -> Tensor:
-    """The class of the highest logit, or the value: (M, C) to (M,), or cell by cell."""
+    """The class of the highest logit, or the value: (M, C) to (M,), or cell by cell; several labels: which, (M, C)."""
+    if problem == "multi_label":
+        return (logits > 0).long()
     return logits.squeeze(-1) if problem == "regression" else logits.argmax(dim=-1)
 
 
 def example_losses(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
-    """Cross-entropy in nats, of a puzzle the mean over its labelled cells, or squared error: (M,) float32."""
+    """Cross-entropy in nats, the mean over a puzzle's labelled cells or over several labels, or squared error: (M,)."""
     if problem == "puzzle":
         return token_losses(logits, labels).nanmean(dim=1)
+    if problem == "multi_label":
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1)
     if problem == "regression":
         return (logits.squeeze(-1) - labels.float()).square()
     return nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -34,8 +38,10 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.view(labels.shape).masked_fill(labels < 0, math.nan)
 
 
-def rightness(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 where the class of the highest logit is the label, 0 where not, NaN where the label is negative; float32."""
+def rightness(logits: Tensor, labels: Tensor, problem: Problem = "classification") -> Tensor:
+    """1 where what is predicted is the label, 0 where not, NaN where the label is negative; float32."""
+    if problem == "multi_label":
+        return (predictions(logits, problem) == labels).all(dim=-1).float()
     return (logits.argmax(dim=-1) == labels).float().masked_fill(labels < 0, math.nan)
 
 

@@ -169,12 +169,20 @@ class Boards:
         rows: How many rows of cells each has.
         columns: How many columns.
         most: There is room for so many beside each other, further ones come below; 0: for all of them.
+        box: Rows and columns of the boxes that lines part; None: there are none.
     """
 
     boards: Sequence[tuple[str, Sequence[Cell]]]
     rows: int
     columns: int
     most: int = 0
+    box: tuple[int, int] | None = None
+
+    @property
+    def borders(self) -> tuple[range, range]:
+        """The rows and the columns before which a line is drawn: those of boxes, and the edges."""
+        rows, columns = self.box or (self.rows, self.columns)
+        return range(0, self.rows + 1, rows), range(0, self.columns + 1, columns)
 
     @property
     def across(self) -> int:
@@ -280,6 +288,11 @@ def depth_axis(title: str, max_depth: int, first: int = 1, air: float = 0.5) -> 
 def step_axis(steps: Sequence[int]) -> Axis:
     """The axis of optimiser steps, from 0 or before."""
     return Axis("optimiser step", (min(*steps, 0), max(*steps, 1)))
+
+
+def is_followed(curves: Curves) -> bool:
+    """Whether any of the curves has two points: one alone is a figure, and no curve."""
+    return any(len(points) > 1 for _, points in curves)
 
 
 def line_panel(title: str, curves: Curves, y_title: str, floor: float | None = None, description: str = "") -> Panel:

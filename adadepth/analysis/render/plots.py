@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -37,6 +36,7 @@ from adadepth.analysis.render.figure import (
     Stacks,
 )
 from adadepth.analysis.render.fonts import FAMILY, WEIGHTS, without_shaping
+from adadepth.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +113,9 @@ def _canvas() -> Iterator[Canvas]:
     from matplotlib.figure import Figure as Canvas
 
     _add_fonts()
-    with matplotlib.rc_context({**_SETTINGS, "font.family": FAMILY}):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # and not what a matplotlibrc says, which may lie in the working directory
+        matplotlib.rcParams.update({**_SETTINGS, "font.family": FAMILY})
         canvas = Canvas(dpi=150)
         FigureCanvasAgg(canvas)
         yield canvas
@@ -137,14 +139,10 @@ def _add_fonts() -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path`, of the same kind, that takes its place at the end."""
+    """A file beside `path`, of the same kind, that takes its place at the end; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
+    with replacing(path) as temporary:
         yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 # ---- panels
@@ -269,6 +267,10 @@ def _paint_boards(axes: Axes, mark: Boards) -> None:
         left, top = place * (mark.columns + 1), line * (mark.rows + 2)
         axes.text(left + mark.columns / 2, top - 0.35, title, ha="center", va="bottom", fontsize=8)
         _paint_board(axes, cells, left, top)
+        if mark.box:
+            rows, columns = mark.borders
+            axes.hlines([top + row for row in rows], left, left + mark.columns, INK, linewidth=1.0)
+            axes.vlines([left + column for column in columns], top, top + mark.rows, INK, linewidth=1.0)
     bottom = mark.lines * (mark.rows + 2) - 2
     axes.set(xlim=(0, mark.across * (mark.columns + 1) - 1), ylim=(bottom, -1.2), aspect="equal")
     axes.axis("off")

@@ -32,7 +32,16 @@ from adadepth.analysis.depth.training import training
 from adadepth.analysis.depth.words import ranked_words
 from adadepth.analysis.depth.work import work
 from adadepth.analysis.exits.sections import exit_rules, exits
-from adadepth.analysis.files import RunFiles, evaluated, is_summary_of_seeds, max_depth, read_run, run_unit, sources
+from adadepth.analysis.files import (
+    RunFiles,
+    cut_short,
+    evaluated,
+    is_summary_of_seeds,
+    max_depth,
+    read_run,
+    run_unit,
+    sources,
+)
 from adadepth.analysis.layers.sections import layer_overview, layers_section
 from adadepth.analysis.linguistics.sections import words as words_section
 from adadepth.analysis.probes.sections import probes
@@ -123,7 +132,12 @@ def _subtitle(files: RunFiles) -> str:
         return f"Predictions · run {files.run.get('status', 'unknown')}"
     parts = [f"{words(run_unit(files)).kind} report"]
     parts += [f"evaluation at step {files.halting['step']:,}"] if "step" in files.halting else []
-    return " · ".join([*parts, *([f"run {files.run['status']}"] if "status" in files.run else [])])
+    return " · ".join([*parts, *([_how_it_ended(files)] if "status" in files.run else [])])
+
+
+def _how_it_ended(files: RunFiles) -> str:
+    reason = cut_short(files)
+    return f"run cut short: {reason}" if reason else f"run {files.run['status']}"
 
 
 def draw_figures(run_directory: Path, further: Iterable[SectionOf] = ()) -> list[Path]:

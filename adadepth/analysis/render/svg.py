@@ -234,7 +234,7 @@ def _paint_stacks(mark: Stacks, area: Area) -> Iterator[str]:
 
 
 def _paint_heat(mark: Heat, area: Area) -> Iterator[str]:
-    yield _rectangle(area.left, area.top, area.right - area.left, area.bottom - area.top, NONE)
+    yield '<g class="heat">' + _rectangle(area.left, area.top, area.right - area.left, area.bottom - area.top, NONE)
     wide, high = area.across(1) - area.across(0) + 0.3, abs(area.up(0) - area.up(1)) + 0.3
     for x, shares in enumerate(mark.columns, start=mark.left):
         cells = (
@@ -243,6 +243,7 @@ def _paint_heat(mark: Heat, area: Area) -> Iterator[str]:
             if share >= 0.0005
         )
         yield f'<g transform="translate({area.across(x - 0.5):.1f})">{"".join(cells)}</g>'
+    yield "</g>"
 
 
 def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:
@@ -309,7 +310,7 @@ def _boards(mark: Boards) -> Iterator[str]:
         line, place = divmod(number, mark.across)
         left, top = place * (mark.columns * side + _GAP), line * (_board_height(mark) + _LINE_GAP)
         yield _label(left + mark.columns * side / 2, top + 13, title)
-        yield from _board(cells, left, top + _BOARD_TOP, side)
+        yield from _board(mark, cells, left, top + _BOARD_TOP, side)
 
 
 def _side(mark: Boards) -> float:
@@ -322,18 +323,22 @@ def _board_height(mark: Boards) -> int:
     return round(mark.rows * _side(mark)) + _BOARD_TOP
 
 
-def _board(cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
-    """Filled squares, their texts, and a frame around what is wrong; the unit of length is a cell."""
-    yield f'<g transform="translate({left:g} {top:g}) scale({side:.3f})" font-size=".45" text-anchor="middle">'
+def _board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
+    """Filled squares with texts, frames around what is wrong, and lines around boxes; the unit of length is a cell."""
+    yield f'<g transform="translate({left:g} {top:g}) scale({side:.3f})" font-size=".55" text-anchor="middle">'
     for cell in cells:
         x, y = cell.column, cell.row
         yield f'<path d="M{x} {y}h1v1h-1z" fill="{cell.fill}" stroke="#fff" stroke-width=".03"/>'
         if cell.text:
-            yield f'<text x="{x + 0.5}" y="{y + 0.66:g}" fill="{cell.ink}">{escape(cell.text)}</text>'
+            yield f'<text x="{x + 0.5}" y="{y + 0.69:g}" fill="{cell.ink}">{escape(cell.text)}</text>'
     for cell in cells:
         if cell.is_wrong:
             low_x, low_y = cell.column + 0.06, cell.row + 0.06
-            yield f'<path d="M{low_x:g} {low_y:g}h.88v.88h-.88z" fill="none" stroke="{WRONG}" stroke-width=".12"/>'
+            yield f'<path d="M{low_x:g} {low_y:g}h.88v.88h-.88z" fill="none" stroke="{WRONG}" stroke-width=".08"/>'
+    if mark.box:
+        rows, columns = mark.borders
+        lines = [*(f"M0 {row}h{mark.columns}" for row in rows), *(f"M{column} 0v{mark.rows}" for column in columns)]
+        yield f'<path d="{"".join(lines)}" fill="none" stroke="{INK}" stroke-width=".08" stroke-linecap="square"/>'
     yield "</g>"
 
 
@@ -385,15 +390,16 @@ def _shape_entry(name: str, color: str, path: str) -> _Entry:
 
 def _legend(mark: Mark) -> Markup:
     """What stands below a drawing."""
-    return _listed(_entries(mark), f"{mark.measure}:" if isinstance(mark, Heat) else "")
+    return _listed(_entries(mark), f"{mark.measure}:" if isinstance(mark, Heat) else "", isinstance(mark, Heat))
 
 
-def _listed(entries: Sequence[_Entry], measure: str = "") -> Markup:
+def _listed(entries: Sequence[_Entry], measure: str = "", is_heat: bool = False) -> Markup:
     if not entries:
         return Markup("")
+    kind = ' class="heat"' if is_heat else ""
     items = (
-        f'<span><svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-hidden="true">{drawing}'
-        f"</svg>{escape(name)}</span>"
+        f'<span><svg{kind} viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-hidden="true">'
+        f"{drawing}</svg>{escape(name)}</span>"
         for name, drawing, width, height in entries
     )
     first = f"<span>{escape(measure)}</span>" if measure else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -168,6 +169,12 @@ SPARKLINES = f"shapes from none to the highest of a row: '{_LEVELS}'"
 
 # ---- CSV
 
+# What begins a formula where a spreadsheet begins a cell: at the start, or after what some of them take for the end of
+# the cell before. A sign alone is none.
+_FORMULA = re.compile(r"(^|[;\t\r\n])(?=[=+\-@＝＋－＠].)", re.DOTALL)
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
 
 def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of raw values; None where one is missing."""
@@ -178,9 +185,19 @@ def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
 def as_csv(table: Table) -> str:
     """Raw values, a row a line; an empty field where one is missing."""
     keys, rows = as_records(table)
+    return csv_text([keys, *rows])
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV in which no text is a formula to a spreadsheet: an apostrophe stands before what would be one."""
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows([keys, *rows])
+    csv.writer(written, lineterminator="\n").writerows(map(defused, row) for row in rows)
     return written.getvalue()
+
+
+def defused(value: Any) -> Any:
+    """A value as a spreadsheet takes it for what it is; the sign of a number that is written begins no formula."""
+    return value if not isinstance(value, str) or _NUMBER.fullmatch(value) else _FORMULA.sub(r"\1'", value)
 
 
 # ---- LaTeX

@@ -7,6 +7,7 @@ from adadepth.analysis.measure.budgets import budget_table, drawn_quality, quali
 from adadepth.analysis.render.figure import Axis, Figure, Lines, Panel, line_panel, padded
 from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.runs.losses import loss_title
+from adadepth.analysis.verdict.target import target
 
 _CURVES = {
     "Budget and depth": (("target", "measured"), "mean depth, in the budget's unit"),
@@ -21,9 +22,12 @@ def budget(files: RunFiles) -> Section | None:
         lines = [(name, series(files.metrics, f"budget/{name}")) for name in names]
         if any(len(points) > 1 for _, points in lines):  # fitted once at the end, there is nothing to follow
             panels.append(line_panel(title, lines, unit))
-    figure = Figure("budget", panels)
+    if not panels:
+        return None
+    figure, asked = Figure("budget", panels), target(files)
+    html = fill("budget", figure=figure, sentences=asked.sentences if asked else [])
     of = f"n = {sum('budget/measured' in line for line in files.metrics):,} logs of 1 run"
-    return Section("Budget", "budget", fill("budget", figure=figure), [figure], of=of) if panels else None
+    return Section("Budget", "budget", html, [figure], of=of)
 
 
 def targets(files: RunFiles) -> Section | None:

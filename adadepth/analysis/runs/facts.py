@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from adadepth.analysis.files import CONFIG, RunFiles, is_summary_of_seeds, run_unit
+from adadepth.analysis.files import CONFIG, RunFiles, cut_short, is_summary_of_seeds, run_unit
 from adadepth.analysis.render.formats import clock, is_number, number, rounded
 from adadepth.analysis.render.section import Section, absent, fill
 from adadepth.analysis.render.table import Column, Table, text
@@ -46,7 +46,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
         "Step": number(files.halting["step"]) if "step" in files.halting else "",
         "Seed": _seeds(files),
         "Hardware": _text(run.get("hardware")),
-        "Status": _text(run.get("status")),
+        "Status": ", cut short: ".join(filter(None, (_text(run.get("status")), cut_short(files)))),
         "Started": _text(run.get("started")),
         "Wall time": clock(run["wall_time_s"]) if is_number(run.get("wall_time_s")) else "",
         "Command": _text(run.get("command")),

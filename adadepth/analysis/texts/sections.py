@@ -10,7 +10,7 @@ from adadepth.analysis.render.colors import share_color, text_on
 from adadepth.analysis.render.page import depth_styles
 from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.render.tokens import Note, Token, steps
-from adadepth.analysis.texts.tokens import Shown, said, shown_tokens
+from adadepth.analysis.texts.tokens import Shown, board, progress, said, shown_tokens
 
 
 def texts(files: RunFiles) -> Section | None:
@@ -30,12 +30,15 @@ def texts(files: RunFiles) -> Section | None:
 
 def _row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
     depth = round(row["updates"])
+    if predicts == "cells":
+        return _puzzle(row, depth)
     whole = [Token(" | ".join(row["text"]), depth, starts=True)]  # of a text that halts as a whole
     return {
         "said": said(row),
         "updates": row["updates"],
         "depth": depth,
         "scores": row.get("scores") or {},
+        "boards": {},
         "tokens": [_token(token, predicts) for token in shown_tokens(row)] or whole,
         "steps": [
             {"number": place, "halting": step.get("halting"), "said": said(step)}
@@ -44,6 +47,23 @@ def _row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
         "layers": [
             {"layer": layer, "weight": weight, "color": share_color(weight), "ink": text_on(share_color(weight))}
             for layer, weight in enumerate(row.get("layers") or [])
+        ],
+    }
+
+
+def _puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    right = row.get("score")
+    return {
+        "said": "" if right is None else f"right with probability {right:.2f}",
+        "updates": row["updates"],
+        "depth": depth,
+        "scores": {},
+        "tokens": [],
+        "layers": [],
+        "boards": {"puzzle": board(row["text"][0]), "answer": board(row["label"])},
+        "steps": [
+            {"number": number, "halting": step.get("halting"), "said": f"{cells} cells changed"}
+            for number, step, cells in progress(row)
         ],
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adadepth.analysis.render.colors import depth_color, text_on
-from adadepth.analysis.texts.tokens import said, shown_tokens
+from adadepth.analysis.texts.tokens import board, progress, said, shown_tokens
 from adadepth.console import visible
 
 
@@ -35,6 +35,10 @@ def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
         console.print(Text("updates: "), levels, sep="")
     for row in found["texts"]:
         console.print(Text(visible(_heading(row, found["predicts"]))))
+        if found["predicts"] == "cells":
+            for each in puzzle_lines(row):
+                console.print(Text(visible(f"  {each}")))
+            continue
         tokens = shown_tokens(row)
         line = Text("  ")
         for number, token in enumerate(tokens):
@@ -50,7 +54,20 @@ def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
     console.print(Text(f"mean updates {found['mean']:.2f} of at most {deepest}; {share}"))
 
 
+def puzzle_lines(row: Mapping[str, Any]) -> list[str]:
+    """A puzzle and its answer side by side, and what every step changed."""
+    boards = zip(board(row["text"][0]), board(row["label"]), strict=True)
+    steps = [
+        f"{number}: {cells} cells" + ("" if step.get("halting") is None else f" (right {step['halting']:.2f})")
+        for number, step, cells in progress(row)
+    ]
+    return [*("   ".join(pair) for pair in boards), *([f"changed in step {'; '.join(steps)}"] if steps else [])]
+
+
 def _heading(row: Mapping[str, Any], predicts: str) -> str:
+    if predicts == "cells":
+        right = "" if row.get("score") is None else f"right with probability {row['score']:.2f}, "
+        return f"{right}{row['updates']:.0f} updates"
     about = said(row)
     lead = f"next: {about}, " if predicts == "next" else f"{about}, " if about else ""
     return f"{lead}{row['updates']:.2f} updates"

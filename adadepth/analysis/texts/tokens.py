@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -35,4 +36,27 @@ def said(about: Mapping[str, Any]) -> str:
     """What is predicted of a text, a token or a step: a class with its probability, or a value."""
     if about.get("value") is not None:
         return f"{about['value']:.3f}"
-    return "" if about.get("label") is None else f"{about['label']} {about['score']:.2f}"
+    if about.get("label") is None:
+        return ""
+    return about["label"] if about.get("score") is None else f"{about['label']} {about['score']:.2f}"
+
+
+def board(cells: str) -> list[str]:
+    """The cells of a puzzle as rows of a square, or in one row where they make none."""
+    size = math.isqrt(len(cells))
+    return [cells[start : start + size] for start in range(0, len(cells), size)] if size**2 == len(cells) else [cells]
+
+
+def changed(cells: str, before: str) -> int:
+    """How many cells of an answer are not those of the one before, or of the puzzle."""
+    return sum(cell != other for cell, other in zip(cells, before, strict=True))
+
+
+def progress(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], int]]:
+    """The steps of a puzzle up to its exit: number, what was said after it, and how many cells it changed."""
+    steps = (row.get("steps") or [])[: round(row["updates"])]
+    answers = [row["text"][0], *(step["label"] for step in steps)]
+    return [
+        (number, step, changed(step["label"], before))
+        for number, (step, before) in enumerate(zip(steps, answers, strict=False), start=1)
+    ]

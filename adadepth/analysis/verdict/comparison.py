@@ -58,7 +58,7 @@ class Comparison:
 
 def is_loss(measure: str) -> bool:
     """Whether less is better."""
-    return measure.rpartition("/")[2].endswith("loss")
+    return measure.rpartition("/")[2].endswith(("loss", "perplexity", "bits_per_character", "mse"))
 
 
 def score_noise(own: float, other: float, n: int | None) -> tuple[float, str]:

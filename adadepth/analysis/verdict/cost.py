@@ -1,30 +1,29 @@
-"""What depth cost: updates, work, and time where somebody measured it."""
+"""What the model costs at its own depths: updates, work, and time where somebody measured it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from adadepth.analysis.clock import speedups, wall_clock
 from adadepth.analysis.files import RunFiles, run_unit
+from adadepth.analysis.measure.names import WORK
 from adadepth.analysis.units import words
 from adadepth.analysis.verdict.finding import Finding, whole_percent
 
-_SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
+NEEDED = WORK.removeprefix("cost/")
 
 
 def cost(files: RunFiles) -> Finding:
-    """Updates of the most possible, work as a share, and measured speed-up."""
+    """Updates of the most possible, the work that they need as a share of full depth's, and measured speed-up.
+
+    How the evaluation ran is no cost of the model: section Work tells it.
+    """
     halting, unit = files.halting, run_unit(files)
-    found = halting.get("cost", {})
-    metrics = files.run.get("final_metrics") or {}
-    figures: dict[str, float] = {key: found[key] for key in _SHARES if key in found}
-    figures |= {f"speedup_in_{kind}": metrics[name] for kind, name in _SPEEDUPS.items() if name in metrics}
-    from_cache = bool(halting.get("layers", {}).get("from_cache"))
-    sentences = [*_updates(halting, unit), *_work(found, unit, from_cache), _time(metrics)]
-    return Finding(None, sentences, figures)
-
-
-_SHARES = ("executed_over_full", "adaptive_over_full", "executed_over_dense")
+    needed = halting.get("cost", {}).get(NEEDED)
+    figures = {} if needed is None else {NEEDED: needed}
+    figures |= {f"speedup_in_{kind}": value for kind, value in speedups(files).items()}
+    return Finding(None, [*_updates(halting, unit), *_work(needed, unit), *wall_clock(files)], figures)
 
 
 def _updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
@@ -36,18 +35,7 @@ def _updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
         yield f"{mean:.2f} of {most} updates a {unit}, {whole_percent(mean / most)}."
 
 
-def _work(found: Mapping[str, float], unit: str, from_cache: bool) -> Iterator[str]:
-    if "executed_over_full" in found:
-        needed = "the depths need" if words(unit).halts else "it needs"
-        cached = ", with the states of the base read from a cache" if from_cache else ""
-        yield (
-            f"The work executed is {whole_percent(found['executed_over_full'])} of {words(unit).of_full}, padding "
-            f"included{cached}; without padding {needed} {whole_percent(found['adaptive_over_full'])}."
-        )
-
-
-def _time(metrics: Mapping[str, float]) -> str:
-    parts = [f"{kind} {metrics[name]:.2f} times as fast" for kind, name in _SPEEDUPS.items() if name in metrics]
-    if not parts:
-        return "Wall clock was not measured; a share of work is no speed-up."
-    return f"Measured, without halted tokens against with them: {', '.join(parts)}."
+def _work(needed: float | None, unit: str) -> Iterator[str]:
+    if needed is not None:
+        about = words(unit)
+        yield f"{about.needing} {whole_percent(needed)} of the multiply-accumulates of {about.of_full}."

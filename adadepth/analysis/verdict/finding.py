@@ -6,12 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Answer = Literal["yes", "no", "partly", "set", "unknown"]
-# What the answers are called; `set` is the depth of a network that has nothing to decide.
+Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
+# What the answers are called; `set` is the depth of a network that has nothing to decide, `against` one that varies and
+# falls with difficulty.
 ANSWERS: Mapping[Answer, str] = {
-    "yes": "yes", "no": "no", "partly": "in part", "set": "set beforehand", "unknown": "not known",
+    "yes": "yes", "no": "no", "partly": "in part", "against": "yes, but against difficulty",
+    "set": "set beforehand", "unknown": "not known",
 }  # fmt: skip
-QUESTIONS = {"adapts": "Does depth adapt?", "worth": "Is it worth it?", "cost": "What did it cost?"}
+QUESTIONS = {
+    "target": "Was the depth that you set reached?", "adapts": "Does depth adapt?",
+    "worth": "Is it worth it?", "cost": "What did it cost?",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

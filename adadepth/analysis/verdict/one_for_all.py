@@ -24,8 +24,10 @@ def chooses_layers(layers: Mapping[str, Any]) -> Finding:
     weights, effective = layers["weights"], layers["effective_layers"]
     largest = max(range(len(weights)), key=weights.__getitem__)
     answer: Answer = "no" if effective >= UNDECIDED * len(weights) else "yes"
-    chosen = f"as varied as {effective:.1f} equal weights over {len(weights)} states"
+    chosen = f"in effect {effective:.1f} of {len(weights)} states are read"
     first = f"The weights of layers chose: {chosen}." if answer == "yes" else f"No layer was chosen: {chosen}."
+    if layers.get("is_set"):
+        answer, first = "set", f"The weights of layers were set beforehand: {chosen}."
     sentences = [
         f"{first} The largest, {whole_percent(weights[largest])}, is that of state {largest}; the mean state is "
         f"{layers['expected_depth']:.1f}. All examples share them."

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from adadepth.analysis.files import RunFiles, halts, run_unit
+from adadepth.analysis.files import RunFiles, cut_short, halts, run_unit
 from adadepth.analysis.render.section import Section, fill
 from adadepth.analysis.verdict.cost import cost
 from adadepth.analysis.verdict.finding import ANSWERS, QUESTIONS, Finding, Verdict
 from adadepth.analysis.verdict.one_for_all import chooses_layers, chooses_operations
+from adadepth.analysis.verdict.target import target
 from adadepth.analysis.verdict.units import adapts
 from adadepth.analysis.verdict.worth import worth
 
@@ -14,7 +15,10 @@ from adadepth.analysis.verdict.worth import worth
 def verdict(files: RunFiles) -> Verdict:
     """What the files of a run answer; empty where they do not say how deep anything went."""
     depth = _depth(files)
-    return {} if depth is None else {"adapts": depth, "worth": worth(files), "cost": cost(files)}
+    if depth is None:
+        return {}
+    asked = {} if (found := target(files)) is None else {"target": found}
+    return {**asked, "adapts": depth, "worth": worth(files), "cost": cost(files)}
 
 
 def _depth(files: RunFiles) -> Finding | None:
@@ -36,5 +40,5 @@ def verdict_section(files: RunFiles) -> Section | None:
     return Section(
         "Verdict",
         "verdict",
-        fill("verdict", verdict=found, questions=QUESTIONS, answers=ANSWERS, advice=advice),
+        fill("verdict", verdict=found, questions=QUESTIONS, answers=ANSWERS, advice=advice, cut=cut_short(files)),
     )

@@ -34,7 +34,11 @@ def adapts(halting: Mapping[str, Any]) -> Finding:
         answer = "no"
     elif between.get(KIND, 0.0) >= DECIDED:
         answer = "partly"
+    elif _direction(halting.get("difficulty", {}).get("spearman")) < 0:
+        answer = "against"
     sentences = [_spread(found, everyone["n"], unit, spread), *_between(between, answer), *_follows(halting)]
+    if answer == "against":
+        sentences.insert(1, f"The harder a {unit} is, the less depth it gets: depth is not spent where it is needed.")
     figures = {key: found[key] for key in ("effective_depths", "commonest", "commonest_share")}
     figures |= depths | {f"between_{way}": share for way, share in between.items()} | _correlations(halting)
     return Finding(answer, sentences, figures)
@@ -42,7 +46,7 @@ def adapts(halting: Mapping[str, Any]) -> Finding:
 
 def _spread(found: Mapping[str, Any], n: int, unit: str, spread: str) -> str:
     share, commonest = whole_percent(found["commonest_share"]), found["commonest"]
-    varied = f"as varied as {found['effective_depths']:.1f} equally frequent depths"
+    varied = f"in effect {found['effective_depths']:.1f} different depths"
     if is_collapsed(found["effective_depths"]):
         return (
             f"Depth did not adapt: {share} of {n:,} {unit}s stop at update {commonest} ({spread}, {varied}; "
@@ -72,11 +76,18 @@ def _follows(halting: Mapping[str, Any]) -> Iterator[str]:
 
 def strength(found: Mapping[str, float], other: str) -> str:
     """A rank correlation in words: none where it is small or its interval holds 0."""
-    size = abs(found["value"])
-    if size < WEAK or found["low"] <= 0 <= found["high"]:
+    if not (direction := _direction(found)):
         return f"does not follow {other}"
+    size = abs(found["value"])
     how = "strongly" if size >= STRONG else "moderately" if size >= MODERATE else "weakly"
-    return f"follows {other} {how}" if found["value"] > 0 else f"runs {how} against {other}"
+    return f"follows {other} {how}" if direction > 0 else f"runs {how} against {other}"
+
+
+def _direction(found: Mapping[str, float] | None) -> int:
+    """The sign of a rank correlation; 0 where there is none, it is small, or its interval holds 0."""
+    if found is None or abs(found["value"]) < WEAK or found["low"] <= 0 <= found["high"]:
+        return 0
+    return 1 if found["value"] > 0 else -1
 
 
 def _measured(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:

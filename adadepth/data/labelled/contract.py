@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.padding import PaddingCollator
+from adadepth.errors import DataError, nearest
 from adadepth.kinds import Problem
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class LabelledData:
         picture: How an example is drawn: as ``cells`` of a grid, with their row in ``position_ids`` and their column in
             ``token_type_ids``, or as ``chains`` of pointers; None: not at all.
         model_fields: What the data decide of a model's configuration.
+        class_weights: What an example of each class counts in the loss, where that is not 1.
     """
 
     train: Examples
@@ -82,6 +84,7 @@ class LabelledData:
     has_special_tokens: bool = True
     picture: Picture | None = None
     model_fields: Mapping[str, Any] = field(default_factory=dict)
+    class_weights: tuple[float, ...] | None = None
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:
@@ -102,7 +105,7 @@ def data_of_tables(
 ) -> LabelledData:
     """Return what a run reads of tables: their `split_examples`, whose summary `describe` makes split by split."""
     train, evaluation, test = splits
-    summary = {
+    summary: dict[str, Any] = {
         "name": dataset.name,
         "source": str(dataset.source),
         "sequence_length": dataset.sequence_length,
@@ -112,13 +115,38 @@ def data_of_tables(
         "tokenizer": {"path": tokenizer_path, "vocab_size": len(words)},
     }
     collate: Any = collator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    wanted = getattr(dataset, "class_weights", None)
     return LabelledData(
-        train, dict(evaluation), dict(test), words, collate, summary, problem, labels, tuple(dataset.metrics)
-    )
+        train, dict(evaluation), dict(test), words, collate, summary, problem, labels, tuple(dataset.metrics),
+        class_weights=None if wanted is None else weights_of_classes(wanted, summary["train"]["labels"]),
+    )  # fmt: skip
+
+
+def weights_of_classes(wanted: Any, counts: Mapping[str, int]) -> tuple[float, ...]:
+    """Return the weight of every class.
+
+    Args:
+        wanted: `balanced`: examples / (classes · examples of the class), as scikit-learn has it, and 1 for a class that
+            has none; or a mapping of names to weights, 1 for the others.
+        counts: Class to its training examples, in order.
+
+    Raises:
+        DataError: A name is no class.
+    """
+    if wanted == "balanced":
+        return tuple(sum(counts.values()) / (len(counts) * count) if count else 1.0 for count in counts.values())
+    for name in map(str, wanted):
+        if name not in counts:
+            known = ", ".join(counts)
+            raise DataError(f"dataset.class_weights.{name}: no class{nearest(name, counts)}; there are {known}")
+    weights = {str(name): float(weight) for name, weight in wanted.items()}
+    return tuple(weights.get(name, 1.0) for name in counts)
 
 
 def describe_labels(values: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return how often each class occurs, or mean and deviation of values, for the summary."""
+    """Return how often each class or label occurs, or mean and deviation of values, for the summary."""
+    if values.ndim == 2:
+        return {"labels": dict(zip(labels, values.sum(axis=0).astype(int).tolist(), strict=True))}
     if labels:
         counts = np.bincount(values.astype(np.int64), minlength=len(labels))
         return {"labels": dict(zip(labels, counts.tolist(), strict=True))}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adadepth.data.cache import CACHE_FORMAT, cached_folder, digest
 from adadepth.data.labelled.table import Table
 from adadepth.errors import DataError, nearest
+
+logger = logging.getLogger(__name__)
 
 
 def class_names(
@@ -35,6 +40,9 @@ def class_names(
         names = tables[0].class_names.get(column) or _ordered(
             name for table in tables for name in _distinct(key, column, table, root)
         )
+        if "-1" in names and {"0", "1"} <= set(names):
+            logger.warning("dataset.%s=%s: -1 is taken for a class; data sets that mark rows without a label by it "
+                           "need these left out", key, column)  # fmt: skip
         source = f"dataset.{key}={column}: {tables[0].label} has the classes {', '.join(names) or 'none'}"
     if len(names) < 2 or len(set(names)) < len(names):
         raise DataError(f"{source}; at least two different ones are needed")
@@ -113,6 +121,22 @@ def class_reader(names: tuple[str, ...]) -> Callable[[Any], int]:
         return numbers[name]
 
     return read
+
+
+def labels_reader(names: tuple[str, ...]) -> Callable[[Any], np.ndarray]:
+    """Return the function from the labels of a row, a list of names or class numbers, to 1 for those and 0, (C,).
+
+    Raises:
+        ValueError: Of that function: one is neither; the message says what is allowed.
+    """
+    read = class_reader(names)
+
+    def read_all(values: list[Any]) -> np.ndarray:
+        found = np.zeros(len(names))
+        found[[read(value) for value in values]] = 1.0
+        return found
+
+    return read_all
 
 
 def read_value(value: Any) -> float:

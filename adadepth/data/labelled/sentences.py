@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,11 @@ from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.examples import StoredExamples
 from adadepth.data.labelled.held_out import split_examples, table_splits
-from adadepth.data.labelled.labels import class_names, class_reader, read_value
+from adadepth.data.labelled.labels import class_names, class_reader, labels_reader, read_value
 from adadepth.data.labelled.splits import open_splits, open_tests
 from adadepth.data.labelled.submission import check_submission_names
 from adadepth.data.labelled.subset import cached_rows
-from adadepth.data.labelled.table import Table, first_texts, require_columns
+from adadepth.data.labelled.table import Table, first_texts, require_columns, with_lists
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
 from adadepth.data.text.layout import DoubleCls, Layout
@@ -32,12 +33,16 @@ if TYPE_CHECKING:
     from adadepth.config import LabelledConfig, TokenizerConfig
 
 
+# What a batch makes a number of, or a row of them, of a label as it is stored.
+_LABEL: dict[str, Callable[[Any], Any]] = {"classification": int, "regression": float, "multi_label": np.ndarray.tolist}
+
+
 class LabelledExamples(StoredExamples[LabelledStore]):
     """Some rows of a store as sequences; the same in every epoch."""
 
     def __init__(self, store: LabelledStore, rows: np.ndarray, layout: Layout, problem: str) -> None:
         super().__init__(store, rows, layout)
-        self.label_type = float if problem == "regression" else int
+        self.problem = problem
 
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each sequence, (examples,) int64."""
@@ -47,7 +52,7 @@ class LabelledExamples(StoredExamples[LabelledStore]):
         row = int(self.rows[epoch_and_index(item)[1]])
         example = {**self.layout.build(self.store.row(row)), "index": row}
         if self.store.labels is not None:
-            example["label"] = self.label_type(self.store.labels[row])
+            example["label"] = _LABEL[self.problem](self.store.labels[row])
         if self.store.difficulty is not None:
             example["difficulty"] = int(self.store.difficulty[row])
         return example
@@ -68,13 +73,14 @@ def load_sentences(
     tables = open_splits(dataset, {"text_columns": dataset.text_columns}, optional=dataset.test_splits)
     tables |= open_tests(dataset)
     labelled = table_splits(dataset)
-    for split, table in tables.items():
-        if split in labelled:
-            require_columns(table, "label_column", [dataset.label_column])
-            require_columns(table, "difficulty_column", _difficulty(dataset))
-    train = tables[dataset.train_split]
     problem = problem_of(dataset)
-    assert problem is not None, "sentences have classes or values"
+    assert problem is not None, "sentences have classes, labels or values"
+    for split in labelled:
+        require_columns(tables[split], "label_column", [dataset.label_column])
+        require_columns(tables[split], "difficulty_column", _difficulty(dataset))
+        if problem == "multi_label":
+            tables[split] = with_lists(tables[split], dataset.label_column, dataset.label_separator)
+    train = tables[dataset.train_split]
     names: tuple[str, ...] = ()
     if problem != "regression":
         names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
@@ -91,7 +97,8 @@ def load_sentences(
     layout = Layout.of(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
     make = partial(LabelledExamples, layout=layout, problem=problem)
     tests = [name for name in dataset.test_splits if name in tables]
-    splits = split_examples(dataset, tables, stores, make, LabelledStore.classes if names else None, tests)
+    classes = LabelledStore.classes if problem == "classification" else None
+    splits = split_examples(dataset, tables, stores, make, classes, tests)
     describe = partial(_describe, names=names)
     words = as_fed(words, layout)
     data = data_of_tables(dataset, words, tokenizer.path, splits, describe, SequenceCollator, problem, names)
@@ -114,13 +121,14 @@ def _store(
 ) -> LabelledStore:
     """Return a split's tokens and, unless ``names`` is None, its labels and difficulties."""
     label_column, difficulty = (None, []) if names is None else (dataset.label_column, _difficulty(dataset))
-    read_label = class_reader(names) if names else read_value
+    is_one = dataset.problem == "classification"
+    read_label: Any = read_value if not names else class_reader(names) if is_one else labels_reader(names)
 
     def write(folder: Path, table: Table) -> None:
         write_store(folder, table, dataset.text_columns, words, label_column, read_label, *difficulty)
 
     name = f"labelled-{digest(key, table.fingerprint(), label_column, *difficulty)}"
-    classes = partial(read_labels, column=dataset.label_column, read_label=read_label) if names else None
+    classes = partial(read_labels, column=dataset.label_column, read_label=read_label) if names and is_one else None
     blanks = dict.fromkeys(dataset.text_columns, "")
     folder = cached_rows(root, name, dataset, split, table, write, blanks, classes)
     return open_store(folder, len(dataset.text_columns))

@@ -16,7 +16,15 @@ from adadepth.data.labelled.held_out import table_splits
 from adadepth.data.labelled.senteval import senteval_tables
 from adadepth.data.labelled.table import Rows, Table, joined, require_columns
 from adadepth.data.text.columns import COLUMN_TEXT, column_table
-from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, as_path, files_digest, find_files, text_lines
+from adadepth.data.text.files import (
+    JSON_SUFFIXES,
+    PARQUET_SUFFIXES,
+    as_path,
+    files_digest,
+    find_files,
+    split_names,
+    text_lines,
+)
 from adadepth.data.text.hub import file_table, hub_tables
 from adadepth.data_sets import installed_data_set
 from adadepth.errors import DataError, nearest
@@ -25,8 +33,8 @@ from adadepth.plugins import load
 if TYPE_CHECKING:
     from adadepth.config import LabelledConfig, TableConfig
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *_DELIMITERS, *COLUMN_TEXT)
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
 _ROWS_AT_ONCE = 1000
 
 
@@ -52,7 +60,7 @@ def open_splits(
     elif isinstance(dataset, SentEvalConfig):
         found = senteval_tables(dataset)
     elif isinstance(dataset, AgreementConfig):
-        found = agreement_tables(joined([_table(file) for file in find_files("dataset.path", dataset.path)]))
+        found = agreement_tables(joined([open_table(file) for file in find_files("dataset.path", dataset.path)]))
     else:
         found = file_splits(dataset.path, wanted)
     for split in required:
@@ -72,8 +80,8 @@ def file_splits(path: Any, wanted: list[str]) -> dict[str, Table]:
     Raises:
         DataError: There is no such folder or file, or it is no table.
     """
-    files = _named_files(path) if isinstance(path, Mapping) else _folder(path, wanted)
-    return {split: joined([_table(file) for file in files[split]]) for split in wanted if split in files}
+    files = _named_files(path, wanted) if isinstance(path, Mapping) else _folder(path, wanted)
+    return {split: joined([open_table(file) for file in files[split]]) for split in wanted if split in files}
 
 
 def open_tests(dataset: LabelledConfig) -> dict[str, Table]:
@@ -104,8 +112,15 @@ def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
     return f"no file {split} with one of {', '.join(_SUFFIXES)} in dataset.path={dataset.path}; {there}"
 
 
-def _named_files(path: Mapping[Any, Any]) -> dict[str, list[Path]]:
-    return {str(split): find_files(f"dataset.path.{split}", files) for split, files in path.items()}
+def _named_files(path: Mapping[Any, Any], wanted: Sequence[str]) -> dict[str, list[Path]]:
+    named = {str(split): find_files(f"dataset.path.{split}", files) for split, files in path.items()}
+    called = {split: next((name for name in _names(split, wanted) if name in named), None) for split in wanted}
+    return {split: named[name] for split, name in called.items() if name is not None}
+
+
+def _names(split: str, wanted: Sequence[str]) -> list[str]:
+    """Return what a split may be called; a name that is wanted as a split of its own is no other's."""
+    return [name for name in split_names(split) if name == split or name not in wanted]
 
 
 def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
@@ -116,14 +131,10 @@ def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
         problem = "is a file" if folder.exists() else f"no such folder{nearest(folder.name, siblings)}"
         raise DataError(f"dataset.path={path}: {problem}; give a folder of splits, or a mapping of splits to files")
     names = sorted(file.name for file in folder.iterdir() if file.is_file() and file.stat().st_size > 0)
-    endings = "|".join(map(re.escape, _SUFFIXES))
     found = {}
     for split in wanted:
-        # Universal Dependencies: en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu
-        treebank = rf".+-ud-{'dev' if split == 'validation' else re.escape(split)}\.conllu"
-        pattern = re.compile(rf"{re.escape(split)}(?:-\d+-of-\d+)?({endings})|({treebank})")
-        matches = [match for match in map(pattern.fullmatch, names) if match]
-        if len({match[1] or match[2] for match in matches}) > 1:
+        matches = next(filter(None, (_called(name, names) for name in _names(split, wanted))), [])
+        if len({match.groups() for match in matches}) > 1:
             several = ", ".join(match[0] for match in matches)
             raise DataError(
                 f"dataset.path={path}: {several} are all the split {split}; choose with dataset.path={{{split}: FILE}}"
@@ -133,23 +144,36 @@ def _folder(path: Any, wanted: list[str]) -> dict[str, list[Path]]:
     return found
 
 
-def _table(file: Path) -> Table:
-    if file.suffix in _DELIMITERS:
-        return _delimited(file)
+def _called(split: str, names: Sequence[str]) -> list[re.Match[str]]:
+    """Return the names of files that are a split's, or parts of it; those of one table have the same groups."""
+    endings = "|".join(map(re.escape, _SUFFIXES))
+    # Universal Dependencies: en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu
+    pattern = re.compile(rf"(.+-ud-)?{re.escape(split)}(?:-\d+-of-\d+)?({endings})")
+    return [match for match in map(pattern.fullmatch, names) if match]
+
+
+def open_table(file: Path, key: str = "dataset.path") -> Table:
+    """Return a file as a table by its ending; `key` is the setting that names it.
+
+    Raises:
+        DataError: It is none, or cannot be read.
+    """
+    if file.suffix in DELIMITERS:
+        return _delimited(file, key)
     if file.suffix in COLUMN_TEXT:
-        return column_table(file)
+        return column_table(file, key)
     if file.name.endswith(_SUFFIXES):
-        return file_table("dataset.path", file)
-    raise DataError(f"dataset.path={file}: not a table; known are {', '.join(_SUFFIXES)}")
+        return file_table(key, file)
+    raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
 
 
-def _delimited(file: Path) -> Table:
+def _delimited(file: Path, key: str) -> Table:
     """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks."""
-    label, delimiter = f"dataset.path={file}", _DELIMITERS[file.suffix]
+    label, delimiter = f"{key}={file}", DELIMITERS[file.suffix]
 
     def rows() -> Iterator[list[str]]:
         # With their line ends, because a quoted field may hold some.
-        lines = (f"{line}\n" for line in text_lines("dataset.path", file))
+        lines = (f"{line}\n" for line in text_lines(key, file))
         quoted = csv.reader(lines) if delimiter == "," else csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         try:
             yield from (row for row in quoted if row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -57,6 +57,21 @@ def first_texts(table: Table, columns: Sequence[str], rows: int | None) -> Itera
     """Yield the texts in some columns of the first rows, row by row; None: of all rows."""
     found = (row for batch in table.batches() for row in zip(*map(batch.get, columns), strict=True))
     return (text for row in islice(found, rows) for text in row if isinstance(text, str))
+
+
+def with_lists(table: Table, column: str, separator: str) -> Table:
+    """Return a table whose column holds lists, of what stood between separators; what is missing is an empty list."""
+
+    def listed(value: Any) -> list[Any]:
+        if isinstance(value, list):
+            return value
+        return [] if value is None else [part for each in str(value).split(separator) if (part := each.strip())]
+
+    def batches() -> Iterator[Rows]:
+        for batch in table.batches():
+            yield {**batch, column: [listed(value) for value in batch[column]]}
+
+    return replace(table, batches=batches, fingerprint=lambda: [*table.fingerprint(), column, separator])
 
 
 def joined(parts: list[Table]) -> Table:

@@ -16,6 +16,7 @@ from adadepth.config.puzzles import CellCount
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.padding import Examples
 from adadepth.data.randomness import FIXED_EPOCH, Purpose, epoch_and_index, random_generator
+from adadepth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from adadepth.config import DatasetConfig
@@ -144,6 +145,10 @@ def puzzle_data(
     """
     settings: Any = dataset
     cells = train.puzzles.shape[1]
+    if cells > dataset.sequence_length:
+        raise ConfigError(f"dataset.sequence_length={dataset.sequence_length}: a puzzle has {cells} cells")
+    if (train.puzzles == train.solutions).all():
+        raise DataError(f"dataset={dataset.name}: there is nothing to learn, every training puzzle is its own answer")
     summary = {
         "name": dataset.name, "source": str(getattr(dataset, "source", "drawn")), "cells": cells, **facts,
         "train": {"examples": len(train)},

@@ -15,12 +15,14 @@ from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.puzzles.examples import PuzzleExamples, puzzle_data
 from adadepth.data.puzzles.symmetries import alike_in_a_square, under_square_symmetry
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
+from adadepth.errors import ConfigError
 
 if TYPE_CHECKING:
     from adadepth.config.puzzles import MazePathConfig
 
 SYMBOLS = "# SGo"  # as in Maze-Hard: wall, free, start, goal, on the way
 _WALL, _FREE, _START, _GOAL, _WAY = range(1, 6)
+_MOST_DRAWS = 100  # of as many mazes as are wanted
 _TOO_NEAR = 2  # steps: a goal beside the start leaves nothing to mark
 
 
@@ -38,8 +40,14 @@ def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: boo
     """Mazes as tokens, with the way marked in the solutions; a maze's difficulty is the length of the way."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    while sum(len(part[0]) for part in found) < rows:
+    for _ in range(_MOST_DRAWS):
         found.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
+        if sum(len(part[0]) for part in found) >= rows:
+            break
+    else:
+        raise ConfigError(
+            f"dataset.walls={dataset.walls:g}: hardly a maze of dataset.size={dataset.size} has a way in it"
+        )
     puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*found, strict=True))
     return PuzzleExamples(puzzles, solutions, lengths, {"path length": lengths})
 
@@ -62,7 +70,7 @@ def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     for number, row in enumerate(rows):
         for y, x in _way_back(away[row], int(goals[row]) // size, int(goals[row]) % size):
             solutions[number, y, x] = _WAY
-    return puzzles.reshape(len(rows), -1), solutions.reshape(len(rows), -1), lengths
+    return puzzles.reshape(len(rows), size**2), solutions.reshape(len(rows), size**2), lengths
 
 
 def shortest_ways(away: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from adadepth.errors import DataError
 if TYPE_CHECKING:
     from adadepth.config import QuestionConfig
 
+_LONGEST_CONTEXT = 1_000_000  # characters; the tokenizer's time grows faster than they do
 NO_ANSWER = -1  # first and last token of a question that has no answer; IGNORE where no token holds the answer's text
 
 
@@ -97,6 +98,7 @@ def write_questions(folder: Path, table: Table, dataset: QuestionConfig, tokeniz
     lengths, sizes = [0], [0]
     spans: list[np.ndarray] = [np.empty((0, 2), np.int32)]
     answers: list[tuple[int, int]] = []
+    known: set[str] = set()
     with (folder / dtype.__name__).open("wb") as tokens, (folder / "records").open("wb") as records:
         for batch in table.batches():
             rows = list(read_rows(table, batch, dataset, len(answers)))
@@ -108,6 +110,9 @@ def write_questions(folder: Path, table: Table, dataset: QuestionConfig, tokeniz
                 spans.append(places)
                 answers.append(answer_tokens(places, starts[0], row.answers[0]) if starts else (NO_ANSWER, NO_ANSWER))
                 sizes.append(records.write(json.dumps(row).encode()))
+                if row.id in known:
+                    raise DataError(f"dataset.id_column={dataset.id_column}: {table.label} has {row.id!r} twice")
+                known.add(row.id)
     np.save(folder / "offsets.npy", np.array(lengths, dtype=np.int64).cumsum())
     np.save(folder / "spans.npy", np.concatenate(spans))
     np.save(folder / "answers.npy", np.array(answers, dtype=np.int64).reshape(-1, 2))
@@ -149,6 +154,13 @@ def read_rows(
                 column = getattr(dataset, f"{key}_column")
                 raise DataError(f"dataset.{key}_column={column}: {place} holds {type(text).__name__}, not text")
         question, context = question or "", context or ""
+        if len(context) > _LONGEST_CONTEXT:
+            column = f"dataset.context_column={dataset.context_column}"
+            raise DataError(
+                f"{column}: {place} has {len(context):,} characters, more than {_LONGEST_CONTEXT:,}; cut it"
+            )
+        if ids is not None and ids[number] is None:
+            raise DataError(f"dataset.id_column={dataset.id_column}: {place} has none; null numbers the rows")
         texts, starts = _answers(answers, f"dataset.answers_column={dataset.answers_column}: {place}")
         if not texts and not dataset.unanswerable:
             raise DataError(

@@ -26,7 +26,8 @@ class LabelledStore:
     Attributes:
         tokens: Ids without special tokens, (tokens,) uint16, or uint32 when the vocabulary needs it.
         offsets: Where each text begins in ``tokens``, row by row, then their number, (rows · texts + 1,) int64.
-        labels: Class number or value of each row, (rows,) float64; None for an unlabelled table.
+        labels: Class number or value of each row, (rows,) float64, or of several labels 1 or 0 for each class,
+            (rows, C); None for an unlabelled table.
         texts: Texts of a row, 1 or 2.
         difficulty: How hard each row is, (rows,) float64; None where nothing says so.
         folder: Where the arrays are mapped from.
@@ -93,7 +94,7 @@ def write_store(
             first += len(batch[columns[0]])
     np.save(folder / "offsets.npy", np.concatenate([[0], *lengths]).cumsum())
     for kind, (_, _, found) in numbers.items():
-        np.save(folder / _FILES[kind], np.concatenate([np.empty(0), *found]))
+        np.save(folder / _FILES[kind], np.concatenate(found) if found else np.empty(0))
 
 
 def open_store(folder: Path, texts: int) -> LabelledStore:
@@ -145,11 +146,11 @@ def _read_difficulty(value: Any) -> int:
 def _numbers(
     table: Table, values: list[Any], kind: str, column: str, read: Callable[[Any], float], first: int
 ) -> np.ndarray:
-    found = np.empty(len(values))
+    found: list[Any] = []
     for position, value in enumerate(values):
         try:
-            found[position] = read(value)
+            found.append(read(value))
         except ValueError as error:
             place = f"row {first + position} of {table.label}"
             raise DataError(f"dataset.{kind}_column={column}: {place} has the {kind} {value!r}; {error}") from error
-    return found
+    return np.array(found, dtype=np.float64)

@@ -23,8 +23,7 @@ TEXT_SUFFIXES = (".txt", ".tokens", ".md", ".text", ".raw")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PARQUET_SUFFIXES = (".parquet",)
 _SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + PARQUET_SUFFIXES
-# What a part of a file's name says that it is for: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
-_USES = {"train": "train", "valid": "evaluation", "validation": "evaluation", "dev": "evaluation", "test": "test"}
+_HELD_OUT = ("validation", "valid", "dev")  # one split by three names
 _LONGEST_TOLD = 200  # characters of a path in a message
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
 
@@ -65,6 +64,8 @@ def find_files(key: str, path: Any) -> list[Path]:
         return [place]
     if place.is_dir():
         found: Iterable[Path] = (file for file in place.rglob("*") if file.name.endswith(_SUFFIXES))
+    elif place.exists():
+        raise DataError(f"{key}={path}: must be a file or a folder")
     elif glob.has_magic(str(place)):
         found = (Path(match) for match in glob.glob(str(place), recursive=True))
     else:
@@ -104,6 +105,15 @@ def files_by_use(dataset: TextConfig) -> dict[str, Files]:
             "dataset.path=%s: files are read for what they are called after, %s", dataset.path, "; ".join(texts)
         )
     return found
+
+
+def split_names(split: str) -> tuple[str, ...]:
+    """Return what a split is called in names of files, in mappings and on the hub, its own name first."""
+    return tuple(dict.fromkeys([split, *_HELD_OUT])) if split in _HELD_OUT else (split,)
+
+
+# What a part of a file's name says that it is for: wiki.valid.tokens, dev.txt, train-00000-of-00002.parquet.
+_USES = {"train": "train", "test": "test", **dict.fromkeys(split_names("validation"), "evaluation")}
 
 
 def _called_after_splits(path: Any, files: list[Path]) -> dict[str, list[Path]]:

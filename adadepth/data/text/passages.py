@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -11,13 +11,18 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.text.layout import Layout, cut_longest
+from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError
 
-Text = str | tuple[str, str]
+Text = str | tuple[str, str] | list[str]
+Parts = tuple[str, ...] | list[str]  # a text or two, or the words of one
 
 
 class Place(NamedTuple):
-    """Where a token stands: in the first text of a pair or the second, 0 or 1, from and to which character."""
+    """Where a token stands: in the first text of a pair or the second, 0 or 1, from and to which character.
+
+    Of a list of words, `part` is the word's number, and the first token of a word has all of it.
+    """
 
     part: int
     span: tuple[int, int]
@@ -41,8 +46,12 @@ class EncodedText:
         return len(self.places)
 
 
-def text_parts(texts: Text | Iterable[Text]) -> list[tuple[str, ...]]:
+def text_parts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> list[Parts]:
     """Return the parts of every text, one or two; a single text may come without a list around it.
+
+    Args:
+        texts: One or more.
+        takes_words: Whether a list of words is a text, too.
 
     Raises:
         DataError: There is none, or something is not a text; one line.
@@ -50,18 +59,20 @@ def text_parts(texts: Text | Iterable[Text]) -> list[tuple[str, ...]]:
     given = [texts] if isinstance(texts, str | tuple) else list(texts)
     if not given:
         raise DataError("texts=[]: there is nothing to predict")
-    found: list[tuple[str, ...]] = []
+    found: list[Parts] = []
     for number, text in enumerate(given):
         parts: Any = (text,) if isinstance(text, str) else text
-        if not (isinstance(parts, tuple) and len(parts) in (1, 2) and all(isinstance(part, str) for part in parts)):
-            raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two")
-        if not all(map(_is_unicode, parts)):
+        is_right = (isinstance(parts, tuple) and len(parts) in (1, 2)) or (takes_words and isinstance(parts, list))
+        if not (is_right and all(isinstance(part, str) for part in parts)):
+            further = ", or a list of words" if takes_words else ""
+            raise DataError(f"texts[{number}]={text!r:.60}: must be a text, or a tuple of two{further}")
+        if not all(map(is_unicode, parts)):
             raise DataError(f"texts[{number}]={text!a:.60}: holds half of a surrogate pair, which is no character")
         found.append(parts)
     return found
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """Whether a text can be written: surrogates that stand alone cannot."""
     try:
         text.encode()
@@ -70,32 +81,54 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def encode_texts(
-    tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequence[tuple[str, ...]]
-) -> list[EncodedText]:
-    """Tokenise texts and pairs of texts, and lay them out as the data sets do.
+def encode_texts(tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequence[Parts]) -> list[EncodedText]:
+    """Tokenise texts, pairs of texts and lists of words, and lay them out as the data sets do.
 
     Args:
         tokenizer: A fast one, which knows the characters of its tokens.
         layout: Of its special tokens.
-        texts: The parts of each, one or two.
+        texts: The parts of each, one or two, or the words.
     """
+    whole = iter(_pieces_of_texts(tokenizer, [text for text in texts if isinstance(text, tuple)]))
+    split = iter(_pieces_of_words(tokenizer, [text for text in texts if isinstance(text, list)]))
+    return [_laid_out(layout, next(whole if isinstance(text, tuple) else split)) for text in texts]
+
+
+_Pieces = list[tuple[int, Place]]  # of a text: each token and where it stands
+
+
+def _pieces_of_texts(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, ...]]) -> Iterator[list[_Pieces]]:
+    """Yield the tokens of every text, part by part."""
+    if not texts:
+        return
     encoded = tokenizer(
         [part for parts in texts for part in parts], add_special_tokens=False, truncation=False, verbose=False,
         return_offsets_mapping=True, return_attention_mask=False, return_token_type_ids=False,
     )  # fmt: skip
     pieces = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    return [_laid_out(layout, list(islice(pieces, len(parts)))) for parts in texts]
+    for parts in texts:
+        yield [
+            [(token, Place(part, span)) for token, span in zip(ids, spans, strict=True)]
+            for part, (ids, spans) in enumerate(islice(pieces, len(parts)))
+        ]
 
 
-def _laid_out(layout: Layout, parts: list[tuple[list[int], list[tuple[int, int]]]]) -> EncodedText:
-    example = layout.build([np.array(ids, dtype=np.int64) for ids, _ in parts])
-    lengths = [len(ids) for ids, _ in parts]
+def _pieces_of_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> Iterator[list[_Pieces]]:
+    """Yield the tokens of every list of words, as those of the data sets with a tag a word."""
+    if not sentences:
+        return
+    for words, pieces in zip(sentences, encode_words(tokenizer, sentences), strict=True):
+        yield [[
+            (token, Place(number, (len(word) if place else 0, len(word))))
+            for number, (word, ids) in enumerate(zip(words, pieces, strict=True))
+            for place, token in enumerate(ids)
+        ]]  # fmt: skip
+
+
+def _laid_out(layout: Layout, parts: list[_Pieces]) -> EncodedText:
+    example = layout.build([np.array([token for token, _ in pieces], dtype=np.int64) for pieces in parts])
+    lengths = [len(pieces) for pieces in parts]
     kept = cut_longest(lengths, layout.room(len(parts)))
-    places = iter(
-        Place(part, span)
-        for part, ((_, spans), length) in enumerate(zip(parts, kept, strict=True))
-        for span in spans[:length]
-    )
+    places = iter(place for pieces, length in zip(parts, kept, strict=True) for _, place in pieces[:length])
     is_special = example["special_tokens_mask"].tolist()
     return EncodedText(example, [None if special else next(places) for special in is_special], kept != lengths)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import logging
 import os
 import re
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from adadepth.connection import first_line, require_hub
 from adadepth.data.cache import cached_folder, digest
 from adadepth.data.text.files import as_path
-from adadepth.errors import DataError, nearest
+from adadepth.errors import DataError, UnreachableError, nearest
 from adadepth.places import resolve_place
 from adadepth.remote_code import load_trusted
 
@@ -64,7 +67,10 @@ def load_tokenizer(path: str, needed: Sequence[str] = PRETRAINING_TOKENS) -> Pre
 
 def _load(path: str) -> Any:
     place = as_path("tokenizer.path", path)
-    alternative = "give a local folder with tokenizer.path=... or tokenizer.path=null to train one"
+    alternative = (
+        "give a local folder with tokenizer.path=... or, for a model without pretrained weights, tokenizer.path=null "
+        "to train one"
+    )
     if place.exists() or path.startswith((".", "/", "~")):
         siblings = [entry.name for entry in place.parent.iterdir()] if place.parent.is_dir() else []
         if not place.is_dir():
@@ -78,14 +84,15 @@ def _load(path: str) -> Any:
         attempts = [{"local_files_only": True}, {}]  # what was downloaded before needs no network
     for number, options in enumerate(attempts):
         if not options:
-            require_hub(f"tokenizer.path={path}", alternative)
+            require_hub(f"tokenizer.path={path}", alternative, UnreachableError)
         try:
             found = str(place) if place.exists() else path
             return load_trusted(found, partial(_from_place, found, options))
         except Exception as error:  # of a damaged file, the library raises what has no class of its own
             if number == len(attempts) - 1:
                 reason = first_line(error)
-                raise DataError(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
+                kind = DataError if place.exists() else UnreachableError
+                raise kind(f"tokenizer.path={path}: cannot load a tokenizer ({reason}); {alternative}") from error
     raise AssertionError("unreachable")
 
 
@@ -166,13 +173,15 @@ def train_unigram(
     symbols = [normalizer.normalize_str(symbol) for symbol in symbols]
     hidden = [f"special token {number}" for number in range(len(special_tokens))]  # no text: spaces are ▁ in there
     proto = io.BytesIO()
+    train = partial(
+        SentencePieceTrainer.train,
+        sentence_iterator=readable(), model_writer=proto, model_type="unigram", vocab_size=vocab_size,
+        hard_vocab_limit=False, num_threads=_TRAINING_THREADS, normalization_rule_name="identity",
+        unk_id=0, bos_id=-1, eos_id=-1, unk_piece=hidden[0], control_symbols=hidden[1:],
+        user_defined_symbols=symbols, max_sentence_length=10**9, minloglevel=2, **options,
+    )  # fmt: skip
     try:
-        SentencePieceTrainer.train(
-            sentence_iterator=readable(), model_writer=proto, model_type="unigram", vocab_size=vocab_size,
-            hard_vocab_limit=False, num_threads=_TRAINING_THREADS, normalization_rule_name="identity",
-            unk_id=0, bos_id=-1, eos_id=-1, unk_piece=hidden[0], control_symbols=hidden[1:],
-            user_defined_symbols=symbols, max_sentence_length=10**9, minloglevel=2, **options,
-        )  # fmt: skip
+        _beside(train)
     except (RuntimeError, ValueError) as error:
         raise unreadable[0] if unreadable else DataError(_training_problem(vocab_size, str(error))) from error
     trained = SentencePieceProcessor(model_proto=proto.getvalue())
@@ -182,6 +191,41 @@ def train_unigram(
         logger.warning("tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
                        vocab_size, len(pieces))  # fmt: skip
     return _unigram_tokenizer(pieces, special_tokens, normalizer, symbols)
+
+
+def _beside(work: Callable[[], object]) -> None:
+    """Run what spends minutes in another language in a thread, while this one hears Ctrl-C and SIGTERM.
+
+    Nothing stops the thread then. At its end Python would do that where the library has threads of its own, which
+    aborts the process, so the process leaves before.
+    """
+    failed: list[BaseException] = []
+    ended = threading.Event()  # a `join` that a signal interrupts takes the thread for ended
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        ended.wait()
+    except BaseException as error:
+        status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
+        atexit.register(_leave, ended, status)
+        raise
+    if failed:
+        raise failed[0]
+
+
+def _leave(ended: threading.Event, status: int) -> None:
+    if not ended.is_set():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _training_problem(vocab_size: int, message: str) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
-from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.shared.albert.pretrained import quiet
+from adadepth.errors import ConfigError
+from adadepth.families.folder import read_config, refuse_mismatched, refuse_missing, told
 from adadepth.places import resolve_place
+from adadepth.quiet import quiet
 from adadepth.remote_code import load_trusted
 
 # Parts of a model that are left behind, so that a checkpoint may lack them.
@@ -38,24 +40,23 @@ def load_base(
         ConfigError: If its blocks cannot be found.
     """
     place = resolve_place("base_model", path)
+    if Path(place).is_dir():  # its files are checked; those of the hub may be of another revision
+        read_config("base_model", place)
     given = {"revision": revision, "attn_implementation": attention}
-    try:
-        with quiet():  # heads are left behind on purpose
-            model, report = load_trusted(
+    with quiet(), told("base_model", path):  # heads are left behind on purpose
+        model, report = load_trusted(
+            place,
+            lambda trust: AutoModel.from_pretrained(
                 place,
-                lambda trust: AutoModel.from_pretrained(
-                    place,
-                    dtype=torch.float32,
-                    output_loading_info=True,
-                    trust_remote_code=trust,
-                    **{name: value for name, value in given.items() if value is not None},
-                ),
-            )
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"base_model={path}: {str(error).splitlines()[0]}") from error
-    absent = sorted(name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS))
-    if absent:
-        raise CheckpointError(f"base_model={path}: {absent[0]} and {len(absent) - 1} more of its weights are missing")
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                trust_remote_code=trust,
+                **{name: value for name, value in given.items() if value is not None},
+            ),
+        )
+    refuse_mismatched("base_model", path, report)
+    refuse_missing("base_model", path, (name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS)))
     return encoder_of(model), model.config
 
 

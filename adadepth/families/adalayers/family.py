@@ -26,6 +26,7 @@ FAMILY = Family(
     first_tokens="adadepth.families.adalayers.checks:first_tokens",
     own_symbols=False,
     checks=("adadepth.families.adalayers.checks:check_settings",),
+    offline="model=adalayers_minilm needs no network: the weights of its base are a package's",
     weights_from="adadepth.families.adalayers.convert:rename_weights",
     config_from="adadepth.families.adalayers.convert:read_config",
 )

@@ -435,6 +435,11 @@ class AdaLayersModel(OnBaseModel):
         self.config.kept_layers = kept
         self.attach_base(self.model, referenced=bool(self._keys_to_ignore_on_save))
 
+    @property
+    def learns_distribution(self) -> bool:
+        """Whether the weights of layers are trained."""
+        return self.config.learns_distribution
+
     def added_parameters(self) -> int:
         """Parameters beside the base's."""
         return sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith("model."))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.families.adalayers.configuration import AdaLayersConfig
-from adadepth.families.shared.losses import LossTerm, check_classes
+from adadepth.families.shared.losses import LossTerm, check_classes, target_weights
 from adadepth.halting.layer_mixing import expected_state, weights_entropy
 
 
@@ -38,15 +38,6 @@ def count_classes(config: AdaLayersConfig, labels: Tensor) -> Tensor:
     if config.focal_loss_enabled and config.seed_compat:
         return torch.full((), labels.numel(), device=labels.device)
     return target_weights(config, labels).sum()
-
-
-def target_weights(config: AdaLayersConfig, labels: Tensor) -> Tensor:
-    """The weight of every target, float32, the labels' shape; 0 where there is none."""
-    counted = (labels >= 0).float()
-    if config.classes_weights is None:
-        return counted
-    weights = torch.tensor(config.classes_weights, dtype=torch.float32, device=labels.device)
-    return counted * weights[labels.clamp(min=0)]
 
 
 def distribution_terms(config: AdaLayersConfig, weights: Tensor, count: Tensor) -> dict[str, LossTerm]:

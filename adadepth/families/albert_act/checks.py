@@ -9,7 +9,7 @@ from adadepth.families.albert_act.settings import AlbertActSettings, Execution, 
 from adadepth.halting.rules import halting_rule
 from adadepth.kinds import problem_of
 
-_OF_SEQUENCES = ("classification", "regression")
+_OF_SEQUENCES = ("classification", "multi_label", "regression")
 
 
 def check_execution(config: ExperimentConfig) -> Iterator[str]:

@@ -29,12 +29,14 @@ from adadepth.families.shared.losses import (
     CLASSES,
     IGNORED_LABEL,
     LossTerm,
+    class_loss,
     combine_terms,
     count_sequences,
     label_count,
     problem_of,
     sequence_loss,
     sum_cross_entropy,
+    target_weights,
 )
 from adadepth.halting.exit_rules import ExitRule
 
@@ -108,7 +110,7 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         if task is not None:
             terms = {"task": task, "ponder": self.ponder_term(outputs)}
             if units is not None:
-                terms["readouts"] = readout_term(outputs, units, self.read, self.config.readout_weight)
+                terms["readouts"] = readout_term(self.config, outputs, units, self.read)
             result.loss, result.loss_parts = combine_terms(terms, num_targets)
         return result
 
@@ -119,8 +121,8 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         return counts | ({"readouts": counts["task"]} if self.config.readout_weight else {})
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Targets of the task itself: those that are not ignored."""
-        return (batch["labels"] >= 0).sum()
+        """Targets of the task itself that are not ignored, or what their classes count."""
+        return target_weights(self.config, batch["labels"]).sum()
 
 
 class AlbertActForSequenceClassification(AlbertActTaskModel):
@@ -245,7 +247,7 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         units = self.units_of(labels, shape_of(inputs))
         outputs = self.encode(inputs, kwargs, units)
         logits = self.read(outputs.last_hidden_state)
-        task = None if labels is None else sum_cross_entropy(logits, labels)
+        task = None if labels is None else class_loss(self.config, logits, labels)
         return self.with_loss(TaskOutput.of(outputs, logits=logits), outputs, task, num_targets, units)
 
     def read(self, state: Tensor) -> Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
+from transformers import AlbertForPreTraining, PreTrainedConfig, PreTrainedModel
 
+from adadepth.families.folder import loaded, read_config, weights_of
 from adadepth.families.shared.albert.convert import from_albert
 
 
@@ -19,7 +20,8 @@ def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention
         config: The configuration of the result.
         attention: `attn_implementation`, if it is given.
     """
-    albert = AutoModelForPreTraining.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+    source = read_config("model.pretrained", path)
+    albert = loaded("model.pretrained", path, AlbertForPreTraining, source, has=weights_of(source), dtype=torch.float32)
     model = model_class._from_config(config, **attention)
     model.load_state_dict(from_albert(albert.state_dict()), strict=False)
     model.tie_weights()

@@ -156,7 +156,7 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
             result.token_losses = losses.detach()
             terms["mlm"] = LossTerm(losses.sum(), chosen.sum())
         if units is not None:
-            terms["readouts"] = readout_term(outputs, units, self.predictions, self.config.readout_weight)
+            terms["readouts"] = readout_term(self.config, outputs, units, self.predictions)
         if not self.has_sentence_order:
             result.logits = result.prediction_logits
         else:

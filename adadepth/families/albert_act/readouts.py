@@ -22,7 +22,7 @@ from torch import Tensor
 
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.shared.losses import CLASSES, LossTerm, unit_losses
+from adadepth.families.shared.losses import CLASSES, LossTerm, target_weights, unit_losses
 from adadepth.halting.active_set import ActiveSet, take
 from adadepth.halting.trace import DepthTrace
 
@@ -82,14 +82,14 @@ def labelled_tokens(labels: Tensor) -> Units:
     return Units(slots, labels.flatten()[slots])
 
 
-def readout_term(outputs: Any, units: Units, read: Read, weight: float) -> LossTerm:
-    """The loss part `readouts`, a sum over units, and their number; the head reads only what a unit ran.
+def readout_term(config: AlbertActConfig, outputs: Any, units: Units, read: Read) -> LossTerm:
+    """The loss part `readouts`, a sum over units, and what these count; the head reads only what a unit ran.
 
     Args:
+        config: With the part's weight.
         outputs: Of the base model, with `readout_states` of the units' slots.
         units: What is read.
         read: The task's head, (R, H), or (R, sequences, H), to (R, C).
-        weight: In the loss.
     """
     states = outputs.readout_states
     ran = ran_steps(outputs.trace, units.slots, states.shape[1])
@@ -98,8 +98,10 @@ def readout_term(outputs: Any, units: Units, read: Read, weight: float) -> LossT
         ran = ran.unflatten(0, (-1, units.sequences)).any(dim=1)
     unit, step = ran.nonzero().unbind(dim=1)  # waits for the device
     losses = unit_losses(units.kind, read(states[unit, step]), units.labels[unit])
-    count = torch.full((), len(units.labels), device=units.labels.device)
-    return LossTerm((losses / ran.sum(dim=1)[unit]).sum(), count, weight)
+    counted = units.labels.new_ones(len(units.labels), dtype=torch.bool)
+    if units.kind == CLASSES:
+        counted = target_weights(config, units.labels)
+    return LossTerm((counted[unit] * losses / ran.sum(dim=1)[unit]).sum(), counted.sum(), config.readout_weight)
 
 
 def ran_steps(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:

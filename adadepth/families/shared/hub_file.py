@@ -17,7 +17,7 @@ try:
     import adadepth
 except ImportError as error:
     raise ImportError(
-        "this model needs the package adadepth: `pip install adadepth`, then `import adadepth` before it is loaded"
+        "this model needs the package adadepth: install it from a clone or a wheel, then `import adadepth`"
     ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from adadepth.errors import ConfigError, DataError
 
 IGNORED_LABEL = -100
 CLASSES = "single_label_classification"
+LABELS = "multi_label_classification"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,35 @@ def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
     return LossTerm(total, (labels != IGNORED_LABEL).sum())
 
 
+def target_weights(config: Any, labels: Tensor) -> Tensor:
+    """What every class label counts, the labels' shape: nothing where it is negative, else 1, or its class's weight.
+
+    Boolean, or float32 where the configuration has `classes_weights`, one a class. Losses are divided by the sum of
+    them, so that a batch of rare classes is no stronger than another; see docs/decisions/0002.
+    """
+    counted = labels >= 0
+    weights = getattr(config, "classes_weights", None)
+    if weights is None:
+        return counted
+    table = torch.tensor(weights, dtype=torch.float32, device=labels.device)
+    return counted * table[labels.clamp(min=0)]
+
+
+def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:
+    """Cross-entropy of logits (..., C) and classes (...), see `target_weights`, summed and counted with the weights.
+
+    Raises:
+        DataError: If a label is not one of the C classes; see `check_classes`.
+    """
+    check_classes(labels, logits.shape[-1])
+    weights = target_weights(config, labels)
+    if weights.dtype == torch.bool:
+        return sum_cross_entropy(logits, labels)
+    targets = labels.clamp(min=0).flatten()
+    losses = nn.functional.cross_entropy(logits.float().flatten(0, -2), targets, reduction="none")
+    return LossTerm((losses * weights.flatten()).sum(), weights.sum())
+
+
 def label_count(config: PreTrainedConfig) -> int:
     """Classes of a head, 1 in regression; transformers' own default is two."""
     return config.num_labels or 2
@@ -67,7 +98,12 @@ def problem_of(config: PreTrainedConfig, labels: Tensor) -> str:
         return config.problem_type
     if label_count(config) == 1:
         return "regression"
-    return "multi_label_classification" if labels.is_floating_point() else CLASSES
+    return LABELS if labels.is_floating_point() else CLASSES
+
+
+def takes_one_class(config: Any) -> bool:
+    """Whether the classes of a head exclude each other."""
+    return getattr(config, "problem_type", None) != LABELS
 
 
 def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
@@ -78,8 +114,7 @@ def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> L
     """
     kind = problem_of(config, labels)
     if kind == CLASSES:
-        check_classes(labels, logits.shape[-1])
-        return sum_cross_entropy(logits, labels)
+        return class_loss(config, logits, labels)
     count = torch.full((), labels.shape[0], device=labels.device)
     return LossTerm(unit_losses(kind, logits, labels).sum(), count)
 
@@ -100,28 +135,33 @@ def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
-    """Sequences with a target: all of them, less those whose class is ignored."""
-    if labels.is_floating_point() or config.num_labels == 1:
+    """Sequences with a target: all of them, or the sum of what their classes count; see `target_weights`."""
+    if labels.is_floating_point() or config.num_labels == 1 or not takes_one_class(config):
         return torch.full((), labels.shape[0], device=labels.device)
-    return (labels >= 0).sum()
+    return target_weights(config, labels).sum()
 
 
 def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The task's loss after every step, float32 (B, N), and which sequences have a target, bool (B,).
+    """The task's loss after every step, float32 (B, N), and what every sequence counts, (B,); see `target_weights`.
 
-    Cross-entropy of classes (B,), see `class_losses`, or squared error of values (B,) where there is one output.
+    Cross-entropy of classes (B,), see `class_losses`; binary cross-entropy of labels (B, C), the mean over these; or
+    squared error of values (B,) where there is one output.
 
     Raises:
-        ConfigError: If the task is neither classification nor regression with one output.
+        ConfigError: If the task is a regression with several outputs.
         DataError: If a label is not one of the model's classes.
     """
     kind, outputs = problem_of(config, labels), step_logits.shape[-1]
     if kind == CLASSES:
-        return class_losses(step_logits, labels)
+        return class_losses(step_logits, labels)[0], target_weights(config, labels)
+    everyone = torch.ones_like(step_logits[:, 0, 0], dtype=torch.bool)
+    if kind == LABELS:
+        targets = labels.float().unsqueeze(1).expand(step_logits.shape)
+        return unit_losses(kind, step_logits, targets), everyone
     if kind != "regression" or outputs != 1:
-        raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict one class or one value")
+        raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps predict classes or one value")
     losses = (step_logits.float().squeeze(-1) - labels.float().view(-1, 1)) ** 2
-    return losses, torch.ones_like(losses[:, 0], dtype=torch.bool)
+    return losses, everyone
 
 
 def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers.utils import ModelOutput
 
 from adadepth.families.shared.cohorts import Cohort, let_exit
-from adadepth.families.shared.losses import label_count
+from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.distribution import HaltingDistribution
 from adadepth.halting.exit_rules import ExitRule, apply_rule, check_rule, parse_rule, predictions_at
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
@@ -49,7 +49,10 @@ def rule_of(model: StepsAndExits, given: str | ExitRule | None) -> ExitRule:
     config = model.config
     given = config.exit_rule if given is None else given
     rule = parse_rule(given) if isinstance(given, str) else given
-    check_rule(rule, model.exit_signals, label_count(config), model.max_updates, config.model_type)
+    check_rule(
+        rule, model.exit_signals, label_count(config), model.max_updates, config.model_type,
+        one_class=takes_one_class(config),
+    )  # fmt: skip
     return rule
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.build import read_config
-from adadepth.families.shared.albert.pretrained import quiet
+from adadepth.errors import ConfigError
+from adadepth.families.folder import loaded, read_config, refuse_mismatched, refuse_missing, told
 from adadepth.families.stock_classifier.classes import class_names, class_order
 from adadepth.families.stock_classifier.modeling import StockClassifier
 from adadepth.families.stock_classifier.settings import StockClassifierSettings
 from adadepth.places import resolve_place
+from adadepth.quiet import quiet
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def build_on_pretrained(
         logger.warning("model.pretrained=%s: a new head; its own is for %s", place, ", ".join(class_names(config)))
         return _with_new_head(model_class, place, config, fields, attention)
     config.problem_type = fields["problem_type"]
-    model: StockClassifier = model_class.from_pretrained(place, config=config, **attention)
+    model: Any = loaded("model.pretrained", place, model_class, config, **attention)
     if "id2label" in fields:
         model.take_classes(list(fields["id2label"].values()))
     return model
@@ -70,16 +70,15 @@ def _with_new_head(
 ) -> StockClassifier:
     """The pretrained blocks under a head with random weights, whatever head lies beside them."""
     config.update(dict(fields))
-    model: StockClassifier = model_class._from_config(config, **attention)
-    with quiet():  # the heads are left behind on purpose
+    with quiet(), told("model.pretrained", place):  # the heads are left behind on purpose
+        model: StockClassifier = model_class._from_config(config, **attention)
         own, report = model_class.from_type.from_pretrained(
             place, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )
     blocks = f"{model.base_model_prefix}."
+    in_blocks = [each for each in report["mismatched_keys"] if each[0].startswith(blocks)]
+    refuse_mismatched("model.pretrained", place, {"mismatched_keys": in_blocks})
     kept = (name for name in report["missing_keys"] if name.startswith(blocks) and ".pooler." not in name)
-    if absent := sorted(kept):
-        raise CheckpointError(
-            f"model.pretrained={place}: {absent[0]} and {len(absent) - 1} more of its weights are missing"
-        )
+    refuse_missing("model.pretrained", place, kept)
     model.base_model.load_state_dict(own.base_model.state_dict())
     return model

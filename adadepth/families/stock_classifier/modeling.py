@@ -28,11 +28,11 @@ from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence, vocabulary_size
 from adadepth.families.shared.losses import (
     LossTerm,
-    check_classes,
+    class_loss,
     combine_terms,
     count_sequences,
     sequence_loss,
-    sum_cross_entropy,
+    target_weights,
 )
 from adadepth.families.shared.shown import shown
 from adadepth.families.shared.stock_config import WithStockConfig
@@ -254,17 +254,12 @@ class StockForTokenClassification(StockClassifier):
     depth_unit = "token"
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Cross-entropy of the tokens with a target.
-
-        Raises:
-            DataError: If a label is not one of the C classes.
-        """
-        check_classes(labels, logits.shape[-1])
-        return sum_cross_entropy(logits, labels)
+        """See `class_loss`."""
+        return class_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tokens with a target."""
-        return {"task": (batch["labels"] >= 0).sum()}
+        """Tokens with a target, or what their classes count."""
+        return {"task": target_weights(self.config, batch["labels"]).sum()}
 
 
 @cache

@@ -1,12 +1,16 @@
 """What the settings of tiny recursive models need of the rest of a configuration."""
 
+import re
 from collections.abc import Iterator
 
 from adadepth.config import ExperimentConfig, Mode
 
 
 def check_slots(config: ExperimentConfig) -> Iterator[str]:
-    """Every batch has a row for each slot."""
+    """Every batch has a row for each slot, and puzzles are asked whether they are solved."""
+    rule = str(getattr(config.model, "exit_rule", ""))
+    if re.fullmatch(r"correct:0*\.?0*", rule) and rule != "correct:":
+        yield f"model.exit_rule={rule}: every puzzle would exit after its first step; say fixed:1 if that is meant"
     trainer, examples = config.trainer, getattr(config.dataset, "train_examples", None)
     if config.mode is not Mode.train:
         return

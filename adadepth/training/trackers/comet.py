@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adadepth.analysis.render.table import defused
 from adadepth.config import ExperimentConfig
 from adadepth.config.logger import TrackerMode
 from adadepth.training.run_directory import flat, settings_of
@@ -58,7 +59,7 @@ class CometTracker(Tracker):
         self.experiment.log_histogram_3d(drawn, name=name, step=step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
-        table = [list(row) for row in rows]
+        table = [list(map(defused, row)) for row in rows]  # kept as CSV
         self.experiment.log_table(f"{name}/step_{step:06d}.csv", table, headers=list(columns))
 
     def image(self, name: str, path: Path, step: int) -> None:

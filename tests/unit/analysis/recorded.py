@@ -27,7 +27,7 @@ def record(
     folder.mkdir(parents=True)
     laid = {name: {**CONFIG[name], **groups.get(name, {})} for name in ("model", "dataset", "trainer", "budget")}
     (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **laid, "seed": seed}))
-    final = {"eval/score": score, "eval/loss": 1.0 - score, "cost/executed_over_full": work, "halting/all/mean": depth}
+    final = {"eval/score": score, "eval/loss": 1.0 - score, "cost/adaptive_over_full": work, "halting/all/mean": depth}
     told = {
         "status": "finished", "config_name": CONFIG["name"], "mode": "train", "seed": seed, "error": None,
         "started": "2026-11-22T14:00:00+00:00", "wall_time_s": 61.0, "parameters": 1234,
@@ -43,9 +43,10 @@ def record(
         )
     )
     found = {
-        name: {"n": 4, "mean": mean, "p10": 1, "p90": 3, "histogram": [0, 1, 2, 1]}
+        name: {"n": 4, "mean": mean, "std": 0.7, "entropy": 1.0, "p10": 1, "p90": 3, "histogram": [0, 1, 2, 1]}
         for name, mean in {"all": depth, **(classes or {})}.items()
     }
-    halting = {"step": 20, "unit": unit, "n": 4, "max_depth": 3, "classes": found, "set": "inside"}
+    cost = {"adaptive_over_full": work, "executed_over_full": 1.5}
+    halting = {"step": 20, "unit": unit, "n": 4, "max_depth": 3, "classes": found, "set": "inside", "cost": cost}
     (folder / "halting.json").write_text(json.dumps(halting))
     return folder

@@ -46,7 +46,7 @@ def test_recorded_distributions(histogram, is_warned):
 
 def test_the_warning_says_where_they_stop():
     found = describe_adaptation({"all": described(0, 89, 11)}, "token")
-    assert found["warning"] == "depth does not adapt: 89 % of 100 tokens stop at update 1, as varied as 1.41 depths"
+    assert found["warning"] == "depth does not adapt: 89 % of 100 tokens stop at update 1; in effect it has 1.41 depths"
 
 
 def test_depths_that_only_the_kind_of_token_decides_are_told_apart():

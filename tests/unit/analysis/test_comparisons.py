@@ -63,7 +63,7 @@ def test_runs_that_differ_in_the_seed_are_a_group(compared: Comparison) -> None:
 @pytest.mark.parametrize("target", SCORES)
 def test_mean_and_sample_deviation_over_seeds(compared: Comparison, target: float) -> None:
     group = compared.groups[list(SCORES).index(target)]
-    for name, values in (("eval/score", SCORES[target]), ("cost/executed_over_full", WORKS[target])):
+    for name, values in (("eval/score", SCORES[target]), ("cost/adaptive_over_full", WORKS[target])):
         found = group.figure(name)
         assert found is not None
         assert found["n"] == 3
@@ -86,7 +86,7 @@ def test_no_other_group_beats_those_of_the_pareto_set(tmp_path: Path, less_is_be
     for number, (work, score) in enumerate(draws):
         record(tmp_path / f"{number:02}", score=float(score), work=float(work), budget={"target": float(number)})
     groups = compare(runs_in(tmp_path)).groups
-    found = best_of_both(groups, "cost/executed_over_full", Quality("eval/score", less_is_better))
+    found = best_of_both(groups, "cost/adaptive_over_full", Quality("eval/score", less_is_better))
     sign = -1 if less_is_better else 1
 
     def beats(one: np.ndarray, other: np.ndarray) -> bool:
@@ -204,6 +204,11 @@ def test_neutral_settings_make_no_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [("run.json", None, "there is no run.json"), ("run.json", "{", "run.json is damaged"),
+     ("run.json", '{"final_metrics": [1]}', "run.json is damaged"),
+     ("run.json", '{"final_metrics": {"eval/loss": "x"}}', "run.json is damaged"),
+     ("run.json", '{"verdict": {"adapts": 3}}', "run.json is damaged"),
+     ("config.yaml", "{model: 3, dataset: []}", "config.yaml is damaged"),
+     ("config.yaml", "{model: , dataset: }", "config.yaml is damaged"),
      ("config.yaml", "[1, 2", "config.yaml is damaged"), ("config.yaml", None, "there is no config.yaml")],
 )  # fmt: skip
 def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: str | None, said: str) -> None:
@@ -214,6 +219,18 @@ def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: st
     assert comparison.left_out == [f"{tmp_path / 'b'}: left out, {said}."]
     assert len(comparison.runs) == 1
     assert said in write_comparison(tmp_path / "page", comparison).read_text()
+
+
+@pytest.mark.parametrize(
+    "content", ['{"unit": 3}', '{"max_depth": -1}', '{"n": "x"}', '{"classes": {"all": 3}}', "[1]"]
+)
+def test_damaged_statistics_are_left_out_of_a_comparison(tmp_path: Path, content: str) -> None:
+    record(tmp_path / "a")
+    (record(tmp_path / "b", 1) / "halting.json").write_text(content)
+    comparison = compare(runs_in(tmp_path))
+    assert comparison.runs[1].missing["halting.json"] == "halting.json is damaged"
+    assert write_comparison(tmp_path / "page", comparison).is_file()
+    assert write_report(tmp_path / "b").is_file()
 
 
 def test_a_failed_run_is_named_with_its_error_and_counts_in_no_mean(tmp_path: Path) -> None:

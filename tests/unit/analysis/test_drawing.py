@@ -35,6 +35,7 @@ from adadepth.analysis.render.table import (
     as_latex,
     as_records,
     as_text,
+    csv_text,
     sparkline,
     text,
 )
@@ -130,6 +131,15 @@ def test_a_table_as_text() -> None:
     assert set(rule) == {"-"}
     assert first.split() == ["a_b", "&", "c", "12.3%", "1.00", "|@", "@|"]
     assert second.split() == [EVIL, "-", "-", "-"]
+
+
+@pytest.mark.parametrize(("value", "written"), [
+    ("=1+1", "'=1+1"), ("+1+1", "'+1+1"), ("-1+1", "'-1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("＝1+1", "'＝1+1"),
+    ("\t=1", "\t'=1"), ("\r\n=1", "\r\n'=1"), ("a;=1", "a;'=1"),
+    ("-", "-"), ("=", "="), ("1-2", "1-2"), ("<= 5", "<= 5"), (-1.5, "-1.5"), (-2, "-2"), (None, ""),
+])  # fmt: skip
+def test_no_text_of_a_csv_is_a_formula(value: object, written: str) -> None:
+    assert next(csv.reader([csv_text([[value]])])) == [written]
 
 
 def test_a_table_as_csv() -> None:

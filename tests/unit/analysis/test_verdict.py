@@ -38,7 +38,7 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
     assert first.startswith(f"{everyone['mean']:.2f} ± {everyone['std']:.2f} updates a token, of at most 6")
     assert f"{max(everyone['histogram']) / everyone['n']:.0%}".removesuffix("%") + " % of" in first
     assert found["adapts"].figures["effective_depths"] == pytest.approx(math.exp(everyone["entropy"]))
-    assert f"{100 * files.halting['cost']['executed_over_full']:.0f} %" in found["cost"].sentences[1]
+    assert f"{100 * files.halting['cost']['adaptive_over_full']:.0f} %" in found["cost"].sentences[1]
     json.dumps(as_json(found), allow_nan=False)
 
 
@@ -119,6 +119,45 @@ def test_a_fixed_depth_between_two_steps() -> None:
 )  # fmt: skip
 def test_correlations_in_words(value: float, low: float, said: str) -> None:
     assert strength({"value": value, "low": low, "high": 2 * value - low}, "loss") == said
+
+
+@pytest.mark.parametrize(
+    ("value", "high", "answer"), [(-0.22, -0.19, "against"), (-0.22, 0.01, "yes"), (0.4, 0.5, "yes")]
+)
+def test_depth_against_difficulty_is_no_plain_yes(run: Path, value: float, high: float, answer: str) -> None:
+    files = read_run(run)
+    correlation = {"value": value, "low": value - 0.03, "high": high, "n": 8192}
+    found = verdict(with_files(files, halting={**files.halting, "difficulty": {"rows": [], "spearman": correlation}}))
+    assert found["adapts"].answer == answer
+    assert ("The harder a token is, the less depth it gets" in as_lines(found)) == (answer == "against")
+
+
+def test_a_difference_is_of_what_the_run_was_to_be_good_at(run: Path) -> None:
+    """Exact accuracy where it is optimised, and not its mean with that of cells."""
+
+    def quality(exact: float) -> dict[str, float]:
+        return {"exact_accuracy": exact, "cell_accuracy": 0.9, "score": (exact + 0.9) / 2}
+
+    steps = [{"step": step, "quality": quality(exact)} for step, exact in ((1, 0.2), (2, 0.4))]
+    exits = {"sets": {"validation": {"n": 5000, "steps": steps, "exit": {"mean": 1.5, "quality": quality(0.7)}}}}
+    files = read_run(run)
+    for config, name, gain in (({"optimise": "eval/exact_accuracy"}, "exact_accuracy", 0.4), ({}, "score", 0.2)):
+        found = verdict(with_files(files, exits=exits, config=config))["worth"]
+        assert f"validation/{name}" in found.sentences[0]
+        assert found.figures["gain_over_fixed_step/validation"] == pytest.approx(gain)
+
+
+def test_where_all_exit_at_one_step_there_is_nothing_to_compare(run: Path) -> None:
+    exits = {"sets": {"validation": {"n": 9, "steps": [{"step": 2, "quality": {"score": 0.5}}],
+                                     "exit": {"mean": 2.0, "std": 0.0, "quality": {"score": 0.5}}}}}  # fmt: skip
+    found = verdict(with_files(read_run(run), exits=exits))["worth"]
+    assert found.answer == "unknown"
+    assert "All examples exit at one step" in found.sentences[0]
+
+
+def test_weights_that_were_set_chose_nothing(run: Path) -> None:
+    halting = {"unit": "task", "layers": {**describe_layers([0.0, 0.0, 1.0]), "is_set": True}, "cost": {}}
+    assert verdict(with_files(read_run(run), halting=halting))["adapts"].answer == "set"
 
 
 def test_layers(run: Path) -> None:

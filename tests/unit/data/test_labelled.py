@@ -75,6 +75,27 @@ def test_every_source_gives_the_same_examples(tmp_path: Path, data: LabelledData
     assert found.labels == data.labels == ("0", "1")
 
 
+@pytest.mark.parametrize("name", ["dev", "valid"])
+@pytest.mark.parametrize("kind", ["folder", "parts", "mapping"])
+def test_validation_by_its_other_names(tmp_path: Path, data: LabelledData, name: str, kind: str) -> None:
+    path: Any = write_splits(tmp_path / "in", "csv", **{"train": rows_of_pairs(40), name: rows_of_pairs(10, 40)})
+    if kind == "parts":
+        (path / f"{name}.csv").rename(path / f"{name}-00000-of-00001.csv")
+    if kind == "mapping":
+        path = {"train": str(path / "train.csv"), name: str(path / f"{name}.csv")}
+    found = load(config(path, tmp_path / "cache"))
+    assert same(found.evaluation["validation"][9], data.evaluation["validation"][9])
+
+
+def test_its_own_name_comes_first(tmp_path: Path) -> None:
+    splits = {"train": rows_of_pairs(40), "validation": rows_of_pairs(5), "dev": rows_of_pairs(3)}
+    path = write_splits(tmp_path / "in", "csv", **splits)
+    assert len(load(config(path, tmp_path / "cache")).evaluation["validation"]) == 5
+    (path / "validation.csv").rename(path / "dev.tsv")
+    with pytest.raises(DataError, match=r"dev.csv, dev.tsv are all the split validation"):
+        load(config(path, tmp_path / "cache"))
+
+
 def test_a_test_split_may_be_a_data_set_of_its_own(tmp_path: Path) -> None:
     write_splits(tmp_path / "in", "jsonl", train=rows_of_pairs(40), validation=rows_of_pairs(10, 40))
     write_splits(tmp_path / "ax", "jsonl", test=rows_of_pairs(4, 60))

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import logging
 import random
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,3 +127,18 @@ def test_a_word_of_megabytes_is_learned_from_in_parts(sentences: list[str]) -> N
     long = "".join(random.Random(0).choices("abcdefghij", k=10**5)) + "a" * 10**6
     tokenizer = train_tokenizer([*sentences[:50], long], 200, lowercase=True)
     assert tokenizer.encode(long[:50]).tokens
+
+
+def test_a_signal_is_heard_while_a_vocabulary_is_trained() -> None:
+    """The process ends at once, and with the status of the signal."""
+    program = textwrap.dedent("""
+        import os, random, signal, sys, threading
+        from adadepth.data.text.tokenizer import train_tokenizer
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        words = ["".join(random.choices("abcdefghij", k=random.randint(2, 9))) for _ in range(30_000)]
+        texts = [" ".join(random.choices(words, k=12)) for _ in range(60_000)]
+        threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        train_tokenizer(texts, 100_000, True)
+    """)
+    ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (143, "")

@@ -27,8 +27,13 @@ def trees_of(text: str, folder: Path) -> Trees:
     return read_trees(column_table(folder / "some.conllu"))
 
 
-def row(number: int, head: int | str) -> str:
-    return f"{number} w w X _ _ {head} dep _ _\n"
+def row(number: int | str, head: int | str, form: str = "w") -> str:
+    return f"{number} {form} w X _ _ {head} dep _ _\n"
+
+
+def rows(*ids_and_heads: str) -> str:
+    """Lines of words from "ID:HEAD"; an empty text is an empty line."""
+    return "".join(row(*each.split(":")) if each else "\n" for each in ids_and_heads)
 
 
 def load(folder: Path, *, masks: bool = False, **changes: Any) -> TreebankData:
@@ -56,22 +61,61 @@ def test_rows_of_the_hub_hold_contractions_and_class_numbers(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("rows", "depths"), [
-    ([0], [0]), ([2, 3, 4, 0], [3, 2, 1, 0]), ([0, 1, 2, 3], [0, 1, 2, 3]), ([0, 0], [0, 0]),
+    ([0], [0]), ([2, 3, 4, 0], [3, 2, 1, 0]), ([0, 1, 2, 3], [0, 1, 2, 3]), ([2, 0, 2], [1, 0, 1]),
 ])  # fmt: skip
 def test_depth_counts_the_arcs_to_the_root(rows: list[int], depths: list[int], tmp_path: Path) -> None:
     text = "".join(row(number, head) for number, head in enumerate(rows, start=1))
     assert trees_of(text, tmp_path).depth.tolist() == depths
 
 
-@pytest.mark.parametrize(("rows", "expected"), [
-    ([2, 1], "sentence 0 of dataset.path=FILE: the heads of its words go round in a circle"),
-    ([0, 3], "sentence 0 of dataset.path=FILE: a head is number 3, but there are 2 words"),
-    (["_", "_"], "dataset.path=FILE: no word has a head; a treebank has one for each in its column head"),
+@pytest.mark.parametrize(("lines", "expected"), [
+    (["1:0", "2:3", "3:2"], "line 2: the heads of its words go round in a circle"),
+    (["1:1"], "line 1 begins a sentence without a root, a word with the head 0; each has one"),
+    (["1:0", "2:1", "3:0"], "line 3 has a second root, a word with the head 0; a sentence has one"),
+    *((["1:0", f"2:{head}"], f"line 2 has the head '{head}'; allowed are 0, of the root, and the words 1 to 2 of its "
+       "sentence") for head in ("3", "_", "-1", "x", "٢", "1.1", "01", "²")),
+    (["1:0", "", "1:0", "2:1", "1:0"],
+     "line 5 has the id '1' where 3 was due; an empty line has to end the sentence before"),
+    *((["1:0", f"{found}:1"], f"line 2 has the id '{found}' where 2 was due; words are numbered 1, 2, 3, ..., n-m is a "
+       "contraction of the words that follow, n.1 a word that is not written")
+      for found in ("3", "0", "x", "٢", "²", "02", "1-2", "3-4", "2-1", "2-", "2-x", "1.2", "2.1", "-2", "")),
+    (["0:0"], "line 1 has the id '0' where 1 was due; words are numbered 1, 2, 3, ..., n-m is a contraction"),
+    (["1-2:_", "1-3:_", "1:0"], "line 2 has the id '1-3' where 1 was due; words are numbered"),
+    (["1-3:_", "1:0", "2:1"], "line 3 ends a sentence of 2 words, of which a contraction has 3"),
 ])  # fmt: skip
-def test_what_is_no_tree_is_one_line(rows: list[Any], expected: str, tmp_path: Path) -> None:
+def test_what_is_no_tree_is_one_line(lines: list[str], expected: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
-        trees_of("".join(row(number, head) for number, head in enumerate(rows, start=1)), tmp_path)
-    assert str(raised.value) == expected.replace("FILE", str(tmp_path / "some.conllu"))
+        trees_of(rows(*lines), tmp_path)
+    message = str(raised.value)
+    assert message.startswith(f"dataset.path={tmp_path / 'some.conllu'}: {expected}")
+    assert "\n" not in message
+
+
+def test_the_line_of_an_empty_form_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"some.conllu: line 2 has a word whose column tokens is empty$"):
+        trees_of(row(1, 0) + row(2, 1, form=""), tmp_path)
+
+
+def test_contractions_and_words_that_are_not_written_may_stand_anywhere(tmp_path: Path) -> None:
+    text = rows("0.1:_", "1-2:_", "1:0", "1.1:_", "1.2:_", "2:1", "3-3:_", "3:2", "3.1:_", "", "1:0")
+    assert trees_of(text, tmp_path).depth.tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"head": ["0", "5"]}, "row 0 of FILE has the head '5'; allowed are 0, of the root, and the words 1 to 2"),
+    ({"head": ["0", "ten"]}, "row 0 of FILE has the head 'ten'; allowed are"),
+    ({"head": ["0"]}, "row 0 of FILE: its column head is not a list with a value for each of its tokens"),
+    ({"upos": "X X"}, "row 0 of FILE: its column upos is not a list with a value for each of its tokens"),
+    ({"tokens": ["a", " "]}, "row 0 of FILE has a word whose column tokens is empty"),
+    ({"head": ["_", None]}, "FILE: no word has a head; a treebank has one for each in its column head"),
+])  # fmt: skip
+def test_a_row_that_is_no_tree_is_one_line(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    sentence = {"tokens": ["a", "b"], "upos": ["X", "X"], "head": ["0", "1"], "deprel": ["root", "dep"]} | changes
+    file = tmp_path / "validation.jsonl"
+    file.write_text(json.dumps(sentence) + "\n", encoding="utf-8")
+    with pytest.raises(DataError) as raised:
+        load(tmp_path, path=str(tmp_path))
+    assert str(raised.value).startswith(expected.replace("FILE", f"dataset.path={file}"))
 
 
 def test_frequencies_are_those_of_lower_cased_words_of_all_splits(tmp_path: Path) -> None:

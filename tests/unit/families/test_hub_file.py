@@ -49,8 +49,23 @@ def test_without_the_package_there_is_a_line_that_names_it(folder: Path, tmp_pat
     code = f"{HIDE}\ntry:\n    {LOAD.format(place=place, options='')}\nexcept ValueError as error:\n    print(error)\n"
     found = run(code + LOAD.format(place=place, options=", trust_remote_code=True"), tmp_path)
     assert "trust_remote_code=True" in found.stdout
-    told = "this model needs the package adadepth: `pip install adadepth`, then `import adadepth` before it is loaded"
+    told = "this model needs the package adadepth: install it from a clone or a wheel, then `import adadepth`"
     assert found.stderr.strip().splitlines()[-1] == f"ImportError: {told}"
+
+
+@pytest.mark.parametrize("imports", ["import adadepth, transformers", "import transformers.pipelines, adadepth"])
+def test_importing_the_package_is_enough(imports: str, folder: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+{imports}
+assert {imports.startswith("import transformers")} or not {{"torch", "transformers.models.auto"}} & set(sys.modules)
+found = transformers.pipeline("text-classification", {str(folder)!r})
+assert found("a cat")[0]["label"]
+print(type(found.model).__module__, type(transformers.AutoConfig.for_model("albert_act")).__name__)
+"""
+    found = run(code, tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split()[-2:] == [PonderAlbertForSequenceClassification.__module__, "AlbertActConfig"]
 
 
 def test_trusted_code_imports_the_package_and_is_not_copied(folder: Path, tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers.utils import logging
 
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family, one_of
@@ -19,6 +17,7 @@ from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, d
 from adadepth.families.shared.albert.convert import from_albert
 from adadepth.families.shared.albert.stepped import SteppedAlbert
 from adadepth.halting.trace import DepthUnit
+from adadepth.quiet import quiet
 
 # Arguments of `from_pretrained` that say where and how to look.
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -122,14 +121,3 @@ def _encoder_weights(
         raise CheckpointError(f"{path}: {absent[0]} and {len(absent) - 1} more weights of the encoder are missing")
     weights = {name: weight for name, weight in encoder.state_dict().items() if name not in missing}
     return rename({name: w for name, w in weights.items() if ".act." not in name})
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Let transformers report errors only."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)

@@ -1,0 +1,320 @@
+"""A model that others may have written: what its folder holds is checked before a model is filled with it.
+
+Of a folder: which files are read, and what the headers of its weights and its configuration say. Of a folder and of the
+hub: which weights the model got from there. Whatever is wrong is one line with the setting, the file, and what is wrong
+with it. `Model.from_pretrained(...)` itself stays what it is in transformers.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
+
+from adadepth.connection import first_line
+from adadepth.declaration import shapes
+from adadepth.errors import CheckpointError, UserError, nearest
+from adadepth.families.registry import families, load
+from adadepth.families.shared.hub_file import MODULE
+from adadepth.quiet import quiet
+from adadepth.remote_code import load_trusted
+
+logger = logging.getLogger(__name__)
+
+_READ = (".json", ".safetensors", ".bin", ".txt", ".model")  # endings of what is read of a folder
+_LARGEST_JSON = 2**25  # bytes of a configuration or an index
+_INDICES = {SAFE_WEIGHTS_INDEX_NAME: ".safetensors", WEIGHTS_INDEX_NAME: ".bin"}
+
+
+def read_config(key: str, path: str) -> PreTrainedConfig:
+    """The configuration of a checkpoint, whose folder is checked; `key` names the setting in the error.
+
+    Raises:
+        CheckpointError: If there is none, or something in the folder cannot be a model's.
+    """
+    check_files(key, path)
+    try:
+        config = load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
+    except Exception as error:  # of a wrong type of a field, the library raises what has no class of its own
+        if Path(path, CONFIG_NAME).is_file() and "trust_remote_code" not in str(error):
+            raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_reason(error)}") from error
+        what = "a folder without a model" if Path(path).is_dir() else "neither a folder nor a model that can be fetched"
+        raise CheckpointError(f"{key}={path}: {what} ({first_line(error)})") from error
+    check_tensors(key, path, config)
+    return config
+
+
+def _reason(error: Exception) -> str:
+    """What a library says, cut to the line that says it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1 if isinstance(error, StrictDataclassError) else 0].strip()
+
+
+def check_files(key: str, path: str) -> None:
+    """Refuse a folder whose files cannot be those of a model; what is no folder is left to whoever fetches it.
+
+    Args:
+        key: The setting that names it, for the message.
+        path: A folder or hub id.
+
+    Raises:
+        CheckpointError: Naming the file.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return
+    with told(key, path):
+        files = sorted(folder.iterdir())
+    for file in files:
+        if file.suffix in _READ and (problem := _flaw_of_file(file)):
+            raise CheckpointError(f"{key}={path}: its {file.name} {problem}")
+    if (folder / CONFIG_NAME).is_file():
+        _check_written(f"{key}={path}: its {CONFIG_NAME}", _read_object(key, path, CONFIG_NAME))
+    for name, ending in _INDICES.items():
+        if (folder / name).is_file():
+            _check_index(key, path, name, ending)
+    _headers(key, path)
+
+
+def _flaw_of_file(file: Path) -> str | None:
+    """What keeps a file from being read; the hub's cache keeps files beside its folders and links to them."""
+    if not file.exists():
+        return "is a link to nothing"
+    if not stat.S_ISREG(file.stat().st_mode):
+        return "is no regular file"
+    place, folder = file.resolve(), file.parent.resolve()
+    if not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs":
+        return f"is a link to {place}, outside the folder; copy that file there"
+    return None
+
+
+def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
+    file = Path(path, name)
+    if (size := file.stat().st_size) > _LARGEST_JSON:
+        raise CheckpointError(f"{key}={path}: its {name} has {size:,} bytes, more than any that describes a model")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{key}={path}: its {name} is no JSON ({first_line(error)})") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{key}={path}: its {name} must hold an object, not {type(found).__name__}")
+    return found
+
+
+def _check_written(whose: str, described: Mapping[str, Any]) -> None:
+    """Whether a configuration names a type, and, if this package wrote it, has every size.
+
+    One of somebody else's may mean a default by leaving a size out, and so may any in what came later than sizes.
+    """
+    name, classes = described.get("model_type"), described.get("architectures") or []
+    if not isinstance(name, str):
+        raise CheckpointError(f"{whose}: model_type={name!r} must be the name of a type of model")
+    if not isinstance(classes, list) or not all(isinstance(each, str) for each in classes):
+        raise CheckpointError(f"{whose}: architectures={classes!r} must be a list of names")
+    if MODULE not in str(described.get("auto_map")):
+        return
+    if name not in families():
+        raise CheckpointError(
+            f"{whose}: model_type={name!r}, so this is a folder without a model that is known here; it must be one of "
+            f"{', '.join(families())}{nearest(name, families())}"
+        )
+    sizes = shapes(load(families()[name].config))
+    if missing := [size for size in sizes if size not in described]:
+        raise CheckpointError(f"{whose}: lacks {', '.join(missing)}")
+
+
+def _check_index(key: str, path: str, name: str, ending: str) -> None:
+    """Whether the files that an index names are of its kind and in the folder."""
+    found = _read_object(key, path, name).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+        raise CheckpointError(f"{key}={path}: its {name} has no weight_map from weights to files")
+    for file in dict.fromkeys(found.values()):
+        if Path(file).name != file or not file.endswith(ending):
+            raise CheckpointError(
+                f"{key}={path}: its {name} names {file!r}; allowed are files here that end in {ending}"
+            )
+        if not Path(path, file).is_file():
+            raise CheckpointError(f"{key}={path}: its {name} names {file}, which is missing")
+
+
+def _headers(key: str, path: str) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    """Of every weight of a folder by name: its file, type and shape, none of which is read from a pickle."""
+    found: dict[str, tuple[str, str, tuple[int, ...]]] = {}
+    index = Path(path, SAFE_WEIGHTS_INDEX_NAME)
+    parts = _read_object(key, path, index.name)["weight_map"].values() if index.is_file() else []
+    for file in (Path(path, name) for name in dict.fromkeys([SAFE_WEIGHTS_NAME, *parts])):
+        if not file.is_file():
+            continue
+        try:
+            with safe_open(file, framework="pt") as weights:
+                for name in weights.keys():  # noqa: SIM118, it is no dictionary
+                    about = weights.get_slice(name)
+                    found[name] = (file.name, about.get_dtype(), tuple(about.get_shape()))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(f"{key}={path}: its {file.name} is damaged ({first_line(error)})") from error
+    return found
+
+
+@contextmanager
+def told(key: str, path: str) -> Iterator[None]:
+    """Say what a library cannot load in one line: of a damaged model it raises what has no class of its own.
+
+    Raises:
+        CheckpointError: Instead of an error that is nobody's mistake in a setting.
+    """
+    try:
+        yield
+    except (UserError, ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{key}={path}: {first_line(error)}") from error
+    except Exception as error:
+        raise CheckpointError(
+            f"{key}={path}: cannot be loaded ({type(error).__name__}: {first_line(error)})"
+        ) from error
+
+
+def loaded(
+    key: str,
+    path: str,
+    model_class: Any,
+    config: PreTrainedConfig,
+    *,
+    has: Collection[str] | None = None,
+    **options: Any,
+) -> PreTrainedModel:
+    """A model with the weights of a folder or hub id.
+
+    Args:
+        key: The setting that names it.
+        path: The folder or hub id.
+        model_class: What to make.
+        config: Its configuration.
+        has: Of a model with other heads, the names of all its weights: others are new, which is told, and what is of
+            no use is left there. None: all that there is must be the model's, and the other way round.
+        **options: Of `from_pretrained`.
+
+    Raises:
+        CheckpointError: Naming the weight that is missing, unknown or of another shape.
+    """
+    with quiet(), told(key, path):
+        model, report = model_class.from_pretrained(
+            path, config=config, ignore_mismatched_sizes=True, output_loading_info=True, **options
+        )
+    refuse_mismatched(key, path, report)
+    known = None if has is None else _spelled(has, model)
+    new = sorted(name for name in report["missing_keys"] if known is not None and name not in known)
+    surplus = sorted(name for name in report["unexpected_keys"] if name not in (known or ()))
+    refuse_missing(key, path, set(report["missing_keys"]).difference(new), surplus)
+    if surplus and config.model_type in families() and not _is_of_transformers(config):
+        raise CheckpointError(f"{key}={path}: it has the weights {surplus[0]!r}, which its model does not")
+    if new:
+        logger.warning("%s=%s: new, drawn at random, for they are not there: %s", key, path, ", ".join(new))
+    return model
+
+
+def _spelled(names: Collection[str], model: PreTrainedModel) -> set[str]:
+    """Names as they are in a model with a base or in the base alone; where none is known, those of the base."""
+    prefix = f"{model.base_model_prefix}."
+    known = names or [name for name in model.state_dict() if name.startswith(prefix)]
+    return {spelling for name in known for spelling in (name, prefix + name, name.removeprefix(prefix))}
+
+
+def _is_of_transformers(config: PreTrainedConfig) -> bool:
+    """Whether its checkpoints are everybody's: they may have more than their class, as those of older releases do."""
+    return type(config).__module__.startswith("transformers.")
+
+
+def refuse_mismatched(key: str, path: str, report: Mapping[str, Any]) -> None:
+    """Refuse what transformers tells of weights of another shape.
+
+    Raises:
+        CheckpointError: Naming the first.
+    """
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        raise CheckpointError(
+            f"{key}={path}: its weights {name!r} have the shape {_shape(found)}, not {_shape(expected)}"
+        )
+
+
+def refuse_missing(key: str, path: str, missing: Iterable[str], instead: Iterable[str] = ()) -> None:
+    """Refuse a model that lacks weights: drawn at random, they would pass for trained.
+
+    Args:
+        key: The setting that names it.
+        path: The folder or hub id.
+        missing: Their names.
+        instead: Names that nobody asked for, of which one is told.
+
+    Raises:
+        CheckpointError: If there are any.
+    """
+    if absent := sorted(missing):
+        listed = f"{absent[0]!r} is" if len(absent) == 1 else f"{absent[0]!r} and {len(absent) - 1} more are"
+        other = next((f"; it has {name!r}" for name in sorted(instead)), "")
+        raise CheckpointError(f"{key}={path}: of its weights {listed} missing{other}")
+
+
+def weights_of(config: PreTrainedConfig) -> frozenset[str]:
+    """Names of all weights of the model that a configuration is of; empty where nobody knows its class."""
+    model = _described(config)
+    return frozenset(() if model is None else model.state_dict())
+
+
+def check_tensors(key: str, path: str, config: PreTrainedConfig) -> None:
+    """Compare shape and type of a folder's weights with what its configuration says, before there is memory for them.
+
+    Raises:
+        CheckpointError: Naming the file and the first tensor that differs.
+    """
+    headers = _headers(key, path) if Path(path).is_dir() else {}
+    model = _described(config) if headers else None
+    if model is None or getattr(config, "quantization_config", None) is not None:
+        return
+    own = model.state_dict()
+    for name, (file, kind, shape) in headers.items():
+        if name not in own:
+            continue
+        expected, whose = own[name], f"{key}={path}: its {file} has {name!r}"
+        if shape != tuple(expected.shape):
+            raise CheckpointError(f"{whose} of shape {_shape(shape)}, its {CONFIG_NAME} needs {_shape(expected.shape)}")
+        if expected.is_floating_point() != kind.startswith(("F", "BF")):
+            raise CheckpointError(f"{whose} of type {kind}, needed is one like {expected.dtype}")
+
+
+def _described(config: PreTrainedConfig) -> Any:
+    """The model that a configuration is of, without memory; None where its class is unknown or cannot be made so."""
+    model_class = _class_called(str(next(iter(config.architectures or ()), "")))
+    if model_class is None:
+        return None
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return model_class(copy.deepcopy(config))
+    except Exception:  # of values that no model can have; its loading says what
+        return None
+
+
+def _class_called(name: str) -> Any:
+    """The model of this package, or else of transformers, that has this name."""
+    for family in families().values():
+        for place in filter(None, (*family.heads.values(), *family.auto.values(), family.encoder)):
+            if place.rpartition(":")[2] == name:
+                return load(place)
+    found = getattr(transformers, name, None)
+    return found if isinstance(found, type) and issubclass(found, PreTrainedModel) else None
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,131 @@
+"""What a training says while it runs: a line a log, a few lines an evaluation, all of the last evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from adadepth.analysis.architecture.tables import architecture_text
+from adadepth.analysis.exits.tables import exits_text
+from adadepth.analysis.layers.sections import layers_text
+from adadepth.analysis.measure.class_table import halting_text
+from adadepth.console import minutes, say
+from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.training.budget import BUDGET
+from adadepth.training.callbacks import UNLOGGED, Logs
+from adadepth.training.slots import HALTED, of_halted
+from adadepth.training.time_left import TimeLeft
+from adadepth.training.trainer import DepthTrainer
+
+# Not worth a place on the console's line.
+_UNPRINTED = (
+    *UNLOGGED, "epoch", "learning_rate", "grad_norm", "tokens_per_second", "eval_tokens_per_second",
+    "peak_memory_gib", "eval_runtime", "step",
+)  # fmt: skip
+
+
+class ProgressBarCallback(ProgressCallback):
+    """The bar alone; what is logged goes to the console in the project's own words."""
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Say nothing."""
+
+
+class ConsoleCallback(TrainerCallback):
+    """One line a log: the losses, the learning rate, the speed, the time left; and what an evaluation found.
+
+    Args:
+        time_left: Told of the same training, before this one.
+        is_averaged: Whether an average of the weights is evaluated, which lags behind those that train.
+    """
+
+    def __init__(self, time_left: TimeLeft, *, is_averaged: bool) -> None:
+        self.trainer: DepthTrainer | None = None
+        self._time_left = time_left
+        self._remark = " (averaged weights)" if is_averaged else ""
+        self._is_training = False
+        self._best: int | None = None  # the step of the weights that are evaluated, when training is over
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Until it ends, evaluations are told in short."""
+        self._is_training = True
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """From here on the best weights are evaluated, where they were loaded."""
+        self._is_training = False
+        self._best = state.best_global_step if args.load_best_model_at_end else None
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
+    ) -> None:
+        """Print the line, above the progress bar where there is one."""
+        if not state.is_world_process_zero or not logs:
+            return
+        prefix = "eval_" if "eval_loss" in logs else ""
+        if f"{prefix}loss" not in logs:
+            return
+        unprinted = {*_UNPRINTED, *(() if prefix else HALTED)}
+        names = [name for name in logs if name.startswith(prefix) and name not in unprinted and "/" not in name]
+        values = [f"{name.removeprefix(prefix)} {logs[name]:.4f}" for name in sorted(names, key=_losses_first)]
+        if not prefix:
+            values += of_halted(logs)
+        if "learning_rate" in logs:
+            values.append(f"lr {logs['learning_rate']:.2e}")
+        if f"{BUDGET}measured" in logs:
+            values.append(f"depth {logs[f'{BUDGET}measured']:.2f} of {logs[f'{BUDGET}target']:.2f}")
+        values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
+        if not prefix and (left := self._time_left.left(args, state)) is not None:
+            values.append(f"{minutes(left)} left")
+        label = f"eval{self._evaluated(state)}{self._remark}" if prefix else f"train {_step(state)}"
+        say(f"{label}: " + ", ".join(values))
+
+    def _evaluated(self, state: TrainerState) -> str:
+        """Which weights an evaluation is of; without a training nothing is to be told apart."""
+        if self._best is not None:
+            return f" best checkpoint, step {self._best}"
+        return f" {_step(state)}" if state.max_steps else ""
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Print what the evaluation found: in short while the training goes on."""
+        if state.is_world_process_zero:
+            self.say_reports(state, in_short=self._is_training)
+
+    def say_reports(self, state: TrainerState, *, in_short: bool = False) -> None:
+        """Print what the last evaluation found, by set."""
+        reports = {} if self.trainer is None else self.trainer.last_reports
+        step = state.global_step if self._best is None else self._best
+        for number, (name, report) in enumerate(reports.items()):
+            if number and report.statistics["unit"] == "task":
+                continue  # one distribution for all sets
+            if number:
+                say(f"evaluation set {name}:")
+            say("\n".join(_shortened(report, step) if in_short else _tables(report, step)))
+
+
+def _step(state: TrainerState) -> str:
+    return f"step {state.global_step}/{state.max_steps}"
+
+
+def _tables(report: EvaluationReport, step: int) -> Iterator[str]:
+    known = (("layers", layers_text), ("architecture", architecture_text))
+    draw = next((table for key, table in known if key in report.statistics), halting_text)
+    yield draw(report.statistics, step)
+    if report.exits is not None:
+        yield exits_text(report.exits)
+
+
+def _shortened(report: EvaluationReport, step: int) -> Iterator[str]:
+    """What stands above the first table, and warnings."""
+    head, _, rest = next(_tables(report, step)).partition("\n\n")
+    yield head
+    yield from (line for line in rest.splitlines() if line.startswith("warning: "))
+
+
+def _losses_first(name: str) -> tuple[bool, bool]:
+    return not name.endswith("_loss") and name != "loss", name not in ("loss", "eval_loss")

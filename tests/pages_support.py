@@ -1,0 +1,43 @@
+"""What a report says of cost, walked sentence by sentence: a run costs one thing, wherever its page says so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from adadepth.tasks.pages import write_report
+
+_TIMED = re.compile(r"times as fast|Measured times stand")
+_UNTIMED = re.compile(r"Wall clock was not measured|No other execution was timed")
+_SHARE = re.compile(r"([\d.]+)\s?%\s+(?:of )?the multiply-accumulates of|Work needed\s+([\d.]+)\s?%")
+
+
+def told(html: str) -> str:
+    """The text of some HTML, a space between elements."""
+    return " ".join(re.sub(r"<(style|script|svg)\b.*?</\1>|<[^>]+>", " ", html, flags=re.DOTALL).split())
+
+
+def sections_of_page(page: str) -> dict[str, str]:
+    """The text of every section by the name of its place."""
+    parts = re.split(r'<h2 id="([\w-]+)">', page)
+    return dict(zip(parts[1::2], map(told, parts[2::2]), strict=True))
+
+
+def check_costs(directory: Path) -> list[float]:
+    """Draw a run's report again and compare everything that it says of cost; returns the shares of work it names."""
+    page = write_report(directory).read_text(encoding="utf-8")
+    cost = json.loads((directory / "halting.json").read_text(encoding="utf-8"))["cost"]
+    text, sections = told(page), sections_of_page(page)
+    shares = [float(one or other) for one, other in _SHARE.findall(text)]
+    assert shares, "the page says what the model needs"
+    needed = 100 * cost["adaptive_over_full"]
+    assert all(abs(share - needed) <= 0.51 for share in shares), (needed, shares)
+    assert re.search(rf"\s{needed:.1f}%", sections["work"]), "and so does the section about it"
+    executed = 100 * cost["executed_over_full"]
+    if abs(executed - needed) > 1:
+        others = " ".join(text for anchor, text in sections.items() if anchor in ("verdict", "quality"))
+        assert f"{executed:.1f}%" not in others
+    assert "as it ran" in sections["work"]
+    assert not (_TIMED.search(text) and _UNTIMED.search(text)), "times were measured, or they were not"
+    return shares

@@ -1,0 +1,104 @@
+"""Any value for any public key: it is taken, or refused in lines for people, and never a traceback.
+
+Composing and checking reads and writes no file of the user's, so nothing can be left behind.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from adadepth.composition import known_keys
+from adadepth.errors import UserError
+from adadepth.hints import explain
+from adadepth.validation import checked
+from tests.configs.support import composed
+
+# Together they have every public key.
+_PLACES = (
+    ("act_tiny",), ("ponder_tiny",), ("ponder_parity",), ("adalayers_tiny",), ("par_tiny",), ("trm_tiny",),
+    ("act_hops",), ("act_maze",), ("act_addition",), ("act_squad",), ("act_swag",), ("conll_tagger",),
+    ("trm_tiny", "dataset=sudoku_extreme"), ("trm_tiny", "dataset=maze_path"), ("ponder_tiny", "model=pabee_mini"),
+    ("ponder_tiny", "model=stock"), ("ponder_tiny", "dataset=senteval"), ("act_tiny", "dataset=treebank"),
+)  # fmt: skip
+KEYS = sorted(set(known_keys()))
+_OF_EVERY_RUN = [key for key in KEYS if not key.startswith(("model.", "dataset."))]  # one place has them all
+_HUGE = (2**63, -(2**63) - 1, 10**400)
+_NUMBERS = (0, -1, 3, 0.5, 1e308, float("nan"), float("inf"), -float("inf"), *_HUGE)
+_TEXTS = (
+    "", " ", "a", "-1", "1e400", "a\nb", "\x1b[31m", "a\0b", "\ud800", "ü", "x" * 5000, "9" * 5000, "/dev/zero",
+    "/dev/stdin", "../..", "???", "${seed}", "${nothing}", "${oc.env:NOT_THERE}", "${model}", "${oc.create:[1,{}]}",
+)  # fmt: skip
+_LEAVES: st.SearchStrategy[Any] = st.one_of(
+    st.none(), st.booleans(), st.sampled_from(_NUMBERS), st.sampled_from(_TEXTS), st.integers(), st.floats(),
+    st.text(max_size=20), st.binary(max_size=3),
+)  # fmt: skip
+VALUES = st.recursive(
+    _LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(("path", "name", "a", 3)), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+# One of each shape, for every key.
+SHAPES: tuple[Any, ...] = (
+    None, True, *_NUMBERS, *_TEXTS, b"x", [], [[]], [None], [True], [3], [[3]], ["a"], [float("nan")], [2**63],
+    ["\ud800"], ["a\nb"], [{}], [{"path": 3}], [{"path": ["a"]}], {}, {"a": 1}, {"a": {"b": [[]]}}, {3: 4}, {None: 1},
+    ["a"] * 3000, [[[[[[1]]]]]],
+)  # fmt: skip
+
+
+@cache
+def _home(key: str) -> DictConfig:
+    """A configuration that has the key."""
+    parent, _, leaf = key.rpartition(".")
+    for root, *options in _PLACES:
+        found = composed(root, *options)
+        node = OmegaConf.select(found, parent) if parent else found
+        if node is not None and leaf in node:
+            return found
+    raise AssertionError(f"add a place that has {key}")
+
+
+def refuse_or_take(key: str, value: Any) -> None:
+    """Set a value as a YAML file does; what is taken can be recorded, what is not is told in lines."""
+    found = copy.deepcopy(_home(key))
+    try:
+        OmegaConf.update(found, key, value, merge=True)
+        taken = dataclasses.asdict(checked(found))
+    except (UserError, OmegaConfBaseException, OverflowError) as error:
+        lines = explain(error, list).splitlines()
+        assert lines
+        assert all(line and len(line) <= 2100 for line in lines)
+    else:
+        json.dumps(taken, ensure_ascii=False).encode()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(key=st.sampled_from(_OF_EVERY_RUN), value=VALUES)
+def test_a_value_is_taken_or_refused_in_lines(key: str, value: Any) -> None:
+    refuse_or_take(key, value)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(key=st.sampled_from(KEYS), value=VALUES)
+def test_any_value_is_taken_or_refused_in_lines(key: str, value: Any) -> None:
+    refuse_or_take(key, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_takes_or_refuses_every_shape(key: str) -> None:
+    for value in SHAPES:
+        refuse_or_take(key, value)

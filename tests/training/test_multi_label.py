@@ -1,0 +1,136 @@
+"""Several labels a text: read from lists and separated texts, learned by every family, measured, written, predicted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score
+
+from adadepth import Pipeline, tasks
+from adadepth.data.labelled.load import load_labelled_data
+from adadepth.errors import ConfigError, DataError
+from adadepth.families.build import build_classifier
+from tests.configs.support import configured
+from tests.training.test_predictions import SMALL, run
+from tests.unit.data.labelled_support import write_splits
+
+TOPICS = ["animals", "food", "news"]
+
+
+def rows(count: int, *, lists: bool = False) -> list[dict[str, Any]]:
+    """Texts that name their topics: none, some or all of them."""
+    found = []
+    for number in range(count):
+        topics = [topic for place, topic in enumerate(TOPICS) if number >> place & 1]
+        found.append({"text": " ".join(["It says", *topics]), "topics": topics if lists else "; ".join(topics)})
+    return found
+
+
+def table(folder: Path, *, lists: bool = False) -> list[str]:
+    suffix = "jsonl" if lists else "csv"
+    write_splits(folder, suffix, train=rows(24, lists=lists), dev=rows(16, lists=lists), test=rows(5, lists=lists))
+    return [
+        "dataset=table", f"dataset.path={folder}", "dataset.text_columns=[text]", "dataset.label_column=topics",
+        "dataset.problem=multi_label", "dataset.metrics=[micro_f1,macro_f1,all_labels]", 'dataset.label_separator=";"',
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_labels_are_rows_of_zeros_and_ones(lists: bool, tmp_path: Path) -> None:
+    config = configured("ponder_tiny", *SMALL, *table(tmp_path / "data", lists=lists))
+    config.dataset.cache_dir = str(tmp_path / "cache")
+    data = load_labelled_data(config.dataset, config.tokenizer, 0)
+    assert data.labels == tuple(TOPICS)
+    batch = data.collate([data.train[(0, index)] for index in range(8)])
+    assert batch["labels"].dtype == torch.float32
+    assert batch["labels"].tolist() == [[float(number >> place & 1) for place in range(3)] for number in range(8)]
+    assert data.summary["train"]["labels"] == dict.fromkeys(TOPICS, 12)
+
+
+@pytest.mark.parametrize("model", ["ponder_albert_mini", "albert_act_pretrained", "albert_mini", "pabee_mini"])
+def test_the_loss_is_that_of_transformers(model: str, tmp_path: Path) -> None:
+    """Binary cross-entropy as `problem_type=multi_label_classification` has it, whole and in micro-batches."""
+    further = ["model.pretrained=null", "budget=none", "model.readout_weight=0.5"] if "act" in model else []
+    config = configured("ponder_tiny", *SMALL, f"model={model}", *further, *table(tmp_path))
+    fields = {"id2label": dict(enumerate(TOPICS)), "label2id": {name: n for n, name in enumerate(TOPICS)}}
+    fields["problem_type"] = "multi_label_classification"
+    torch.manual_seed(0)
+    built: Any = build_classifier(config.model, 120, fields, "multi_label").eval()
+    ids = torch.randint(5, 100, (6, 7))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (torch.rand(6, 3) < 0.5).float()}
+    outputs = built(**batch)
+    labels = batch["labels"]
+    steps = outputs.step_logits if model in ("ponder_albert_mini", "pabee_mini") else outputs.logits.unsqueeze(1)
+    losses = torch.stack([
+        torch.nn.functional.binary_cross_entropy_with_logits(step, labels, reduction="none").mean(dim=1)
+        for step in steps.unbind(dim=1)
+    ], dim=1)  # fmt: skip
+    shares = outputs.posterior.pmf if model == "ponder_albert_mini" else torch.full_like(losses, 1 / losses.shape[1])
+    if model == "pabee_mini":
+        shares = torch.arange(1, 5).float() / 10 * torch.ones_like(losses)
+    torch.testing.assert_close(outputs.loss_parts["task"], (shares * losses).sum(dim=1).mean())
+    counts = built.count_targets(batch)
+    parts = [
+        built(**{name: values[rows] for name, values in batch.items()}, num_targets=counts).loss
+        for rows in torch.arange(6).chunk(3)
+    ]
+    torch.testing.assert_close(sum(parts), outputs.loss, atol=1e-5, rtol=1e-5)
+
+
+def test_from_a_table_to_predictions(tmp_path: Path) -> None:
+    directory, metrics, sets = run(
+        tmp_path / "out", "ponder_tiny", *SMALL, *table(tmp_path / "data"), "model.exit_rule=quantile:0.5"
+    )
+    found = sets["validation"]
+    gold, predicted = (
+        np.array([[topic in row[key] for topic in TOPICS] for row in found]) for key in ("label", "prediction")
+    )
+    for average in ("micro", "macro"):
+        expected = f1_score(gold, predicted, average=average, zero_division=0.0)
+        assert metrics[f"eval/{average}_f1"] == pytest.approx(expected)
+    assert metrics["eval/all_labels"] == pytest.approx((gold == predicted).all(axis=1).mean())
+    assert [row["label"] for row in found[:4]] == [[], ["animals"], ["food"], ["animals", "food"]]
+    assert len(sets["test"]) == 5
+    pipeline = Pipeline.from_pretrained(directory / "model")
+    assert list(pipeline(["It says food"])[0].scores) == TOPICS
+    with pytest.raises(ConfigError, match=r"exit rule 'entropy:0.1': needs classes that exclude each other"):
+        Pipeline.from_pretrained(directory / "model", exit_rule="entropy:0.1")
+    (tmp_path / "mine.jsonl").write_text('{"text": "It says food"}\n')
+    tasks.run(configured(
+        "ponder_tiny", "mode=predict", f"checkpoint={directory}", f"input={tmp_path}/mine.jsonl",
+        f"output={tmp_path}/said.jsonl", f"output_dir={tmp_path}/asked",
+    ))  # fmt: skip
+    row = json.loads((tmp_path / "said.jsonl").read_text())
+    assert row["prediction"] == [name for name, score in row["probabilities"].items() if score > 0.5]
+
+
+MISTAKES = [
+    (["dataset.metrics=[accuracy]"], "dataset.metrics=accuracy: not a metric of classification into several labels"),
+    (["dataset.class_weights=balanced"], "dataset.problem=multi_label has no classes of which a text is one"),
+    (["mode=evaluate", "checkpoint=x", "exit_rules=[all]"], "has several labels a text; read only with classes"),
+    (
+        ["dataset.problem=regression", "dataset.metrics=[mse]", "dataset.class_weights={a: 1}"],
+        "has no classes of which",
+    ),
+    (["dataset.problem=classification", "dataset.metrics=[f1]", "dataset.class_weights={a: -1}"], "weights above 0"),
+    (["dataset.label_separator="], "dataset.label_separator: must not be empty"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES)
+def test_mistakes_are_one_line(overrides: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        configured("finetune", *table(tmp_path), *overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_label_that_is_none(tmp_path: Path) -> None:
+    config = configured("ponder_tiny", *SMALL, *table(tmp_path / "data"), "dataset.labels=[animals,food]")
+    config.dataset.cache_dir = str(tmp_path / "cache")
+    with pytest.raises(DataError, match=r"row 4 of .* has the label \['news'\]; allowed are 0 to 1 or animals, food"):
+        load_labelled_data(config.dataset, config.tokenizer, 0)

@@ -1,0 +1,93 @@
+"""Files that no text is in: devices, pipes, what opens to far more than there is, rows that belong to nobody."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adadepth.config.puzzles import MazePathConfig
+from adadepth.data.cache import cached_folder
+from adadepth.data.puzzles.examples import PuzzleExamples, puzzle_data
+from adadepth.data.puzzles.maze_path import draw_paths
+from adadepth.data.stores.questions import read_rows
+from adadepth.data.text.files import find_files
+from adadepth.data.text.hub import file_table
+from adadepth.errors import ConfigError, DataError
+from adadepth.tasks.predict import read_texts
+from tests.configs.support import configured
+
+
+def test_a_device_is_no_text() -> None:
+    with pytest.raises(DataError, match=r"^dataset.path=/dev/zero: must be a file or a folder$"):
+        find_files("dataset.path", "/dev/zero")
+
+
+def test_a_pipe_is_no_file_of_texts(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"pipe: must be a file$"):
+        read_texts(f"@{tmp_path}/pipe")
+
+
+def test_a_huge_file_of_texts_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "texts").open("wb") as file:
+        file.truncate(2**25 + 1)
+    with pytest.raises(DataError, match="texts: has more than 32 MiB"):
+        read_texts(f"@{tmp_path}/texts")
+
+
+def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
+        for _ in range(100):
+            file.write(b" " * 2**20)
+    with pytest.raises(DataError, match="opens to more than 100 times its size"):
+        file_table("dataset.path", tmp_path / "a.jsonl.gz")
+
+
+def test_an_ordinary_packed_file_is_read(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"text": "a" * 1000}) + "\n")
+    assert file_table("dataset.path", tmp_path / "a.jsonl.gz").columns == ["text"]
+
+
+@pytest.mark.parametrize(("ids", "context", "message"), [
+    ([None, "a"], "a dog", "dataset.id_column=id: row 0 of there has none"),
+    (["a", "b"], "a dog" * 200_001, "row 0 of there has 1,000,005 characters, more than 1,000,000; cut it"),
+])  # fmt: skip
+def test_questions_have_ids_and_contexts_that_can_be_read(ids: list[str | None], context: str, message: str) -> None:
+    dataset = configured("act_squad").dataset
+    answers = [{"text": ["dog"], "answer_start": [2]}] * 2
+    batch = {"question": ["what?"] * 2, "context": [context] * 2, "answers": answers, "id": ids}
+
+    class There:
+        label = "there"
+
+    with pytest.raises(DataError, match=message):
+        list(read_rows(There(), batch, dataset, 0))  # type: ignore[arg-type]
+
+
+def test_mazes_of_walls_are_refused() -> None:
+    dataset = MazePathConfig(name="maze_path", walls=0.99, size=5)
+    with pytest.raises(ConfigError, match=r"^dataset.walls=0.99: hardly a maze of dataset.size=5 has a way in it$"):
+        draw_paths(dataset, 4, 0, evaluation=False)
+
+
+def test_puzzles_without_a_question_are_refused() -> None:
+    cells = np.ones((3, 4), dtype=np.int8)
+    examples = PuzzleExamples(cells, cells, np.zeros(3, dtype=np.int64), {})
+    with pytest.raises(DataError, match="there is nothing to learn"):
+        puzzle_data(MazePathConfig(name="maze_path"), examples, {}, "ab", {})
+    wide = PuzzleExamples(cells.reshape(1, 12), cells.reshape(1, 12), np.zeros(1, dtype=np.int64), {})
+    with pytest.raises(ConfigError, match=r"^dataset.sequence_length=8: a puzzle has 12 cells$"):
+        puzzle_data(MazePathConfig(name="maze_path", sequence_length=8), wide, {}, "ab", {})
+
+
+def test_a_cache_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    """As in a home that may not be written, which is above the folder."""
+    (tmp_path / "home").write_text("")
+    with pytest.raises(DataError, match="make it a folder that can be written"):
+        cached_folder(tmp_path / "home" / ".cache" / "adadepth", "name", lambda folder: None)
