@@ -48,8 +48,11 @@ class ActiveSet:
 
     @cached_property
     def widest(self) -> int:
-        """The most that any row has, Q, and at least 1: no kernel likes an empty grid. Waits for the device."""
-        return max(1, int(self.counts.max()))
+        """The most that any row has, Q, and at least 1: no kernel likes an empty grid. Waits for the device.
+
+        A single row knows its number without waiting.
+        """
+        return max(1, len(self.slots) if self.shape[0] == 1 else int(self.counts.max()))
 
     @cached_property
     def starts(self) -> Tensor:

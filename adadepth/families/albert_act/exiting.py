@@ -26,7 +26,7 @@ from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertAct
 from adadepth.families.albert_act.modeling import AlbertActModel, Start
 from adadepth.families.albert_act.ragged import Packed
 from adadepth.families.albert_act.readouts import Read
-from adadepth.families.albert_act.recurrence import AlbertActTransformer, Places
+from adadepth.families.albert_act.recurrence import AlbertActTransformer, Places, advance
 from adadepth.families.shared.steps import StepsAndExits, rule_of, run_steps, unit_fields
 from adadepth.halting.act import act_hazard
 from adadepth.halting.active_set import take
@@ -171,7 +171,7 @@ class ActStepper:
         """Apply the block once and read: logits (A, C), and halting logits (A,) of which the halting sum is the cdf."""
         running = self._places.pick(self._running)
         output, probability = self._encoder.propose(self._stream, self._places)
-        self._stream = self._encoder.advance(self._stream, output, probability * running, running)
+        self._stream = advance(self._encoder.rule, self._stream, output, probability * running, running)
         self.updates += self._running
         positions = self._places.find(self._slots)
         logits = self._read(take(self._stream.state.flatten(0, -2), positions))

@@ -114,8 +114,8 @@ def run_ragged(
     finished: list[tuple[Tensor, Tokens]] = []
     probabilities: list[tuple[Tensor, Tensor]] = []
     computed = []
-    enough = least_to_leave(encoder.config, state.device)
-    for step in range(1, encoder.cap + 1):
+    enough, recipe = least_to_leave(encoder.config, state.device), encoder.recipe()
+    for step in range(1, recipe.cap + 1):
         places.renew(tokens.stream.read)  # before anybody leaves: the others see where those halted
         if step > 1:
             running = tokens.halting.running
@@ -127,7 +127,7 @@ def run_ragged(
                 finished.append((places.slots[parts.leaving], _take_tokens(tokens, parts.leaving)))
                 tokens, places.active = _take_tokens(tokens, parts.staying), parts.active
         computed.append(places.computed)
-        tokens, probability = encoder.update(tokens, places, step)
+        tokens, probability = encoder.update(tokens, places, recipe, step)
         probabilities.append((places.slots, probability))
         if readouts is not None:
             readouts.add_packed(places.active, tokens.stream.state)

@@ -29,7 +29,7 @@ from adadepth.families.albert_act.configuration import AlbertActConfig
 from adadepth.families.albert_act.readouts import ReadoutStates
 from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection
 from adadepth.families.shared.products import Product
-from adadepth.halting.act import ActState, StateRule, act_step, init_act, update_result, update_stream
+from adadepth.halting.act import ActState, CapRemainder, StateRule, act_step, init_act, update_result, update_stream
 from adadepth.halting.rules import halting_rule
 from adadepth.halting.trace import ComputedSteps
 
@@ -75,6 +75,24 @@ class Tokens(NamedTuple):
     stream: Stream
     result: Tensor
     halting: ActState
+
+
+class Recipe(NamedTuple):
+    """What the configuration says about all iterations of a pass, read once: transformers makes reading it slow.
+
+    Attributes:
+        rule: See `AlbertActTransformer.rule`.
+        cap: The most iterations.
+        adapts: Whether tokens halt by themselves.
+        threshold: 1 - epsilon.
+        cap_remainder: See `act_step`.
+    """
+
+    rule: StateRule
+    cap: int
+    adapts: bool
+    threshold: float
+    cap_remainder: CapRemainder
 
 
 class Places:
@@ -166,11 +184,12 @@ class AlbertActTransformer(nn.Module):
             readouts: Collects the states of some tokens after every iteration.
         """
         tokens, probabilities, may_wait = self.start(state, places.valid), [], self._may_wait()
-        for step in range(1, self.cap + 1):
+        recipe = self.recipe()
+        for step in range(1, recipe.cap + 1):
             if step > 1 and may_wait and not tokens.halting.running.any():
                 break
             before = tokens.stream.state
-            tokens, probability = self.update(tokens, places, step)
+            tokens, probability = self.update(tokens, places, recipe, step)
             self.state_record(before, tokens.stream.state)
             if readouts is not None:
                 readouts.add(tokens.stream.state)
@@ -186,20 +205,20 @@ class AlbertActTransformer(nn.Module):
         """The same without results and halting sums."""
         return Stream(state, state if self.config.recall else None)
 
-    def update(self, tokens: Tokens, places: Places, step: int) -> tuple[Tokens, Tensor]:
+    def update(self, tokens: Tokens, places: Places, recipe: Recipe, step: int) -> tuple[Tokens, Tensor]:
         """Iteration `step`, counted from 1: the tokens after it, and the halting mass of those that ran, (...)."""
-        rule, running = self.rule, tokens.halting.running
+        rule, running = recipe.rule, tokens.halting.running
         output, probability = self.propose(tokens.stream, places)
-        if self.fixed_depth is None:
+        if recipe.adapts:
             probability = self.halting_rule.mass(probability, tokens.halting.accumulated, step)
         halting, weight = act_step(
             tokens.halting,
             probability,
-            threshold=1.0 - self.config.act_epsilon,
-            is_last=step == self.cap,
-            cap_remainder=self.config.cap_remainder if self.fixed_depth is None else "forced",
+            threshold=recipe.threshold,
+            is_last=step == recipe.cap,
+            cap_remainder=recipe.cap_remainder,
         )
-        stream = self.advance(tokens.stream, output, weight, running)
+        stream = advance(rule, tokens.stream, output, weight, running)
         result = stream.state if rule == "single" else update_result(rule, tokens.result, output, weight)
         return Tokens(stream, result, halting), probability * running
 
@@ -208,10 +227,6 @@ class AlbertActTransformer(nn.Module):
         read = stream.read
         output = places.apply(self.albert_layer, read)
         return output, self.halting_probability(read, output, places.valid, places.slots)
-
-    def advance(self, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:
-        """The stream x_n of tokens of which some run, (...)."""
-        return Stream(update_stream(self.rule, stream.state, output, weight, running), stream.first)
 
     def halting_probability(self, state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
         """The probability p_n that tokens halt at this update, (...), float32.
@@ -240,10 +255,16 @@ class AlbertActTransformer(nn.Module):
         """Updates that every token gets while nobody halts; None where they halt."""
         return self.config.fixed_depth if self.forced_depth is None else self.forced_depth
 
-    @property
-    def cap(self) -> int:
-        """The most iterations."""
-        return self.config.num_hidden_layers if self.fixed_depth is None else self.fixed_depth
+    def recipe(self) -> Recipe:
+        """What the configuration says now."""
+        config, fixed = self.config, self.fixed_depth
+        return Recipe(
+            rule=self.rule,
+            cap=config.num_hidden_layers if fixed is None else fixed,
+            adapts=fixed is None,
+            threshold=1.0 - config.act_epsilon,
+            cap_remainder=config.cap_remainder if fixed is None else "forced",
+        )
 
     @property
     def rule(self) -> StateRule:
@@ -264,6 +285,11 @@ class AlbertActTransformer(nn.Module):
         if torch.compiler.is_compiling():
             return False
         return not self.training or self.embedding_hidden_mapping_in.weight.device.type == "cpu"
+
+
+def advance(rule: StateRule, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:
+    """The stream x_n of tokens of which some run, (...)."""
+    return Stream(update_stream(rule, stream.state, output, weight, running), stream.first)
 
 
 def update_work(config: AlbertActConfig) -> int:

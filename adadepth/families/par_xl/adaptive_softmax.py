@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.errors import ConfigError
+from adadepth.families.par_xl.initial_weights import as_one
 from adadepth.families.par_xl.parted_cross_entropy import parted_cross_entropy
 from adadepth.families.shared.products import Product
 
@@ -143,13 +144,14 @@ class AdaptiveSoftmax(nn.Module):
         self.head_words = first[1]
         clusters = [first, *self.tails]
         widths = cluster_widths(hidden_size, len(cutoffs), factor, tail_widths)
-        self.tables = nn.ModuleList(
-            Product(width, stop - start, bias) for (start, stop), width in zip(clusters, widths, strict=True)
-        )
+        tables = [Product(width, stop - start, bias) for (start, stop), width in zip(clusters, widths, strict=True)]
+        self.tables = nn.ModuleList(tables)
         self.projections = nn.ModuleList(
             nn.Identity() if width == hidden_size else Product(hidden_size, width, bias) for width in widths
         )
         self.tail_entries = nn.Linear(hidden_size, len(self.tails), bias) if self.tails else None
+        if self.tail_entries is not None:
+            as_one(tables[0], self.tail_entries)
 
     def set_last(self, table: nn.Module) -> None:
         """Replace the matrix of the last cluster, which may have another number of words."""

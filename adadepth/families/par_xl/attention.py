@@ -18,6 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.families.par_xl.cache import ParXLCache
 from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.par_xl.initial_weights import as_one
 from adadepth.families.shared.albert.block import eager_attention
 from adadepth.families.shared.positions import sinusoidal_positions
 from adadepth.families.shared.products import Product
@@ -123,6 +124,7 @@ class RelativeAttention(nn.Module):
         self.scaling = 1.0 / (self.head_size if config.attention_scale == "linear" else self.head_size**0.5)
         self.query = Product(width, width, bias)
         self.key_value = Product(width, 2 * width, bias)
+        as_one(self.query, self.key_value)
         self.position = Product(width, width, bias)
         self.output = Product(width, width, bias)
         if not config.share_position_bias:

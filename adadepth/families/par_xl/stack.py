@@ -19,11 +19,10 @@ from adadepth.families.par_xl.attention import Context, Positions, position_bias
 from adadepth.families.par_xl.blocks import Mix, ParXLBlock, run_alone
 from adadepth.families.par_xl.cache import ParXLCache, check_cache, kept_positions
 from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.par_xl.initial_weights import init_glorot
 from adadepth.families.par_xl.outputs import ParXLModelOutput
 from adadepth.families.shared.dropout import Dropout
 from adadepth.families.shared.words import check_words
-
-_EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
 
 
 class ParXLPreTrainedModel(PreTrainedModel):
@@ -42,10 +41,8 @@ class ParXLPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         glorot = self.config.initializer == "glorot"
-        if glorot and isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-        if glorot and isinstance(module, nn.Embedding):
-            init.uniform_(module.weight, -_EMBEDDING_BOUND, _EMBEDDING_BOUND)
+        if glorot:
+            init_glorot(module)
         for name, parameter in module.named_parameters(recurse=False):
             if name.startswith("position_bias"):
                 # The original's shape, (1, h, 1, d / h), counts as h inputs and d outputs.

@@ -129,9 +129,9 @@ class AlbertAttention(nn.Module):
         # Recomputed activations need what was there, and so does a gradient.
         overwrites = not (self.training or torch.is_grad_enabled())
         memory = remember(refresh, memory, self.key(changed), self.value(changed), overwrites=overwrites)
-        query, count = self.query(state), self.config.num_attention_heads
+        query, size = self.query(state), self.head_size
         attend, options = self._interface, self._options(kwargs)
-        context = attend_packed(attend, self, query, memory, refresh, attention_mask, heads=count, **options)
+        context = attend_packed(attend, self, query, memory, refresh, attention_mask, size=size, **options)
         return self._project(context, state), memory
 
     @property

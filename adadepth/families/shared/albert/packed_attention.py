@@ -109,7 +109,7 @@ def attend_packed(
     refresh: Refresh,
     attention_mask: Tensor | None,
     *,
-    heads: int,
+    size: int,
     **options: Any,
 ) -> Tensor:
     """Attention of packed queries: (P, H) to (P, H).
@@ -122,13 +122,12 @@ def attend_packed(
         refresh: What the queries are and what they see.
         attention_mask: In the form the dense execution gives it, (B, 1, T, T) or None; every query of a row must see
             the same keys. Read by the padded kernel only.
-        heads: A.
+        size: D.
         **options: For `attend`: `scaling`, `dropout` and what the caller passed.
     """
-    size = query.shape[1] // heads
     if refresh.kernel == "padded":
         return _padded(attend, module, query, memory, refresh.queries, attention_mask, size, options)
-    query, keys, values = (tensor.unflatten(1, (heads, size)) for tensor in (query, *memory))
+    query, keys, values = (tensor.unflatten(1, (-1, size)) for tensor in (query, *memory))
     starts, visible = refresh.queries.starts, refresh.visible.starts
     longest = refresh.queries.shape[1]
     if refresh.kernel == "varlen":
