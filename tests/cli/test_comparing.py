@@ -123,7 +123,7 @@ def test_runs_are_put_side_by_side(command: Callable[..., Result]) -> None:
     (["mode=report", "runs=[all]", "run=all/run_0"], "runs=['all']: read only without run=all/run_0"),
     (["runs=[all]"], "runs=['all']: read only with mode=report, but mode=train"),
     (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json in outputs/act_tiny"),
-    (["mode=report", "runs=[latest]"], "--config-name is missing"),
+    (["mode=report", "runs=[latest]"], "latest: the newest run of a configuration, which --config-name says"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(command: Callable[..., Result], arguments: list[str], message: str) -> None:
     record(Path("all/run_0"))
