@@ -14,7 +14,7 @@ from adadepth.declaration import declared, shapes
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
 from adadepth.families.folder import loaded, read_config, told, weights_of
-from adadepth.families.registry import family, load, one_of
+from adadepth.families.registry import families, family, load, one_of
 from adadepth.families.shared.steps import rule_of
 from adadepth.families.size import check_size
 from adadepth.halting.exit_rules import parse_rule
@@ -235,7 +235,9 @@ def load_model(
     config = read_config("checkpoint", path)
     wanted = load(family(settings.name).config).model_type
     if wanted and config.model_type != wanted:
-        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {wanted}")
+        its = [each.name for each in families().values() if load(each.config).model_type == config.model_type]
+        advice = f"; add model={its[0]}" if its else ""
+        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {wanted}{advice}")
     fixed = _shapes(type(config), settings)
     in_model = _setting_names(settings)
     attention: dict[str, str] = {}

@@ -52,7 +52,9 @@ def _baselines(files: RunFiles) -> Iterator[Comparison]:
         remark = f"nats a masked token, n {unigram['positions']:,}; {remark}"
         yield Comparison("unigram", "word frequencies alone", "mlm_loss", own, other, noise, remark, False)
     classes = files.halting.get("classes", {})
-    everyone, labels = classes.get("all", {}), [found["n"] for name, found in classes.items() if name[:7] == "label: "]
+    everyone, labelled = classes.get("all", {}), [found for name, found in classes.items() if name[:7] == "label: "]
+    # Where a label is a whole sequence's, a class has many tokens and few predictions.
+    labels = [found.get("accuracy_n", found["n"]) for found in labelled]
     if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
         own, other = everyone["accuracy"], max(labels) / sum(labels)
         noise, remark = score_noise(own, other, everyone["accuracy_n"])

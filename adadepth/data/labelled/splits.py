@@ -167,14 +167,23 @@ def open_table(file: Path, key: str = "dataset.path") -> Table:
     raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
 
 
+def _delimiter(header: str) -> str:
+    """What parts the columns of a CSV: mostly a comma; where that is the decimal mark, spreadsheets write others."""
+    unquoted = re.sub('"[^"]*"', "", header)
+    return max(",;\t", key=unquoted.count)
+
+
 def _delimited(file: Path, key: str) -> Table:
     """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks."""
-    label, delimiter = f"{key}={file}", DELIMITERS[file.suffix]
+    label = f"{key}={file}"
+    is_quoted = file.suffix == ".csv"
+    delimiter = _delimiter(next(text_lines(key, file), "")) if is_quoted else DELIMITERS[file.suffix]
+    quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
 
     def rows() -> Iterator[list[str]]:
         # With their line ends, because a quoted field may hold some.
         lines = (f"{line}\n" for line in text_lines(key, file))
-        quoted = csv.reader(lines) if delimiter == "," else csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        quoted = csv.reader(lines, delimiter=delimiter, quoting=quoting)
         try:
             yield from (row for row in quoted if row)
         except csv.Error as error:

@@ -73,6 +73,18 @@ def test_a_model_that_knows_only_frequencies_is_not_worth_it(run: Path, loss: fl
     assert "n 1,523" in found.sentences[0]
 
 
+def test_a_model_that_always_says_the_commonest_class_of_sequences_is_not_worth_it(run: Path) -> None:
+    files = read_run(run)
+    predicted = {"all": (200, 0.75), "label: common": (150, 1.0), "label: rare": (50, 0.0)}
+    classes = {
+        name: {**files.halting["classes"]["all"], "accuracy_n": n, "accuracy": right}
+        for name, (n, right) in predicted.items()
+    }
+    found = verdict(with_files(files, halting={**files.halting, "classes": classes}))["worth"]
+    assert found.answer == "no"
+    assert "always the commonest label: accuracy 0.750 to 0.750, no clear difference" in found.sentences[0]
+
+
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "no"), (0.95, "no")])
 def test_against_a_fixed_depth(run: Path, other: float, answer: str) -> None:
     rows = [{"kind": "adaptive", "max_depth": 6, "metrics": {"eval/score": 0.9, "eval/mlm_loss": 1}},

@@ -122,6 +122,18 @@ def test_delimited_files_keep_what_looks_like_a_number_or_nothing(tmp_path: Path
     assert contents(found)[0] == ("[CLS] two lines[SEP] x[SEP]", 0)
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_csv_as_spreadsheets_write_it_where_the_comma_is_decimal(tmp_path: Path, separator: str) -> None:
+    lines = [("premise", "hypothesis", '"no, or, yes"'), ('"Größe; 1,5"', "x", "0"), ("b, c", "x", "1")]
+    text = "".join(f"{separator.join(line)}\n" for line in lines)
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.csv").write_text(text, encoding="utf-8-sig")
+    dataset = config(tmp_path, tmp_path / "cache")
+    dataset.label_column = "no, or, yes"
+    found = load(dataset, TokenizerConfig(vocab_size=40))
+    assert contents(found) == [("[CLS] große; 1,5[SEP] x[SEP]", 0), ("[CLS] b, c[SEP] x[SEP]", 1)]
+
+
 def test_summary_counts_what_was_read(data: LabelledData) -> None:
     train, evaluation = data.summary["train"], data.summary["evaluation"]["validation"]
     assert (train["rows"], train["examples"], train["labels"]) == (40, 40, {"0": 20, "1": 20})
