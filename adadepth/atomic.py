@@ -29,16 +29,18 @@ def write_atomic(path: Path, text: str) -> None:
 @contextmanager
 def open_atomic(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file to be written part by part, which is there when it is whole; see `write_atomic`."""
+    name = f".{path.name}.{_writer()}.tmp"
     try:
         with (
-            replacing(path, f".{path.name}.{_writer()}.tmp") as temporary,
+            replacing(path, name) as temporary,
             temporary.open("w", encoding="utf-8", newline="") as file,
         ):
             yield file
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        error.filename = str(path)  # a failing write names none, a failing `open` the temporary one
+        if error.filename in (None, str(path.with_name(name))):  # else it is of what was read meanwhile
+            error.filename = str(path)
         raise
 
 

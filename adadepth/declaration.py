@@ -76,6 +76,7 @@ class Declared:
         more: Further sentences: an equation, its source, what each choice does. `--help` leaves them out.
         allowed: Its range; the choices of an enumeration follow from its type.
         shape: It fixes the shape or the meaning of weights, which are useless under another value.
+        later: It came after the first models of its family were written: a model's folder may lack it.
         neutral: It changes speed or what is written, never the weights that a run arrives at.
         in_model: It is a field of the model's own configuration.
         hub: Its default there, where that differs from the one here: what a configuration file without it means.
@@ -86,6 +87,7 @@ class Declared:
     more: str
     allowed: Allowed | None
     shape: bool
+    later: bool
     neutral: bool
     in_model: bool
     hub: Any
@@ -103,8 +105,8 @@ class Declared:
 
 
 def setting(
-    default: Any, help: str, allowed: Allowed | None = None, *, shape: bool = False, neutral: bool = False,
-    in_model: bool = True, hub: Any = _UNSAID, debug: Any = _UNSAID, more: str = "",
+    default: Any, help: str, allowed: Allowed | None = None, *, shape: bool = False, later: bool = False,
+    neutral: bool = False, in_model: bool = True, hub: Any = _UNSAID, debug: Any = _UNSAID, more: str = "",
 ) -> Any:  # fmt: skip
     """Declare a field of a dataclass; see `Declared`.
 
@@ -113,13 +115,14 @@ def setting(
         help: One line, which begins in lower case and ends without a full stop.
         allowed: Its range, if it has one.
         shape: See `Declared`, as for the other arguments.
+        later: See there.
         neutral: See there.
         in_model: See there.
         hub: See there.
         debug: See there.
         more: See there; whole sentences.
     """
-    return field_with(default, Declared(help, more, allowed, shape, neutral, in_model, hub, debug))
+    return field_with(default, Declared(help, more, allowed, shape, later, neutral, in_model, hub, debug))
 
 
 def field_with(default: Any, about: Declared) -> Any:

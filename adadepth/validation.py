@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -73,19 +73,25 @@ def checked(composed: DictConfig) -> ExperimentConfig:
         composed = copy.deepcopy(composed)
         with open_dict(composed):
             del composed["hydra"]
-    if unknown := list(_unknown_keys(composed)):
-        raise ConfigError("\n".join(f"{key}: unknown key; leave out the + that forces it in" for key in unknown))
+    _refuse(f"{key}: unknown key; leave out the + that forces it in" for key in _unknown_keys(composed))
     composed = with_inherited(composed, given)
     note_environment(composed)
     config = to_config(composed)
+    _refuse(misfits(config))  # before anything is read of a group: an interpolation may have put a number in its place
     if not isinstance(config.model, family(config.model.name).settings):
         raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; say model=...")
     if config.small:
         config = shrunk(config, given)
     if config.resume is not None and config.mode is Mode.train and config.seeds == 1:  # else `_mode` refuses it
         config = resumed(config, whole, given)
+        _refuse(misfits(config))
     validate(config)
     return config
+
+
+def _refuse(problems: Iterable[str]) -> None:
+    if lines := list(problems):
+        raise ConfigError("\n".join(lines))
 
 
 def validate(config: ExperimentConfig) -> None:
@@ -95,8 +101,7 @@ def validate(config: ExperimentConfig) -> None:
         *(_OF_DATA if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing, check_trainer,
         _mode, _names, _extras,
     )  # fmt: skip
-    if problems := list(misfits(config)) or [problem for check in checks for problem in check(config)]:
-        raise ConfigError("\n".join(problems))
+    _refuse(problem for check in checks for problem in check(config))
 
 
 def _unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:

@@ -48,6 +48,7 @@ class LabelledConfig(TableConfig):
     problem: Problem = setting(Problem.classification, "one class a text, any number of labels, or one value")
     label_separator: str = setting(",", "between the labels of a text, with problem=multi_label; lists need none")
     test_splits: list[str] = setting(["test"], "predicted at the end; may be absent", neutral=True)
+    max_test_examples: int | None = setting(None, "of each of them; None: all", at_least(1), neutral=True, debug=8)
     test_hub: dict[str, Any] = setting(
         {}, "hub: test splits that are data sets of their own there, {SPLIT: {path, name, split}}", neutral=True
     )

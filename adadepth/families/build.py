@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,7 +90,7 @@ def build_language_model(
         raise ConfigError(message if message.startswith("model.") else f"model.{message}") from error
 
 
-def load_language_model(path: str, settings: ModelConfig, overrides: Iterable[str]) -> PreTrainedModel:
+def load_language_model(path: str, settings: ModelConfig, overrides: Collection[str]) -> PreTrainedModel:
     """A supernet or a fixed network, whichever a checkpoint holds; see `load_model`."""
     return load_model(path, language_model_class(settings, read_config("checkpoint", path)), settings, overrides)
 
@@ -217,7 +217,7 @@ def _load_weights(
 
 
 def load_model(
-    path: str, model_class: Any, settings: ModelConfig, overrides: Iterable[str], *, only_encoder: bool = False
+    path: str, model_class: Any, settings: ModelConfig, overrides: Collection[str], *, only_encoder: bool = False
 ) -> PreTrainedModel:
     """The model of a checkpoint, as it was trained but for what the user sets on top.
 
@@ -252,10 +252,14 @@ def load_model(
             setattr(config, name, value)
     has = weights_of(config) if only_encoder else None
     with _about_unknown(settings):
-        return loaded("checkpoint", path, model_class, config, has=has, **attention)
+        model: Any = loaded("checkpoint", path, model_class, config, has=has, **attention)
+    if "exit_rule" in overrides and not only_encoder:
+        with _about("model.exit_rule"):
+            rule_of(model, None)
+    return model
 
 
-def load_encoder(path: str, settings: ModelConfig, overrides: Iterable[str]) -> Any:
+def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -> Any:
     """The encoder of a checkpoint, a `StateEncoder`, whatever head it was trained with; see `load_model`.
 
     Raises:

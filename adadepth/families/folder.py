@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 
 from adadepth.connection import first_line
-from adadepth.declaration import shapes
+from adadepth.declaration import declared
 from adadepth.errors import CheckpointError, UserError, nearest
 from adadepth.families.registry import families, load
 from adadepth.families.shared.hub_file import MODULE
@@ -48,9 +49,9 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     try:
         config = load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
     except Exception as error:  # of a wrong type of a field, the library raises what has no class of its own
-        if Path(path, CONFIG_NAME).is_file() and "trust_remote_code" not in str(error):
+        if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_reason(error)}") from error
-        what = "a folder without a model" if Path(path).is_dir() else "neither a folder nor a model that can be fetched"
+        what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model that can be fetched"
         raise CheckpointError(f"{key}={path}: {what} ({first_line(error)})") from error
     check_tensors(key, path, config)
     return config
@@ -73,7 +74,7 @@ def check_files(key: str, path: str) -> None:
         CheckpointError: Naming the file.
     """
     folder = Path(path)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return
     with told(key, path):
         files = sorted(folder.iterdir())
@@ -89,15 +90,10 @@ def check_files(key: str, path: str) -> None:
 
 
 def _flaw_of_file(file: Path) -> str | None:
-    """What keeps a file from being read; the hub's cache keeps files beside its folders and links to them."""
+    """What keeps a file from being read; links to files, as caches and shared folders have them, are followed."""
     if not file.exists():
         return "is a link to nothing"
-    if not stat.S_ISREG(file.stat().st_mode):
-        return "is no regular file"
-    place, folder = file.resolve(), file.parent.resolve()
-    if not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs":
-        return f"is a link to {place}, outside the folder; copy that file there"
-    return None
+    return None if stat.S_ISREG(file.stat().st_mode) else "is no regular file"
 
 
 def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
@@ -114,9 +110,9 @@ def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
 
 
 def _check_written(whose: str, described: Mapping[str, Any]) -> None:
-    """Whether a configuration names a type, and, if this package wrote it, has every size.
+    """Whether a configuration names a type, and, if this package wrote it, has every size that it ever wrote.
 
-    One of somebody else's may mean a default by leaving a size out, and so may any in what came later than sizes.
+    One of somebody else's may mean a default by leaving a size out, and so may any in what came after its models.
     """
     name, classes = described.get("model_type"), described.get("architectures") or []
     if not isinstance(name, str):
@@ -130,8 +126,8 @@ def _check_written(whose: str, described: Mapping[str, Any]) -> None:
             f"{whose}: model_type={name!r}, so this is a folder without a model that is known here; it must be one of "
             f"{', '.join(families())}{nearest(name, families())}"
         )
-    sizes = shapes(load(families()[name].config))
-    if missing := [size for size in sizes if size not in described]:
+    about = declared(load(families()[name].config))
+    if missing := [size for size, each in about.items() if each.shape and not each.later and size not in described]:
         raise CheckpointError(f"{whose}: lacks {', '.join(missing)}")
 
 
@@ -279,7 +275,7 @@ def check_tensors(key: str, path: str, config: PreTrainedConfig) -> None:
     Raises:
         CheckpointError: Naming the file and the first tensor that differs.
     """
-    headers = _headers(key, path) if Path(path).is_dir() else {}
+    headers = _headers(key, path) if os.path.isdir(path) else {}
     model = _described(config) if headers else None
     if model is None or getattr(config, "quantization_config", None) is not None:
         return

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TextIO
 
 from adadepth.analysis.render.table import csv_text, defused
 from adadepth.atomic import open_atomic
+from adadepth.connection import first_line
 from adadepth.data.labelled.splits import DELIMITERS, open_table
 from adadepth.data.text.files import find_files, text_lines
 from adadepth.data.text.passages import Text, is_unicode
@@ -127,7 +128,18 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
 
 
 def _rows(source: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows as they are in the file."""
+    """Yield the rows as they are in the file.
+
+    Raises:
+        DataError: It cannot be read, or is not what it should be.
+    """
+    try:
+        yield from _read(source, columns)
+    except OSError as error:
+        raise DataError(f"input={source}: {first_line(error)}") from error
+
+
+def _read(source: Path, columns: Sequence[str]) -> Iterator[Row]:
     if source.suffix == _LINES:
         return _lines(source, columns)
     if source.suffix == _JSON_LINES:

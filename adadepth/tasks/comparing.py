@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,8 +37,8 @@ def compare_runs(config: ExperimentConfig) -> None:
 def _named(value: str, config: ExperimentConfig) -> list[RunFiles]:
     """The runs that an entry of `runs` stands for."""
     folder = resolve_run(value, config) if value == "latest" else Path(value)
-    if not folder.is_dir():
-        known = map(str, folder.parent.iterdir()) if folder.parent.is_dir() else ()
+    if not os.path.isdir(folder):
+        known = map(str, folder.parent.iterdir()) if os.path.isdir(folder.parent) else ()
         raise CheckpointError(f"runs: there is no folder {value}{nearest(value, known)}")
     found = runs_in(folder)
     if not found:

@@ -144,7 +144,7 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
             raise CheckpointError(f"latest: no run with {needs} in {parent}")
         return newest
     directory = Path(value)
-    if not (directory / RECORD).is_file():
+    if not os.path.isfile(directory / RECORD):
         names = [str(path) for path in candidates]
         known = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
         raise CheckpointError(f"{value}: not a run directory (it has no {RECORD}){nearest(value, names)}{known}")
@@ -172,7 +172,7 @@ def _runs_and_evaluations(parent: Path) -> list[Path]:
 def model_path(config: ExperimentConfig) -> str:
     """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id."""
     value = str(config.checkpoint)
-    is_run = value == "latest" or (Path(value) / RECORD).is_file()
+    is_run = value == "latest" or os.path.isfile(Path(value) / RECORD)
     return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
 
 
@@ -184,7 +184,7 @@ def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
         model = Path(model_path(config))
     except CheckpointError:
         return None  # the task says it when it looks for the model
-    folders = (model, *model.parents[:2]) if model.exists() else ()  # RUN/model, RUN/checkpoints/checkpoint-100
+    folders = (model, *model.parents[:2]) if os.path.exists(model) else ()  # RUN/model, RUN/checkpoints/checkpoint-100
     return next((folder for folder in folders if (folder / RECORD).is_file() and (folder / CONFIG).is_file()), None)
 
 
@@ -195,7 +195,7 @@ def read_record(directory: Path) -> dict[str, Any]:
         CheckpointError: If it is damaged.
     """
     path = directory / RECORD
-    if not path.is_file():
+    if not os.path.isfile(path):  # where `Path.is_file` raises what a name too long for the system is, this says no
         return {}
     try:
         record = json.loads(path.read_text(encoding="utf-8"))

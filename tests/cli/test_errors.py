@@ -56,6 +56,7 @@ MISTAKES = [
     (["--config-name", "ponder_parity", "dataset.train_ones=[]", "dataset.easy_epochs=1", "dataset.easy_ones=3"],
      "dataset.train_ones=[]: must be [lowest, highest]"),
     (["--config-name", "ponder_parity", "dataset.extrapolation_ones=[]"], "dataset.extrapolation_ones=[]: must be ["),
+    (["mode=report", "runs=[[a]]"], "runs=[['a']]: must be a list, each a text"),
     (["mode=report", "runs=[latest]"], "latest: the newest run of a configuration, which --config-name says"),
     ([*TINY, "mode=report", "runs=['']"], "runs=['']: each names a folder"),
     ([*TINY, "name=\udcff"], "'name=\\udcff': not in UTF-8"),
@@ -215,6 +216,25 @@ def test_a_users_yaml_runs_no_code_and_has_an_end(
     assert (result.status, result.out, jobs) == (2, "", [])
     assert message in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_users_yaml_is_no_data(command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(f"defaults: [act_tiny, _self_]\n#{' ' * 2**20}\n")
+    result = command("--config-dir", str(folder), "--config-name", "mine")
+    assert (result.status, result.out, jobs) == (2, "", [])
+    assert result.err == f"error: {folder}/mine.yaml: has more than 1 MiB\n"
+
+
+def test_a_maze_of_walls_is_one_line(command: Callable[..., Result], tmp_path: Path) -> None:
+    """It is found out when the mazes are drawn, before a run has a folder."""
+    walls = ("dataset=maze_path", "dataset.walls=0.99", f"dataset.cache_dir={tmp_path}/cache")
+    result = command("--config-name", "trm_tiny", "debug=default", *walls)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("error: dataset.walls=0.99: hardly a maze of dataset.size=")
+    assert result.err.count("\n") == 1
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_processes_other_than_the_first_are_silent(

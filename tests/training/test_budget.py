@@ -89,6 +89,14 @@ def test_a_rival_needs_a_finished_run(tmp_path, trained):
         tasks.run(configured("act_maze", *TINY, "rival_of=latest", f"output_dir={tmp_path}"))
 
 
+def test_a_rival_is_trained_on_what_its_run_was_trained_on(tmp_path, trained):
+    with pytest.raises(
+        CheckpointError, match=r"^rival_of=\S+: it was task=finetune on dataset=maze; a rival is trained"
+    ):
+        tasks.run(configured("act_tiny", "debug=default", f"rival_of={trained}", f"output_dir={tmp_path}"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_work_of_full_depth_can_be_the_unit(tmp_path):
     tasks.run(configured("act_maze", *TINY, "budget=work", "budget.target=0.5", f"output_dir={tmp_path}"))
     (directory,) = tmp_path.glob("*/*")

@@ -159,9 +159,10 @@ def test_a_link_or_a_folder_where_a_file_was_is_named(run: Path, tmp_path: Path,
     assert away.exists() == (name != ".lock")
 
 
-def test_a_broken_line_of_the_log_stops_a_resume(run: Path) -> None:
+@pytest.mark.parametrize("line", ["{broken", '{"step": "2", "time": 1.0}', '{"step": 2, "time": null}', "[1]"])
+def test_a_broken_line_of_the_log_stops_a_resume(run: Path, line: str) -> None:
     with (run / "metrics.jsonl").open("a") as file:
-        file.write("{broken\n")
+        file.write(f"{line}\n")
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: line \d+ is damaged"):
         tasks.run(configured("act_tiny", f"resume={stopped_early(run)}"))
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"

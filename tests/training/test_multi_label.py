@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sklearn.metrics import f1_score
 from adadepth import Pipeline, tasks
 from adadepth.data.labelled.load import load_labelled_data
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.build import build_classifier
+from adadepth.families.build import build_classifier, classifier_class, load_model
 from tests.configs.support import configured
 from tests.training.test_predictions import SMALL, run
 from tests.unit.data.labelled_support import write_splits
@@ -107,6 +108,20 @@ def test_from_a_table_to_predictions(tmp_path: Path) -> None:
     ))  # fmt: skip
     row = json.loads((tmp_path / "said.jsonl").read_text())
     assert row["prediction"] == [name for name, score in row["probabilities"].items() if score > 0.5]
+
+
+def test_a_rule_that_is_set_on_top_of_a_checkpoint_is_checked_when_it_is_loaded(tmp_path: Path) -> None:
+    settings = configured("ponder_tiny", *SMALL, *table(tmp_path / "data"), "model.exit_rule=entropy:0.1").model
+    fields = {"id2label": dict(enumerate(TOPICS)), "problem_type": "multi_label_classification"}
+    own = dataclasses.replace(settings, exit_rule="quantile:0.5")
+    build_classifier(own, 120, fields, "multi_label").save_pretrained(tmp_path / "model")
+    model_class = classifier_class(settings, "multi_label")
+    for rule in ("entropy:0.1", "entorpy", "fixed:99"):
+        with pytest.raises(ConfigError, match=rf"^model\.exit_rule: .*{rule}"):
+            load_model(
+                str(tmp_path / "model"), model_class, dataclasses.replace(settings, exit_rule=rule), ["exit_rule"]
+            )
+    assert load_model(str(tmp_path / "model"), model_class, settings, []) is not None
 
 
 MISTAKES = [

@@ -1,5 +1,6 @@
 """What a kill leaves half-written in the folder of a run."""
 
+import errno
 import os
 import re
 import socket
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.atomic import refuse_links, remove_leftovers, replacing, write_atomic
+from adadepth.atomic import open_atomic, refuse_links, remove_leftovers, replacing, write_atomic
 from adadepth.errors import CheckpointError
 
 
@@ -68,3 +69,20 @@ def test_a_file_that_is_a_link_is_replaced_and_not_its_target(tmp_path: Path) ->
     (tmp_path / "run.json").symlink_to(tmp_path / "target")
     write_atomic(tmp_path / "run.json", "ours")
     assert [(tmp_path / name).read_text() for name in ("target", "run.json")] == ["theirs", "ours"]
+
+
+@pytest.mark.parametrize(("error", "blamed"), [
+    (OSError(errno.ENOSPC, "No space left on device"), "predictions.csv"),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", "input.csv"), "input.csv"),
+])  # fmt: skip
+def test_a_failing_write_names_the_file_and_not_what_is_read_meanwhile(
+    tmp_path: Path, error: OSError, blamed: str
+) -> None:
+    with pytest.raises(OSError, match=blamed), open_atomic(tmp_path / "predictions.csv"):
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there/run\.json'$"):
+        write_atomic(tmp_path / "there" / "run.json", "{}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from adadepth.analysis.render.colors import (
@@ -61,10 +63,10 @@ def save(figure: Figure, folder: Path) -> list[Path]:
     Returns:
         The files.
     """
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-
     png, pdf = (folder / f"{figure.name}{suffix}" for suffix in (".png", ".pdf"))
     with _canvas() as canvas:
+        from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
         _lay_out(canvas, figure)
         with _replacing(png) as temporary:  # without `savefig`, which draws everything twice
             cast(Any, canvas.canvas).print_png(temporary)
@@ -108,17 +110,25 @@ def save_drawing(draw: Callable[[Any], None], path: Path) -> None:
 @contextmanager
 def _canvas() -> Iterator[Canvas]:
     """An empty drawing in this project's style."""
-    import matplotlib
+    matplotlib: Any = _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
     _add_fonts()
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # and not what a matplotlibrc says, which may lie in the working directory
+        matplotlib.rcdefaults()  # and not what a matplotlibrc of the user's says
         matplotlib.rcParams.update({**_SETTINGS, "font.family": FAMILY})
         canvas = Canvas(dpi=150)
         FigureCanvasAgg(canvas)
         yield canvas
+
+
+@cache
+def _matplotlib() -> ModuleType:
+    """The library, which when it is imported reads a matplotlibrc in the working directory: there must be none."""
+    with TemporaryDirectory() as empty, chdir(empty):
+        import matplotlib
+    return matplotlib
 
 
 @cache

@@ -51,7 +51,7 @@ def split_examples(
         stores: Split to its rows.
         make: From a store and the numbers of its rows to examples.
         classes: From the training store to the class of each row, which then has the same share in both parts.
-        test_splits: Used in full.
+        test_splits: Of data that say how many examples of each.
 
     Raises:
         DataError: A split has no rows.
@@ -69,7 +69,7 @@ def split_examples(
         return make(stores[split], rows[split][spread_rows(len(rows[split]), limit)])
 
     evaluation = {split: examples(split, dataset.max_evaluation_examples) for split in dataset.evaluation_splits}
-    test = {split: examples(split, None) for split in test_splits}
+    test = {split: examples(split, getattr(dataset, "max_test_examples", None)) for split in test_splits}
     return examples(train, dataset.max_train_examples), evaluation, test
 
 

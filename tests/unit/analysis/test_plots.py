@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 
@@ -57,3 +60,17 @@ def test_the_font_of_drawings_is_matplotlibs_without_its_tables_of_shaping() -> 
         assert set(before.keys()) - set(after.keys()) == {"GDEF", "GPOS", "GSUB"}
         for table in ("glyf", "cmap", "name", "kern"):
             assert after.reader[table] == before.reader[table]
+
+
+DRAWN = """
+from adadepth.analysis.render.plots import save_drawing
+save_drawing(lambda canvas: canvas.text(0.5, 0.5, "$x$"), __import__("pathlib").Path("drawn.png"))
+"""
+
+
+def test_a_matplotlibrc_in_the_working_directory_is_not_read(tmp_path: Path) -> None:
+    """The library reads one when it is imported, whatever it holds: this one ends that with an error."""
+    (tmp_path / "matplotlibrc").write_bytes(b"text.usetex: True\n\xff\n")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    subprocess.run([sys.executable, "-c", DRAWN], cwd=tmp_path, env=environment, check=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drawn.png", "matplotlibrc"]

@@ -159,6 +159,13 @@ def test_fewer_examples_are_spread_over_the_rows(folder: Path, tmp_path: Path) -
     assert found.summary["train"]["examples"] == 4
 
 
+def test_fewer_rows_of_a_test_split(folder: Path, tmp_path: Path) -> None:
+    """A run of seconds predicts no more of them than it evaluates."""
+    examples = load(config(folder, tmp_path, max_test_examples=3)).test["test"]
+    assert [examples[index]["index"] for index in range(len(examples))] == [0, 2, 4]
+    assert configured("ponder_cola", "debug=default").dataset.max_test_examples == 8
+
+
 def test_the_first_of_several_evaluation_sets_selects(tmp_path: Path) -> None:
     write_splits(
         tmp_path, train=rows_of_pairs(9), matched=rows_of_pairs(4), mismatched=rows_of_pairs(5),

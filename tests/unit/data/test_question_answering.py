@@ -181,6 +181,11 @@ def test_prepared_data_are_cached_whatever_the_windows(suffix: str, tmp_path: Pa
     }  # fmt: skip
 
 
+def test_a_question_has_an_id_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^dataset\.id_column=id: \S+train\.jsonl has 'q0' twice$"):
+        load(tmp_path, [ROWS[0], ROWS[1], ROWS[0]])
+
+
 def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
     data = load(tmp_path, max_train_examples=2, max_evaluation_examples=1)
     assert len(set(data.train.owners.tolist())) == 2

@@ -66,6 +66,14 @@ def test_rows_of_a_corpus_without_text_are_counted(
     assert warnings(caplog) == [says.format(f"dataset.path={file}")]
 
 
+def test_a_class_that_stands_for_none_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"sentence": text, "label": (-1, 0, 1)[number % 3]} for number, text in enumerate(TEXTS)]
+    write_splits(tmp_path, rows, rows[::-1])
+    assert load(tmp_path).labels == ("-1", "0", "1")
+    (told,) = warnings(caplog)
+    assert told.startswith("dataset.label_column=label: -1 is taken for a class;")
+
+
 @pytest.mark.parametrize("nothing", [None, " "])
 def test_missing_texts_of_a_table_are_counted(
     tmp_path: Path, nothing: str | None, caplog: pytest.LogCaptureFixture

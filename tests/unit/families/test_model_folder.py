@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,7 +16,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
-from adadepth import AdaLayersForSequenceClassification, AlbertActForMaskedLM, AlbertActForPreTraining, Pipeline
+from adadepth import (
+    AdaLayersForSequenceClassification,
+    AlbertActConfig,
+    AlbertActForMaskedLM,
+    AlbertActForPreTraining,
+    Pipeline,
+)
+from adadepth.declaration import declared
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.build import build_classifier, build_pretraining_model, load_encoder, load_model
 from adadepth.families.registry import family
@@ -100,9 +108,9 @@ def fifo(folder: Path) -> None:
     os.mkfifo(folder / CONFIG)
 
 
-def moved_outside(folder: Path) -> None:
-    (folder / WEIGHTS).rename(folder.parent / "elsewhere.safetensors")
-    (folder / WEIGHTS).symlink_to(folder.parent / "elsewhere.safetensors")
+def a_folder(folder: Path) -> None:
+    (folder / CONFIG).unlink()
+    (folder / CONFIG).mkdir()
 
 
 def index(file: str) -> Callable[[Path], None]:
@@ -163,7 +171,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "endless configuration": (link(CONFIG, "/dev/zero"), f"its {CONFIG} is no regular file"),
     "fifo": (fifo, f"its {CONFIG} is no regular file"),
     "link to nothing": (link(WEIGHTS, "nowhere"), f"its {WEIGHTS} is a link to nothing"),
-    "link outside": (moved_outside, "outside the folder; copy that file there"),
+    "folder": (a_folder, f"its {CONFIG} is no regular file"),
     "index of a pickle": (index("pytorch_model.bin"), f"its {INDEX} names 'pytorch_model.bin'; allowed are files here"),
     "index outside": (index("../../x.safetensors"), f"its {INDEX} names '../../x.safetensors'"),
     "index of nothing": (index("model-1.safetensors"), f"its {INDEX} names model-1.safetensors, which is missing"),
@@ -214,16 +222,25 @@ def test_weights_nobody_asked_for_are_refused(folder: Path) -> None:
         READERS["checkpoint"](str(folder))
 
 
-def test_the_hub_s_own_links_are_followed(folder: Path, tmp_path: Path) -> None:
-    """Its cache has files under `blobs`, and a folder of links to them for every revision."""
-    snapshot = tmp_path / "hub" / "models--us--x" / "snapshots" / "0123"
-    blobs = snapshot.parents[1] / "blobs"
-    snapshot.mkdir(parents=True)
-    blobs.mkdir()
+def test_links_to_files_are_followed(folder: Path, tmp_path: Path) -> None:
+    """The hub's cache has them, and so have folders of models that share a disk."""
+    kept = tmp_path / "another disk"
+    kept.mkdir()
     for name in (CONFIG, WEIGHTS):
-        (folder / name).rename(blobs / f"of-{name.partition('.')[0]}")
-        (snapshot / name).symlink_to(f"../../blobs/of-{name.partition('.')[0]}")
-    assert READERS["checkpoint"](str(snapshot)) is not None
+        (folder / name).rename(kept / name)
+        (folder / name).symlink_to(kept / name)
+    assert READERS["checkpoint"](str(folder)) is not None
+
+
+def test_a_size_that_came_later_may_be_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model from before it means its default, and then has the weights that go with it."""
+    edited(type_vocab_size=...)(folder)
+    with pytest.raises(CheckpointError, match=r"config\.json: lacks type_vocab_size$"):
+        READERS["checkpoint"](str(folder))
+    about = declared(AlbertActConfig)
+    later = {"type_vocab_size": dataclasses.replace(about["type_vocab_size"], later=True)}
+    monkeypatch.setattr("adadepth.families.folder.declared", lambda _: about | later)
+    assert READERS["checkpoint"](str(folder)).config.type_vocab_size == 2
 
 
 def test_a_broken_stock_model_is_one_line(tmp_path: Path) -> None:
