@@ -1,7 +1,7 @@
 """What the settings of the trainer need of each other."""
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from adadepth.config import ExperimentConfig, Mode, Task, TrainerConfig
 from adadepth.config.trainer import Optimizer, Precision, Schedule
@@ -32,7 +32,8 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.fsdp or trainer.deepspeed"
     for name in ("deepspeed", "fsdp_config"):
         value = getattr(trainer, name)
-        if not isinstance(value, dict | None) and not (isinstance(value, str) and Path(value).is_file()):
+        is_device = isinstance(value, str) and os.path.exists(value) and not os.path.isfile(value)
+        if is_device or not isinstance(value, dict | str | None):
             yield f"trainer.{name}={shown(value)}: must be a JSON file or a mapping"
     if trainer.dataloader_prefetch_factor is not None and config.runtime.num_workers == 0:
         yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"

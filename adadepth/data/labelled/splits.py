@@ -178,12 +178,11 @@ def _delimited(file: Path, key: str) -> Table:
     label = f"{key}={file}"
     is_quoted = file.suffix == ".csv"
     delimiter = _delimiter(next(text_lines(key, file), "")) if is_quoted else DELIMITERS[file.suffix]
-    quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
 
     def rows() -> Iterator[list[str]]:
         # With their line ends, because a quoted field may hold some.
         lines = (f"{line}\n" for line in text_lines(key, file))
-        quoted = csv.reader(lines, delimiter=delimiter, quoting=quoting)
+        quoted = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE)
         try:
             yield from (row for row in quoted if row)
         except csv.Error as error:

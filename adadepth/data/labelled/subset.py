@@ -67,7 +67,9 @@ def _limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | N
 def _uses(dataset: TableConfig, split: str) -> list[int | None]:
     uses = [dataset.max_train_examples] if split == dataset.train_split else []
     uses += [dataset.max_evaluation_examples] if split in dataset.evaluation_splits else []
-    return uses + ([dataset.max_test_examples] if split in getattr(dataset, "test_splits", ()) else [])
+    return uses + (
+        [getattr(dataset, "max_test_examples", None)] if split in getattr(dataset, "test_splits", ()) else []
+    )
 
 
 def _used(dataset: TableConfig, split: str, table: Table, classes: Callable[[Table], np.ndarray] | None) -> np.ndarray:

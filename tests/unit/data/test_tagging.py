@@ -287,13 +287,16 @@ def test_the_columns_of_conll_2003(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("comments", [
-    "# global.columns = token tag\n-DOCSTART-\n\n# sent_id = 1\n# text = EU rejects\n", "#begin document (a); part 000\n",
+    "# global.columns = token tag\n-DOCSTART-\n\n# sent_id = 1\n# text = EU rejects\n",
+    "#begin document (a); part 000\n",
 ])  # fmt: skip
 def test_comments_between_the_words_of_columns_are_left_out(tmp_path: Path, comments: str) -> None:
     for split in ("train", "validation"):
         (tmp_path / f"{split}.conll").write_text(f"{comments}EU\tB-ORG\nrejects\tO\n\n#eu\tB-ORG\n#\tO\n")
     data = load(tmp_path, tmp_path)
-    assert [[data.labels[tag] for tag in data.train.gold(index)] for index in range(len(data.train))] == [["B-ORG", "O"]] * 2
+    assert [[data.labels[tag] for tag in data.train.gold(index)] for index in range(len(data.train))] == [
+        ["B-ORG", "O"]
+    ] * 2
 
 
 def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:
