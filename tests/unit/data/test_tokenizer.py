@@ -137,7 +137,7 @@ def test_a_signal_is_heard_while_a_vocabulary_is_trained() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         words = ["".join(random.choices("abcdefghij", k=random.randint(2, 9))) for _ in range(30_000)]
         texts = [" ".join(random.choices(words, k=12)) for _ in range(60_000)]
-        threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
         train_tokenizer(texts, 100_000, True)
     """)
     ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
