@@ -23,8 +23,9 @@ def patient_streams() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            _end(stream)
         sys.stdout, sys.stderr = usual
 
 
@@ -54,10 +55,21 @@ def _patient(stream: TextIO) -> TextIO:
     )
 
 
+def _end(stream: TextIO) -> None:
+    """Let a patient stream that a handler of a log still holds write no more: its file's number may be another's."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    if isinstance(raw, _Patient):
+        raw.is_over = True
+
+
 class _Patient(io.FileIO):
     """A file descriptor that leads nowhere once nobody reads it, for whatever else writes to it as well."""
 
+    is_over = False
+
     def write(self, data: Any, /) -> int:
+        if self.is_over:
+            return memoryview(data).nbytes
         try:
             return super().write(data)
         except OSError as error:

@@ -14,6 +14,7 @@ import pytest
 import adadepth.tasks
 from adadepth.config import ExperimentConfig
 from adadepth.console import say
+from adadepth.standard_streams import patient_streams
 from tests.cli.conftest import Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,17 @@ def test_a_reader_that_goes_away_does_not_end_a_run(
         result = command(*TINY)
     assert result.status == 0, result.err
     assert done == ["second", "third"]
+
+
+def test_a_stream_that_is_kept_writes_nothing_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of a log may hold it when the number of its file is that of another one."""
+    with open(tmp_path / "said", "w", encoding="utf-8") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with patient_streams():
+            kept = sys.stdout
+            kept.write("within")
+        kept.write("afterwards")
+    assert (tmp_path / "said").read_text() == "within"
 
 
 CLOSED = """
