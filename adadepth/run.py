@@ -24,24 +24,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.allocation import keep_freed_memory
-from adadepth.command_line import CONFIGS, arguments, check_own_folder, folders, help_text
-from adadepth.composition import register_schema
-from adadepth.config import ExperimentConfig
-from adadepth.console import say
-from adadepth.debugging import given_keys
-from adadepth.disk import full_disk
+from adadepth.cli.command_line import CONFIGS, arguments, check_own_folder, folders, help_text
+from adadepth.cli.composition import register_schema
+from adadepth.cli.debugging import given_keys
+from adadepth.cli.hints import explain
+from adadepth.cli.hydra_keys import close_hydra_keys
+from adadepth.cli.validation import checked
 from adadepth.errors import UserError
-from adadepth.hints import explain
-from adadepth.hydra_keys import close_hydra_keys
-from adadepth.inheritance import inheritance
-from adadepth.interpolations import told_within
-from adadepth.processes import check_launcher, end_with_launcher, exit_with, is_first_process
-from adadepth.remote_code import allow_remote_code
-from adadepth.resuming import resumption
-from adadepth.signals import ending_as_exits, held_back, let_through
-from adadepth.standard_streams import patient_streams
-from adadepth.validation import checked
+from adadepth.runs.inheritance import inheritance, resumption
+from adadepth.settings import ExperimentConfig
+from adadepth.settings.interpolations import told_within
+from adadepth.system.console import patient_streams, say
+from adadepth.system.files import full_disk
+from adadepth.system.places import allow_remote_code
+from adadepth.system.processes import check_launcher, end_with_launcher, exit_with, is_first_process, keep_freed_memory
+from adadepth.system.signals import ending_as_exits, held_back, let_through
 
 _LESS_MEMORY = (
     "trainer.gradient_checkpointing=true needs less, as do a smaller trainer.per_device_train_batch_size with more "

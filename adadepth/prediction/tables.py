@@ -10,9 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from adadepth.analysis.render.table import csv_text, defused
-from adadepth.atomic import open_atomic
-from adadepth.connection import first_line
 from adadepth.data.labelled.splits import DELIMITERS, open_table
 from adadepth.data.text.files import find_files, text_lines
 from adadepth.data.text.passages import Text, is_unicode
@@ -20,6 +17,9 @@ from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.shared.losses import takes_one_class
 from adadepth.prediction.pipeline import Pipeline
 from adadepth.prediction.results import Prediction
+from adadepth.report.table import csv_text, defused
+from adadepth.system.files import open_atomic
+from adadepth.system.places import first_line
 
 Row = dict[str, Any]
 OUTPUTS = (*DELIMITERS, ".jsonl")

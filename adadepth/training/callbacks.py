@@ -16,24 +16,18 @@ import torch.distributed as dist
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.analysis.architecture.search import flatten_search
-from adadepth.analysis.architecture.sections import frame_panel
-from adadepth.analysis.exits.steps import flatten_exits
-from adadepth.analysis.files import (
-    write_exits,
-    write_grids,
-    write_halting_files,
-    write_prediction_rows,
-    write_predictions,
-)
-from adadepth.analysis.measure.class_table import class_table
-from adadepth.analysis.measure.names import metric_name
-from adadepth.analysis.measure.statistics import flatten
-from adadepth.analysis.render import plots
-from adadepth.analysis.render.table import as_records
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.contract import FollowsSchedule, HasOneDepth
-from adadepth.signals import HANGUP, ending
+from adadepth.measure.architectures import flatten_search
+from adadepth.measure.exit_steps import flatten_exits
+from adadepth.measure.names import metric_name
+from adadepth.measure.statistics import flatten
+from adadepth.report import plots
+from adadepth.report.architectures import frame_panel
+from adadepth.report.classes import class_table, write_halting_files
+from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
+from adadepth.report.table import as_records
+from adadepth.system.signals import HANGUP, ending
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 

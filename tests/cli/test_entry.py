@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import adadepth.tasks
-from adadepth.config import ExperimentConfig
 from adadepth.errors import DataError
+from adadepth.settings import ExperimentConfig
 from tests.cli.conftest import Result
 
 SCRIPT = Path(__file__).resolve().parents[2] / "adadepth" / "run.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.config import ExperimentConfig
+from adadepth.settings import ExperimentConfig
 from tests.cli.conftest import Result
 from tests.plugins_support import package_on_path
 

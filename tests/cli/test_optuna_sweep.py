@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import adadepth.tasks
-from adadepth.config import ExperimentConfig
+from adadepth.settings import ExperimentConfig
 from tests.cli.conftest import Result
 
 pytest.importorskip("optuna")

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.composition import known_keys
+from adadepth.cli.composition import known_keys
+from adadepth.cli.hints import explain
+from adadepth.cli.validation import checked
 from adadepth.errors import UserError
-from adadepth.hints import explain
-from adadepth.validation import checked
 from tests.configs.support import composed
 
 # Together they have every public key.

@@ -26,13 +26,13 @@ from adadepth import (
     Pipeline,
     tasks,
 )
-from adadepth.analysis.render.colors import depth_color
-from adadepth.analysis.texts.terminal import print_texts
-from adadepth.command_line import verbatim
+from adadepth.cli.command_line import verbatim
 from adadepth.data.puzzles.examples import puzzle_tokenizer
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.trm.configuration import TrmConfig
 from adadepth.families.trm.modeling import TrmForPuzzles
+from adadepth.families.trm.network import TrmConfig
+from adadepth.report.style import depth_color
+from adadepth.report.texts import print_texts
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 from tests.models_support import small_config, small_ponder, spread_depths

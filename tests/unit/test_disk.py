@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from adadepth.data.cache import cached_folder
-from adadepth.disk import DiskFullError, full_disk, is_full, writing
 from adadepth.errors import DataError
+from adadepth.system.files import DiskFullError, full_disk, is_full, writing
 
 NUMPY = OSError("100000 requested and 1008 written")
 

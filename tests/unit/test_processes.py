@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from adadepth import processes
 from adadepth.errors import ConfigError
+from adadepth.system import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import pathlib, signal, sys, time
-from adadepth.processes import end_with_launcher
+from adadepth.system.processes import end_with_launcher
 def ended(number, frame):
     pathlib.Path(sys.argv[1]).write_text(str(number))
     raise SystemExit

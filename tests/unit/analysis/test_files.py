@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.analysis.files import (
-    depth_histograms,
-    loss_curves,
-    read_run,
-    series,
-    write_halting_files,
-)  # fmt: skip
-from adadepth.analysis.measure.class_table import halting_text
-from adadepth.atomic import write_atomic
+from adadepth.report.classes import halting_text, write_halting_files
+from adadepth.report.run_files import depth_histograms, loss_curves, read_run, series
+from adadepth.system.files import write_atomic
 from tests.unit.analysis.synthetic import evaluate
 
 

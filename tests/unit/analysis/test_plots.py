@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.analysis.render.fonts import WEIGHTS, without_shaping
-from adadepth.analysis.render.report import draw_figures
+from adadepth.report.pages import draw_figures
+from adadepth.report.style import WEIGHTS, without_shaping
 from tests.unit.analysis.synthetic import make_run
 
 NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
@@ -63,7 +63,7 @@ def test_the_font_of_drawings_is_matplotlibs_without_its_tables_of_shaping() -> 
 
 
 DRAWN = """
-from adadepth.analysis.render.plots import save_drawing
+from adadepth.report.plots import save_drawing
 save_drawing(lambda canvas: canvas.text(0.5, 0.5, "$x$"), __import__("pathlib").Path("drawn.png"))
 """
 

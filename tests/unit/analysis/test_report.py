@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.files import HALTING, METRICS, RUN, SENTENCES
-from adadepth.analysis.render.colors import contrast, depth_color, text_on
-from adadepth.analysis.render.formats import clock, number
-from adadepth.analysis.render.report import write_report
+from adadepth.report.pages import write_report
+from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES
+from adadepth.report.style import contrast, depth_color, text_on
+from adadepth.report.table import clock, number
 from tests.unit.analysis.synthetic import make_run
 
 FILES = ("run.json", "config.yaml", "metrics.jsonl", "halting.json", "sentences.jsonl")

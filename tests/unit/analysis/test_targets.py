@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.comparisons.groups import compare
-from adadepth.analysis.comparisons.page import write_comparison
-from adadepth.analysis.files import RunFiles, read_run
-from adadepth.analysis.layers.distribution import describe_layers
-from adadepth.analysis.render.report import write_report
-from adadepth.analysis.verdict.finding import as_lines
-from adadepth.analysis.verdict.section import verdict
+from adadepth.measure.layers import describe_layers
+from adadepth.report.groups import compare
+from adadepth.report.pages import write_comparison, write_report
+from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.verdict import verdict
+from adadepth.report.worth import as_lines
 from tests.pages_support import sections_of_page, told
 from tests.unit.analysis.recorded import record
 from tests.unit.analysis.synthetic import make_run

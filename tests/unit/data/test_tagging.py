@@ -12,11 +12,11 @@ import torch
 from pyarrow import parquet
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import Source, TaggingConfig, TokenizerConfig
-from adadepth.config.dataset import HubTable
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
+from adadepth.settings import Source, TaggingConfig, TokenizerConfig
+from adadepth.settings.data import HubTable
 
 from .labelled_support import write_table
 from .tokenizers_support import KINDS, tokenizer
