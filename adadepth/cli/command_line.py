@@ -12,7 +12,7 @@ from adadepth.errors import ConfigError
 from adadepth.families.registry import config_folders
 from adadepth.runs.directory import read_record
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = _PACKAGE / "configs"  # where a wheel puts those of the repository
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
 
