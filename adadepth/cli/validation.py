@@ -7,21 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from adadepth.cli.checks.data import (
-    check_choices,
-    check_class_weights,
-    check_corpus,
-    check_generated,
-    check_labelled,
-    check_parity,
-    check_questions,
-    check_stream,
-    check_table,
-    check_tagging,
-    check_text,
-    check_tokenizer,
-    check_treebank,
-)
+from adadepth.cli.checks.data import check_data
 from adadepth.cli.checks.measures import check_optimised, check_prediction, check_probing
 from adadepth.cli.checks.model import check_budget, check_family, check_halting_stage
 from adadepth.cli.checks.training import check_trainer
@@ -31,34 +17,15 @@ from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.families.registry import families, family, one_of, with_head
 from adadepth.measure.quality import metric_key
 from adadepth.runs.inheritance import resumed, with_inherited
-from adadepth.settings import CorpusConfig, ExperimentConfig, Mode, StreamConfig, Task
-from adadepth.settings.data import ParityConfig, Representation, TextConfig, TreebankConfig
+from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.declaration import misfits, out_of_range, shown
 from adadepth.settings.interpolations import note_environment
-from adadepth.settings.kinds import problem_of
+from adadepth.settings.kinds import REGIMES, kind_of, problem_of
 from adadepth.training.trackers import trackers
-
-# Of data and tokenizer that a run reads; the other modes read none of them.
-_OF_DATA = (
-    check_text, check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_class_weights,
-    check_tagging, check_questions, check_choices, check_parity, check_generated, check_treebank,
-)  # fmt: skip
 
 METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
 
-# What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
-PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
-
-LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
-
 _LONGEST_NAME = 200  # bytes; file systems have 255, of which temporary names need some
-
-# Task -> the head that a family needs for it; a fine-tuned one depends on the data.
-_HEADS = {
-    Task.pretrain: "pretraining",
-    Task.language_model: "language_model",
-    Task.architecture_search: "search",
-}
 
 
 def checked(composed: DictConfig) -> ExperimentConfig:
@@ -93,8 +60,8 @@ def validate(config: ExperimentConfig) -> None:
     """Raise one ``ConfigError`` with a line for every mistake."""
     checks = (
         out_of_range, _task, check_prediction, check_halting_stage, check_family, check_budget,
-        *(_OF_DATA if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing, check_trainer,
-        _mode, _names, _extras,
+        *((check_data,) if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing,
+        check_trainer, _mode, _names, _extras,
     )  # fmt: skip
     _refuse(problem for check in checks for problem in check(config))
 
@@ -112,24 +79,16 @@ def _unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
 
 def _task(config: ExperimentConfig) -> Iterator[str]:
     """Which models and data a task takes, and what only some tasks and modes read."""
-    dataset, about = config.dataset, family(config.model.name)
-    wanted = _HEADS.get(config.task)
-    if isinstance(dataset, TreebankConfig):
-        pass  # `check_treebank`
-    elif config.task is Task.pretrain:
-        if not isinstance(dataset, CorpusConfig):
-            yield f"dataset={dataset.name}: task=pretrain reads a corpus, e.g. dataset=python_docs"
-    elif config.task is not Task.finetune:
-        if not isinstance(dataset, StreamConfig):
-            yield f"dataset={dataset.name}: task={config.task} reads streams of text, e.g. dataset=stream_python_docs"
-    elif isinstance(dataset, TextConfig):
-        yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
-    if wanted is not None:
-        if wanted not in about.heads:
-            yield f"model={about.name}: task={config.task} trains {one_of(with_head(wanted))}"
+    dataset, about, regime = config.dataset, family(config.model.name), REGIMES[config.task]
+    kind = kind_of(dataset)
+    if config.task not in kind.tasks:
+        yield f"dataset={dataset.name}: task={config.task} reads {regime.reads}"
+    if regime.head is not None:
+        if regime.head not in about.heads:
+            yield f"model={about.name}: task={config.task} trains {one_of(with_head(regime.head))}"
         return
-    vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
-    if about.reads_vectors != vectors and not isinstance(dataset, TextConfig):
+    vectors = kind.vectors(dataset)
+    if about.reads_vectors != vectors and config.task in kind.tasks:
         needed = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens"
         yield f"model={about.name}: dataset={dataset.name} needs {needed}"
 
@@ -206,7 +165,7 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
         yield f"runs={config.runs}: each names a folder"
     if not config.optimise.startswith(METRIC_PREFIXES):
         yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
-    if isinstance(config.dataset, TreebankConfig):
+    if kind_of(config.dataset).evaluate is not None:
         return  # only measured: the metric of training has no part in it
     kind, _, metric = config.optimise.partition("/")
     known = evaluation_metrics(config)
@@ -239,12 +198,10 @@ def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
 
 
 def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
-    dataset = config.dataset
-    if isinstance(dataset, StreamConfig):
-        return LANGUAGE_METRICS
+    dataset, own = config.dataset, kind_of(config.dataset).metrics
     losses = family(config.model.name).reported_losses(config.model)
-    if isinstance(dataset, CorpusConfig):
-        return (*PRETRAINING_METRICS, *losses)
+    if own is not None:
+        return (*own, *losses)
     drawn = ["token_accuracy" if problem_of(dataset) == "tagging" else "accuracy"]
     metrics = getattr(dataset, "metrics", drawn)
     return ("loss", "task_loss", *losses, "score", *map(metric_key, metrics))

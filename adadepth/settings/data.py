@@ -299,13 +299,6 @@ class AdditionConfig(FieldConfig):
     beyond_digits: list[int] = setting([20], "also evaluated: longer numbers")
 
 
-def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
-    """The setting that says how many positions a model must know, and its value."""
-    if isinstance(dataset, FieldConfig):
-        return "dataset.field", dataset.field
-    return "dataset.sequence_length", dataset.sequence_length
-
-
 Symmetries = StrEnum("Symmetries", ["none", "sudoku", "square"])
 CellCount = StrEnum("CellCount", ["givens", "path_length"])
 _SYMBOLS = Allowed(

@@ -1,14 +1,15 @@
-"""Kinds of data, and of what is predicted of labelled ones: all that the rest of the package knows of each.
+"""Kinds of data, of what is predicted of labelled ones, and of training: all that the core knows of each.
 
-Code is named as `"module:name"`, imported when needed, and told those things that its arguments name, so that a new
-kind is its settings, its module and an entry here. Imports neither torch nor transformers.
+A kind is declared once, here or in an installed package. Code is named as `"module:name"`, imported when needed, and
+told those things that its arguments name, so that a new kind is its settings, its module and a `Kind`. Imports neither
+torch nor transformers.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, cast
 
@@ -20,8 +21,8 @@ from adadepth.settings import (
     QuestionConfig,
     Source,
     StreamConfig,
-    TableConfig,
     TaggingConfig,
+    Task,
 )
 from adadepth.settings.data import (
     AdditionConfig,
@@ -32,6 +33,7 @@ from adadepth.settings.data import (
     MazePathConfig,
     ParityConfig,
     PuzzleTableConfig,
+    Representation,
     SentEvalConfig,
     SudokuConfig,
     TreebankConfig,
@@ -45,19 +47,76 @@ Problem = Literal[
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of a kind of data.
+    """All that is known of a kind of data. Of an installed package: what its settings extend says what it leaves out.
 
     Attributes:
-        settings: What `dataset=NAME` fills.
+        settings: What `dataset=NAME` fills; `name` is the data set's.
         problem: What is predicted of them, or a function of the settings that says so; None: not labelled.
-        loader: From the settings to `LabelledData`; is told `tokenizer`, `seed`, `cls_tokens` and `double_cls_pairs`.
+        loader: From the settings to the data of a run, `LabelledData` where they are labelled, else what the task
+            reads; is told `tokenizer` and `seed`, and of labelled data `cls_tokens` and `double_cls_pairs`.
         columns: What a model reads of a row: the setting that names the column, or the columns, else the column itself.
+        tables: Reads a table that is neither of the hub nor a file a split: from the settings to a
+            `adadepth.data.text.tables.Table` for every split, by its name. Tokens, labels, the cache, held-out rows and
+            batches are made of them as of any other table.
+        checks: What the settings need of each other and of the configuration: from the settings, and `config` where an
+            argument has that name, to a line for every mistake.
+        scorer: The `Scorer` of an evaluation set, where it is not that of what is predicted; see `Predicted`.
+        metrics: What an evaluation measures besides the losses of the family's own; None: the losses, `score`, and what
+            `dataset.metrics` names.
+        tasks: What `task` may be.
+        evaluate: What mode=evaluate does in place of the task's evaluation, from the configuration to metrics; such
+            data are measured on and nothing else.
+        positions: The setting that says how many positions a model must have.
+        vectors: Whether an example is a vector, and no sequence of tokens.
+        own_symbols: Whether tokens are symbols that no pretrained tokenizer has.
+        is_probed: Whether mode=probe reads them.
+        extensions: What training on them needs beside the loop; see `Family.extensions`.
+        sections: Further sections of the report of such a run; see `Family.sections`.
     """
 
     settings: type[DatasetConfig]
     problem: Problem | Callable[[Any], Problem] | None = None
     loader: str | None = None
     columns: str = "text"
+    tables: str | None = None
+    checks: tuple[str, ...] = ()
+    scorer: str | None = None
+    metrics: tuple[str, ...] | None = None
+    tasks: tuple[Task, ...] = (Task.finetune,)
+    evaluate: str | None = None
+    positions: str = "sequence_length"
+    vectors: Callable[[Any], bool] = lambda dataset: False
+    own_symbols: bool = False
+    is_probed: bool = False
+    extensions: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What it names of code."""
+        single = (self.loader, self.tables, self.scorer, self.evaluate)
+        return (*filter(None, single), *self.checks, *self.extensions, *self.sections)
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What is known of a task, whose module of `adadepth.tasks` is called like it.
+
+    Attributes:
+        reads: The data it takes, for messages.
+        head: Which of a family's heads it trains; None: that of what is predicted of the data.
+    """
+
+    reads: str
+    head: str | None = None
+
+
+REGIMES: dict[Task, Regime] = {
+    Task.pretrain: Regime("a corpus, e.g. dataset=python_docs", "pretraining"),
+    Task.finetune: Regime("labelled data, e.g. dataset=cola"),
+    Task.language_model: Regime("streams of text, e.g. dataset=stream_python_docs", "language_model"),
+    Task.architecture_search: Regime("streams of text, e.g. dataset=stream_python_docs", "search"),
+}
 
 
 @dataclass(frozen=True)
@@ -116,34 +175,156 @@ def _of_hops(dataset: HopsConfig) -> Problem:
     return "tagging" if dataset.unit is LabelledUnit.token else "classification"
 
 
+def _of_vectors(dataset: ParityConfig) -> bool:
+    return dataset.representation is Representation.vectors
+
+
+_CHECKS = "adadepth.cli.checks.data"
 _SENTENCES = "adadepth.data.labelled.sentences:load_sentences"
+_TABLE = (f"{_CHECKS}:check_table", f"{_CHECKS}:check_class_weights")
+_LABELLED = (*_TABLE, f"{_CHECKS}:check_labelled")
+_TEXT = f"{_CHECKS}:check_text"
+
+# What an evaluation measures, so that a wrong name fails before the training, not after it.
+PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
+LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
 
 KINDS: dict[str, Kind] = {
-    "addition_task": Kind(AdditionConfig, "tagging", "adadepth.data.generated.addition:load_addition"),
-    "agreement_task": Kind(AgreementConfig, _of_sentences, _SENTENCES, "text_columns"),
-    "corpus": Kind(CorpusConfig, columns="text_column"),
-    "hops_task": Kind(HopsConfig, _of_hops, "adadepth.data.generated.hops:load_hops"),
-    "labelled": Kind(LabelledConfig, _of_sentences, _SENTENCES, "text_columns"),
-    "maze_path_task": Kind(MazePathConfig, "puzzle", "adadepth.data.puzzles.generated:load_maze_path", "question"),
-    "maze_task": Kind(MazeConfig, "tagging", "adadepth.data.generated.maze:load_maze"),
-    "multiple_choice": Kind(ChoiceConfig, "multiple_choice", "adadepth.data.labelled.multiple_choice:load_choices"),
-    "parity_task": Kind(ParityConfig, "classification", "adadepth.data.generated.parity:load_parity"),
-    "puzzles": Kind(PuzzleTableConfig, "puzzle", "adadepth.data.puzzles.table:load_puzzle_table", "question_column"),
-    "question_answering": Kind(
-        QuestionConfig, "question_answering", "adadepth.data.labelled.question_answering:load_questions"
+    "addition_task": Kind(
+        AdditionConfig,
+        "tagging",
+        "adadepth.data.generated.addition:load_addition",
+        checks=(f"{_CHECKS}:check_addition",),
+        positions="field",
+        own_symbols=True,
     ),
-    "senteval_task": Kind(SentEvalConfig, _of_sentences, _SENTENCES, "text_columns"),
-    "stream": Kind(StreamConfig, columns="text_column"),
+    "agreement_task": Kind(
+        AgreementConfig,
+        _of_sentences,
+        _SENTENCES,
+        "text_columns",
+        tables="adadepth.data.labelled.splits:read_agreement",
+        checks=(*_LABELLED, f"{_CHECKS}:check_local"),
+        is_probed=True,
+    ),
+    "corpus": Kind(
+        CorpusConfig,
+        loader="adadepth.data.pretraining.load:load_pretraining_data",
+        columns="text_column",
+        checks=(_TEXT, f"{_CHECKS}:check_corpus"),
+        metrics=PRETRAINING_METRICS,
+        tasks=(Task.pretrain,),
+    ),
+    "hops_task": Kind(
+        HopsConfig,
+        _of_hops,
+        "adadepth.data.generated.hops:load_hops",
+        checks=(f"{_CHECKS}:check_hops",),
+        own_symbols=True,
+    ),
+    "labelled": Kind(LabelledConfig, _of_sentences, _SENTENCES, "text_columns", checks=_LABELLED, is_probed=True),
+    "maze_path_task": Kind(MazePathConfig, "puzzle", "adadepth.data.puzzles.generated:load_maze_path", "question"),
+    "maze_task": Kind(
+        MazeConfig,
+        "tagging",
+        "adadepth.data.generated.maze:load_maze",
+        checks=(f"{_CHECKS}:check_maze",),
+        positions="field",
+        own_symbols=True,
+    ),
+    "multiple_choice": Kind(
+        ChoiceConfig,
+        "multiple_choice",
+        "adadepth.data.labelled.multiple_choice:load_choices",
+        checks=(*_TABLE, f"{_CHECKS}:check_choices"),
+    ),
+    "parity_task": Kind(
+        ParityConfig,
+        "classification",
+        "adadepth.data.generated.parity:load_parity",
+        checks=(f"{_CHECKS}:check_parity",),
+        vectors=_of_vectors,
+    ),
+    "puzzles": Kind(
+        PuzzleTableConfig,
+        "puzzle",
+        "adadepth.data.puzzles.table:load_puzzle_table",
+        "question_column",
+        checks=_TABLE,
+    ),
+    "question_answering": Kind(
+        QuestionConfig,
+        "question_answering",
+        "adadepth.data.labelled.question_answering:load_questions",
+        checks=(*_TABLE, f"{_CHECKS}:check_questions"),
+    ),
+    "senteval_task": Kind(
+        SentEvalConfig,
+        _of_sentences,
+        _SENTENCES,
+        "text_columns",
+        tables="adadepth.data.labelled.probing:senteval_tables",
+        checks=(*_LABELLED, f"{_CHECKS}:check_local", f"{_CHECKS}:check_senteval"),
+        is_probed=True,
+    ),
+    "stream": Kind(
+        StreamConfig,
+        loader="adadepth.data.streams.load:load_language_data",
+        columns="text_column",
+        checks=(_TEXT, f"{_CHECKS}:check_stream"),
+        metrics=LANGUAGE_METRICS,
+        tasks=(Task.language_model, Task.architecture_search),
+        extensions=("adadepth.training.extension:RecurrentMemory",),
+    ),
     "sudoku_task": Kind(SudokuConfig, "puzzle", "adadepth.data.puzzles.generated:load_sudoku", "question"),
-    "tagging": Kind(TaggingConfig, "tagging", "adadepth.data.labelled.tagging:load_tagging", "token_column"),
-    "trees": Kind(TreebankConfig),
+    "tagging": Kind(
+        TaggingConfig,
+        "tagging",
+        "adadepth.data.labelled.tagging:load_tagging",
+        "token_column",
+        checks=(*_TABLE, f"{_CHECKS}:check_tagging"),
+    ),
+    "trees": Kind(
+        TreebankConfig,
+        loader="adadepth.data.labelled.treebank:load_treebank",
+        checks=(f"{_CHECKS}:check_treebank",),
+        tasks=tuple(Task),
+        evaluate="adadepth.tasks.treebank:evaluate",
+    ),
 }
 
 
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """Every kind of data by the name that YAML files extend, those of installed packages last.
+
+    Raises:
+        ConfigError: If a package's is broken, or has a name that is taken.
+    """
+    found = installed(GROUP, "data set", KINDS, _wrong)
+    return KINDS | {name: _completed(each) for name, each in found.items()}
+
+
 def kind_of(dataset: DatasetConfig) -> Kind:
-    """The kind that settings are of, or that those of an installed package extend."""
-    known = {kind.settings: kind for kind in KINDS.values()}
-    return next(known[each] for each in type(dataset).__mro__ if each in known)
+    """The kind that settings are of, or that their class extends."""
+    found = _extended(type(dataset), kinds())
+    assert found is not None, "only what is known can be composed"
+    return found
+
+
+def _extended(settings: type, among: Mapping[str, Kind]) -> Kind | None:
+    """The kind that a class of settings extends most closely, or is of."""
+    known = {kind.settings: kind for kind in among.values()}
+    return next((known[each] for each in settings.__mro__ if each in known), None)
+
+
+def _completed(own: Kind) -> Kind:
+    """A package's kind with what the one that it extends says of all that it leaves out; checks of both are made."""
+    base = _extended(own.settings, KINDS)
+    if base is None:
+        return own
+    said = {each.name: value for each in fields(Kind) if (value := getattr(own, each.name)) != each.default}
+    return replace(base, **{**said, "checks": base.checks + own.checks})
 
 
 def problem_of(dataset: DatasetConfig) -> Problem | None:
@@ -159,6 +340,12 @@ def columns_of(dataset: DatasetConfig) -> list[str]:
     return [named] if isinstance(named, str) else list(named)
 
 
+def positions_read(dataset: DatasetConfig) -> tuple[str, int]:
+    """The setting that says how many positions a model must know, and its value."""
+    name = kind_of(dataset).positions
+    return f"dataset.{name}", getattr(dataset, name)
+
+
 def called(place: str, *values: Any, **known: Any) -> Any:
     """What `"module:name"` returns for some values, and for those of the known things that its arguments name."""
     function = load(place)
@@ -166,60 +353,35 @@ def called(place: str, *values: Any, **known: Any) -> Any:
     return function(*values, **{name: value for name, value in known.items() if name in wanted})
 
 
+def loaded(dataset: DatasetConfig, **known: Any) -> Any:
+    """What the loader of such data reads, told what it asks for; see `Kind`."""
+    loader = kind_of(dataset).loader
+    assert loader is not None, "validated"
+    return called(loader, dataset, **known)
+
+
 GROUP = "adadepth.datasets"
-
-# What is predicted follows from which of these a data set's settings extend.
-_TABLES = (LabelledConfig, TaggingConfig, QuestionConfig, ChoiceConfig)
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """All that is known of a data set of an installed package, which reads its tables itself.
-
-    Attributes:
-        settings: A subclass of `LabelledConfig` (classes or values of texts), `TaggingConfig`, `QuestionConfig` or
-            `ChoiceConfig`, whose `name` is the data set's and whose `source` is `local`: what `dataset=NAME` fills.
-        tables: `"module:function"`: from these settings to an `adadepth.data.text.tables.Table` for every split, by
-            its name. Tokens, labels, the cache, held-out rows and batches are made of them as of any other table.
-    """
-
-    settings: type[TableConfig]
-    tables: str
-
-
-@cache
-def installed_data_sets() -> Mapping[str, DataSet]:
-    """The data sets of installed packages by name.
-
-    Raises:
-        ConfigError: If one is broken, or has a name that is taken.
-    """
-    return installed(GROUP, "data set", KINDS, _wrong)
 
 
 def dataset_schemas() -> dict[str, type[DatasetConfig]]:
     """The settings of every kind of data by the name that YAML files extend."""
-    own = {name: kind.settings for name, kind in KINDS.items()}
-    return own | {name: each.settings for name, each in installed_data_sets().items()}
-
-
-def installed_data_set(dataset: DatasetConfig) -> DataSet | None:
-    """The data set of an installed package that these settings are of; None: of this package's own kinds."""
-    return next((each for each in installed_data_sets().values() if type(dataset) is each.settings), None)
+    return {name: kind.settings for name, kind in kinds().items()}
 
 
 def _wrong(descriptor: object, name: str) -> str | None:
-    """What keeps an object from being the descriptor of the data set of that name."""
-    if not isinstance(descriptor, DataSet):
-        return f"must be an adadepth.settings.kinds.DataSet, not {type(descriptor).__name__}"
+    """What keeps an object from being the descriptor of the data of that name."""
+    if not isinstance(descriptor, Kind):
+        return f"must be an adadepth.settings.kinds.Kind, not {type(descriptor).__name__}"
     settings = descriptor.settings
-    if not issubclass(settings, _TABLES):
-        known = ", ".join(kind.__name__ for kind in _TABLES)
-        return f"its settings must extend one of {known}, not {settings.__name__}"
+    if not issubclass(settings, DatasetConfig):
+        return f"its settings must be a DatasetConfig, not {settings.__name__}"
+    if _extended(settings, KINDS) is None and (descriptor.problem is None or descriptor.loader is None):
+        known = ", ".join(kind.settings.__name__ for kind in KINDS.values())
+        return f"it needs a problem and a loader, or settings that extend one of {known}, not {settings.__name__}"
     if settings.name != name:
         return f"its settings call it {settings.name!r}"
-    if settings.source is not Source.local:
-        return f"its settings must have source=local, not {settings.source}"
-    if descriptor.tables.count(":") != 1:
-        return f"{descriptor.tables!r} must be 'module:function'"
+    if descriptor.tables is not None and getattr(settings, "source", None) is not Source.local:
+        return f"its settings must have source=local, not {getattr(settings, 'source', None)}"
+    if wrong := [place for place in descriptor.places if place.count(":") != 1]:
+        return f"{wrong[0]!r} must be 'module:name'"
     return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from adadepth.errors import UnreachableError
 from adadepth.families.registry import family
-from adadepth.settings import ExperimentConfig, Mode, Task
-from adadepth.settings.data import TreebankConfig
+from adadepth.settings import ExperimentConfig, Mode
+from adadepth.settings.kinds import kind_of
+from adadepth.settings.plugins import load
 
 
 def run(config: ExperimentConfig) -> float | None:
@@ -26,17 +29,7 @@ def _run(config: ExperimentConfig) -> float | None:
         return None
     from transformers.utils.logging import disable_progress_bar
 
-    from adadepth.tasks import (
-        architecture_search,
-        finetune,
-        language_model,
-        predict,
-        pretrain,
-        probe,
-        rivals,
-        seeds,
-        treebank,
-    )
+    from adadepth.tasks import predict, probe, rivals, seeds
     from adadepth.training.tracking import check_trackers
 
     check_trackers(config)
@@ -47,15 +40,10 @@ def _run(config: ExperimentConfig) -> float | None:
     if config.mode is Mode.predict:
         predict.predict(config)
         return None
-    if isinstance(config.dataset, TreebankConfig):
-        treebank.evaluate(config)
+    if (measure := kind_of(config.dataset).evaluate) is not None:
+        load(measure)(config)
         return None
-    task = {
-        Task.pretrain: pretrain,
-        Task.finetune: finetune,
-        Task.language_model: language_model,
-        Task.architecture_search: architecture_search,
-    }[config.task]
+    task = import_module(f"{__name__}.{config.task}")
     if config.mode is Mode.evaluate:
         metrics = task.evaluate(config)
     elif config.seeds > 1:

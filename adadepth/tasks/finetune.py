@@ -31,8 +31,7 @@ from adadepth.measure.quality import check_metrics, check_tags, load_metrics
 from adadepth.measure.scoring import predictions
 from adadepth.report.run_files import write_prediction_rows
 from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
-from adadepth.settings.data import MazeConfig, ParityConfig
-from adadepth.settings.kinds import PREDICTED, called, problem_of
+from adadepth.settings.kinds import PREDICTED, called, kind_of, problem_of
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets, exit_rules
@@ -126,7 +125,7 @@ def train(config: ExperimentConfig) -> Trained:
     data = main_first(args, lambda: _load_data(config, config.tokenizer, cls_options(config.model.name, config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
-    model = build_classifier(config.model, vocab_size, _head_fields(config, data), data.problem)
+    model = build_classifier(config.model, vocab_size, _head_fields(data), data.problem)
     _set_class_weights(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
@@ -176,7 +175,7 @@ def checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig
 
 def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any) -> Parts:
     """The evaluation sets of the data, each evaluated with the task's metrics and the depth of every example."""
-    predicted = PREDICTED[data.problem]
+    predicted, own = PREDICTED[data.problem], kind_of(config.dataset).scorer
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
     classes = {
         name: sequence_classes(dataset, data) if has_classes else SequenceClasses(())
@@ -186,7 +185,7 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
 
     def scorer(name: str) -> Any:
         return called(
-            predicted.scorer, model=model, data=data, examples=data.evaluation[name], groups=classes.get(name),
+            own or predicted.scorer, model=model, data=data, examples=data.evaluation[name], groups=classes.get(name),
             dataset=config.dataset, wants_rows=config.predictions,
         )  # fmt: skip
 
@@ -219,13 +218,9 @@ def cls_options(name: str, model: Any) -> dict[str, Any]:
     return {} if place is None else load(place)(model)
 
 
-def _head_fields(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
+def _head_fields(data: LabelledData) -> dict[str, Any]:
     """What the data decide about the model: its classes, the size of its input vectors, the columns of a grid."""
-    fields: dict[str, Any] = dict(data.model_fields)
-    if isinstance(config.dataset, MazeConfig):
-        fields["type_vocab_size"] = config.dataset.field
-    if isinstance(config.dataset, ParityConfig) and data.tokenizer is None:
-        fields["input_size"] = config.dataset.size
+    fields = {**data.model_fields, **data.least_fields}
     predicted = PREDICTED[data.problem]
     if not predicted.has_classes:
         return fields
@@ -256,6 +251,12 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
                 f"checkpoint={config.checkpoint}: its {name} is {getattr(settings, name)}, "
                 f"dataset={config.dataset.name} needs {value}"
             )
+    for name, least in data.least_fields.items():
+        if getattr(settings, name) < least:
+            raise CheckpointError(
+                f"checkpoint={config.checkpoint}: its {name} is {getattr(settings, name)}, "
+                f"dataset={config.dataset.name} needs {least} at least"
+            )
     if not PREDICTED[data.problem].has_classes:
         return  # any number of choices, any length of an answer
     wanted = 1 if data.problem == "regression" else len(data.labels)
@@ -263,11 +264,6 @@ def _check_fit(config: ExperimentConfig, data: LabelledData, model: PreTrainedMo
         raise CheckpointError(
             f"checkpoint={config.checkpoint}: it predicts {settings.num_labels} classes, "
             f"dataset={config.dataset.name} has {wanted}"
-        )
-    if isinstance(config.dataset, MazeConfig) and settings.type_vocab_size < config.dataset.field:
-        raise CheckpointError(
-            f"dataset.field={config.dataset.field}: checkpoint={config.checkpoint} knows {settings.type_vocab_size} "
-            "columns"
         )
 
 

@@ -8,15 +8,16 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.data.streams.load import LanguageData, load_language_data
+from adadepth.data.streams.load import LanguageData
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family, load
-from adadepth.settings import ExperimentConfig, StreamConfig, TokenizerConfig
+from adadepth.settings import ExperimentConfig, TokenizerConfig
 from adadepth.settings.declaration import telling
 from adadepth.settings.experiment import GateConfig, SearchMethod
+from adadepth.settings.kinds import loaded
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
 from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
@@ -56,14 +57,13 @@ def load_data(
         tokenizer: See `load_language_data`.
         searches: Whether gates are trained; None: if the settings fix no architecture.
     """
-    dataset, model = config.dataset, config.model
-    assert isinstance(dataset, StreamConfig), "validated"
+    model = config.model
     searches = family(model.name).searches(model) if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
     load = partial(
-        load_language_data,
-        dataset,
-        tokenizer,
+        loaded,
+        config.dataset,
+        tokenizer=tokenizer,
         train_rows=args.per_device_train_batch_size,
         slots=args.gradient_accumulation_steps,
         evaluation_rows=args.per_device_eval_batch_size,
@@ -71,7 +71,8 @@ def load_data(
         processes=args.world_size,
         two_phase=two_phase(config.search, config.trainer.max_steps) if in_turns else None,
     )
-    return main_first(args, load)
+    data: LanguageData = main_first(args, load)
+    return data
 
 
 def settled(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:

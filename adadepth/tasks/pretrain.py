@@ -7,11 +7,12 @@ from typing import Any
 
 from transformers import TrainingArguments, set_seed
 
-from adadepth.data import PretrainingData, load_pretraining_data, unigram_baseline
+from adadepth.data import PretrainingData, unigram_baseline
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.families.build import build_pretraining_model, load_model, pretraining_class
-from adadepth.settings import CorpusConfig, ExperimentConfig, TokenizerConfig
+from adadepth.settings import ExperimentConfig, TokenizerConfig
+from adadepth.settings.kinds import loaded
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets
 from adadepth.tasks.session import (
@@ -58,17 +59,15 @@ def pretraining_parts(config: ExperimentConfig, args: TrainingArguments, data: P
         scorer = PretrainingScorer(data.tokenizer, args.device)
         return Evaluation(model, scorer, args.device, wants_statistics=wanted, wants_states=True)
 
-    return Parts(data, {"held_out": data.evaluation}, start, model, baselines=_baselines(config, args, data))
+    return Parts(data, {"held_out": data.evaluation}, start, model, baselines=_baselines(args, data))
 
 
-def _baselines(config: ExperimentConfig, args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:
+def _baselines(args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:
     """What the frequencies of words achieve; streamed training data have none that are known."""
-    assert isinstance(config.dataset, CorpusConfig), "validated"
-    is_known = args.process_index == 0 and not config.dataset.streaming
+    is_known = args.process_index == 0 and "streamed" not in data.summary["train"]
     return {"unigram": unigram_baseline(data)} if is_known else {}
 
 
 def _load_data(config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig) -> PretrainingData:
-    dataset = config.dataset
-    assert isinstance(dataset, CorpusConfig), "validated"
-    return main_first(args, lambda: load_pretraining_data(dataset, tokenizer, config.seed))
+    data: PretrainingData = main_first(args, lambda: loaded(config.dataset, tokenizer=tokenizer, seed=config.seed))
+    return data

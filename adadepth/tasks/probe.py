@@ -16,7 +16,7 @@ from adadepth.measure.quality import quality
 from adadepth.report.probes import flat_accuracies, probe_table, probes_text, write_probes
 from adadepth.report.table import as_records
 from adadepth.runs.directory import run_directory
-from adadepth.settings import ExperimentConfig, LabelledConfig
+from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
 from adadepth.tasks.finetune import checkpoint_tokenizer, cls_options
@@ -61,8 +61,7 @@ def probe(config: ExperimentConfig) -> None:
 
 def with_validation_set(config: ExperimentConfig) -> ExperimentConfig:
     """The same with a tenth of the training examples set aside where there is one evaluation split, which is told."""
-    dataset = config.dataset
-    assert isinstance(dataset, LabelledConfig), "validated"
+    dataset: Any = config.dataset
     if len(dataset.evaluation_splits) > 1:
         return config
     splits = [HELD_OUT, *dataset.evaluation_splits]

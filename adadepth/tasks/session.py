@@ -40,8 +40,8 @@ from adadepth.runs.hub import open_repository, push
 from adadepth.runs.model_card import CARD, write_card
 from adadepth.runs.program import evaluation_command
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
-from adadepth.settings.data import positions_read
 from adadepth.settings.experiment import Kept
+from adadepth.settings.kinds import positions_read
 from adadepth.system.console import say
 from adadepth.system.files import describe, writing
 from adadepth.system.processes import decide

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.data.labelled.treebank import TreebankData, TreebankSet, load_treebank
+from adadepth.data.labelled.treebank import TreebankData, TreebankSet
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.words import MaskedTreebankScorer, TreebankScorer
@@ -18,7 +18,7 @@ from adadepth.report.table import as_records
 from adadepth.report.treebank import every_row, flatten_words, words_text, write_words
 from adadepth.runs.directory import run_directory
 from adadepth.settings import ExperimentConfig, Task
-from adadepth.settings.data import TreebankConfig
+from adadepth.settings.kinds import loaded
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
 from adadepth.tasks.finetune import checkpoint_tokenizer
@@ -42,10 +42,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     path = checked_model_path(config)
     model = _load(config, path)
     check_weights(model, path)
-    dataset, masks = config.dataset, config.task is Task.pretrain
-    assert isinstance(dataset, TreebankConfig), "validated"
-    tokenizer = checkpoint_tokenizer(config, path).path
-    data = main_first(args, lambda: load_treebank(dataset, str(tokenizer), masks=masks))
+    tokenizer, masks = str(checkpoint_tokenizer(config, path).path), config.task is Task.pretrain
+    data: TreebankData = main_first(args, lambda: loaded(config.dataset, tokenizer=tokenizer, masks=masks))
     check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     scorers = _scorers(data, args.device)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from adadepth.cli.validation import PRETRAINING_METRICS
 from adadepth.runs.checkpoints import MANIFEST, flaw
+from adadepth.settings.kinds import PRETRAINING_METRICS
 from adadepth.training.budget import TrainingBudget
 from tests.training.processes_support import on_two_processes
 from tests.training.support import extension, tiny_trainer

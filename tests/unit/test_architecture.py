@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from adadepth.settings.kinds import KINDS
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "adadepth"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -110,6 +112,26 @@ def test_costly_libraries_are_imported_in_one_place_and_when_needed(library: str
 
     assert len(importers(level=False)) <= 1
     assert importers(level=True) == []
+
+
+def asks_for_a_kind_of_data(source: str) -> list[str]:
+    """Return the settings of data that a module asks `isinstance` for."""
+    names = {kind.settings.__name__ for kind in KINDS.values()} | {"TextConfig", "TableConfig", "GeneratedConfig"}
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    asked = (call.args[-1] for call in calls if ast.unparse(call.func) in ("isinstance", "issubclass"))
+    return [each.id for kind in asked for each in ast.walk(kind) if isinstance(each, ast.Name) and each.id in names]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_nobody_asks_which_kind_of_data_it_is(path: Path) -> None:
+    assert asks_for_a_kind_of_data(path.read_text(encoding="utf-8")) == []
+
+
+def test_that_question_is_recognised() -> None:
+    assert asks_for_a_kind_of_data("isinstance(config.dataset, MazeConfig | HopsConfig)") == [
+        "MazeConfig",
+        "HopsConfig",
+    ]
 
 
 def writes_csv(tree: ast.Module) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import pytest
 
-from adadepth.settings import LabelledConfig, StreamConfig, TaggingConfig
+from adadepth.settings import LabelledConfig, StreamConfig, TaggingConfig, Task
 from adadepth.settings.data import HopsConfig, LabelledUnit, Problem, SentEvalConfig
-from adadepth.settings.kinds import KINDS, PREDICTED, called, kind_of, problem_of
+from adadepth.settings.kinds import KINDS, PREDICTED, REGIMES, called, kind_of, problem_of
 from adadepth.settings.plugins import load
 
 TOLD = {
@@ -25,7 +26,7 @@ def needed(function: Callable[..., Any]) -> set[str]:
     return {name for name, each in inspect.signature(function).parameters.items() if each.default is each.empty}
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.loader is not None])
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.problem is not None])
 def test_a_loader_takes_settings_and_what_it_is_told(name: str) -> None:
     first, *others = inspect.signature(load(KINDS[name].loader or "")).parameters
     assert first == "dataset"
@@ -38,9 +39,16 @@ def test_a_scorer_takes_what_it_is_told(predicted: Any) -> None:
     assert set(inspect.signature(load(predicted.scorer)).parameters) <= TOLD["scorer"]
 
 
-def test_what_is_labelled_has_a_loader() -> None:
-    assert {name for name, kind in KINDS.items() if (kind.problem is None) != (kind.loader is None)} == set()
-    assert {name for name, kind in KINDS.items() if kind.loader is None} == {"corpus", "stream", "trees"}
+@pytest.mark.parametrize("place", sorted({place for kind in KINDS.values() for place in kind.places}))
+def test_what_a_kind_names_is_there(place: str) -> None:
+    assert callable(load(place))
+
+
+def test_every_kind_has_a_loader_and_a_task_of_the_core_has_its_module() -> None:
+    assert [name for name, kind in KINDS.items() if kind.loader is None] == []
+    assert set(REGIMES) == set(Task)
+    for task in Task:
+        assert callable(import_module(f"adadepth.tasks.{task}").train)
 
 
 def test_what_is_predicted_follows_from_the_settings() -> None:

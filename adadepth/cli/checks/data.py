@@ -1,4 +1,4 @@
-"""Checks of the data that a run asks for, before any are read."""
+"""Checks of the data that a run asks for, before any are read: what `Kind.checks` name, and the tokenizer's."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,6 @@ from adadepth.settings import (
 )
 from adadepth.settings.data import (
     AdditionConfig,
-    AgreementConfig,
     HopsConfig,
     LabelledUnit,
     MazeConfig,
@@ -31,16 +30,20 @@ from adadepth.settings.data import (
     TreebankConfig,
 )
 from adadepth.settings.experiment import TokenizerKind
-from adadepth.settings.kinds import installed_data_set, problem_of
+from adadepth.settings.kinds import called, kind_of, problem_of
 
 _HUB_KEYS = ("path", "name", "split", "rows_per_document")
 
 
-def check_text(config: ExperimentConfig) -> Iterator[str]:
+def check_data(config: ExperimentConfig) -> Iterator[str]:
+    """The checks that the kind of data names, and those of the tokenizer."""
+    for place in kind_of(config.dataset).checks:
+        yield from called(place, config.dataset, config=config)
+    yield from check_tokenizer(config)
+
+
+def check_text(dataset: TextConfig) -> Iterator[str]:
     """Where running text comes from."""
-    dataset = config.dataset
-    if not isinstance(dataset, TextConfig):
-        return
     yield from _path(dataset, "a file, a folder or a list of them")
     if dataset.source is Source.hub and not dataset.hub:
         yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
@@ -82,11 +85,8 @@ def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
             yield f"{name}[{number}].path: missing, the data set's name on the hub"
 
 
-def check_corpus(config: ExperimentConfig) -> Iterator[str]:
+def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[str]:
     """How examples are cut from a corpus."""
-    dataset = config.dataset
-    if not isinstance(dataset, CorpusConfig):
-        return
     shares = dataset.masking.mask_share + dataset.masking.random_share
     if shares > 1 + 1e-9:
         yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
@@ -96,11 +96,8 @@ def check_corpus(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.max_steps=-1: dataset.streaming=true has no known length, give a number of steps"
 
 
-def check_stream(config: ExperimentConfig) -> Iterator[str]:
+def check_stream(dataset: StreamConfig) -> Iterator[str]:
     """Which texts a stream can name beside its own."""
-    dataset = config.dataset
-    if not isinstance(dataset, StreamConfig):
-        return
     yield from _read_only_with(dataset, "test_path", Source.local)
     yield from _not_embedded(dataset, "test_hub")
 
@@ -108,7 +105,7 @@ def check_stream(config: ExperimentConfig) -> Iterator[str]:
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
     """What of a trained tokenizer is read depends on its kind."""
     tokenizer = config.tokenizer
-    kind, is_stream = tokenizer.kind, isinstance(config.dataset, StreamConfig)
+    kind, is_stream = tokenizer.kind, Task.language_model in kind_of(config.dataset).tasks
     if tokenizer.path is not None:
         return
     if kind is not TokenizerKind.unigram and not is_stream:
@@ -121,11 +118,8 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
         yield f"tokenizer.vocab_size={tokenizer.vocab_size}: tokenizer.kind=byte has 256; set it to null"
 
 
-def check_table(config: ExperimentConfig) -> Iterator[str]:
+def check_table(dataset: TableConfig) -> Iterator[str]:
     """Where rows come from, and which of them are held out."""
-    dataset = config.dataset
-    if not isinstance(dataset, TableConfig):
-        return
     yield from _table_source(dataset)
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
@@ -138,21 +132,18 @@ def check_table(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _table_source(dataset: TableConfig) -> Iterator[str]:
-    """Where rows come from; the data set of an installed package knows that itself."""
-    if installed_data_set(dataset) is not None:
+    """Where rows come from; a kind of data with a reader of its own knows that itself."""
+    if kind_of(dataset).tables is not None:
         if dataset.source is not Source.local:
-            yield f"dataset.source={dataset.source}: dataset={dataset.name} is read by its package; leave it at local"
+            yield f"dataset.source={dataset.source}: dataset={dataset.name} has a reader of its own; leave it at local"
         return
     yield from _path(dataset, "a folder, or a mapping of splits to files")
     if dataset.source is Source.hub and not dataset.hub.path:
         yield "dataset.hub.path: dataset.source=hub needs it"
 
 
-def check_labelled(config: ExperimentConfig) -> Iterator[str]:
+def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
     """What is predicted of a sentence or a pair."""
-    dataset = config.dataset
-    if not isinstance(dataset, LabelledConfig):
-        return
     if len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     if dataset.problem is Problem.multi_label and not dataset.label_separator:
@@ -162,10 +153,6 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
     if not config.runtime.trust_remote_code:
         for name in filter(is_hub_metric, dataset.metrics):
             yield f"dataset.metrics={name}: runs code of its own; to allow it say runtime.trust_remote_code=true"
-    if isinstance(dataset, SentEvalConfig | AgreementConfig) and dataset.source is not Source.local:
-        yield f"dataset.source={dataset.source}: dataset={dataset.name} is read from local files, dataset.source=local"
-    if isinstance(dataset, SentEvalConfig) and not dataset.task:
-        yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
     if dataset.difficulty_column is not None and dataset.source is Source.embedded:
         yield f"dataset.difficulty_column={dataset.difficulty_column}: read only with dataset.source=local or hub"
     if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
@@ -178,28 +165,36 @@ def check_labelled(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset.test_hub.{split}: needs path, name and split, has {has}"
 
 
-def check_class_weights(config: ExperimentConfig) -> Iterator[str]:
+def check_local(dataset: TableConfig) -> Iterator[str]:
+    """Whether there is a path to what only a reader of its own can read."""
+    yield from _path(dataset, "a file or a folder")
+
+
+def check_senteval(dataset: SentEvalConfig) -> Iterator[str]:
+    """Which of SentEval's tasks."""
+    if not dataset.task:
+        yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
+
+
+def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Iterator[str]:
     """What examples of a class count."""
-    weights = getattr(config.dataset, "class_weights", None)
+    weights = getattr(dataset, "class_weights", None)
     if weights is None:
         return
     named = f"dataset.class_weights={weights}"
     numbers = list(weights.values()) if isinstance(weights, dict) else []
     if weights != "balanced" and not (numbers and all(isinstance(each, int | float) and each > 0 for each in numbers)):
         yield f"{named}: must be balanced, or a mapping of names of classes to weights above 0"
-    if (problem := problem_of(config.dataset)) in ("regression", "multi_label"):
+    if (problem := problem_of(dataset)) in ("regression", "multi_label"):
         yield f"{named}: dataset.problem={problem} has no classes of which a text is one"
-    if getattr(config.dataset, "source", None) is Source.embedded:
+    if dataset.source is Source.embedded:
         yield f"{named}: read only with dataset.source=local or hub"
     if getattr(config.model, "classes_weights", None) is not None:
         yield f"{named}: the model has weights of its own; set model.classes_weights=null"
 
 
-def check_tagging(config: ExperimentConfig) -> Iterator[str]:
+def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
     """What is predicted of words."""
-    dataset = config.dataset
-    if not isinstance(dataset, TaggingConfig):
-        return
     if dataset.source is Source.embedded:
         yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
     try:
@@ -208,11 +203,8 @@ def check_tagging(config: ExperimentConfig) -> Iterator[str]:
         yield str(error)
 
 
-def check_parity(config: ExperimentConfig) -> Iterator[str]:
+def check_parity(dataset: ParityConfig) -> Iterator[str]:
     """Which numbers of ones there can be."""
-    dataset = config.dataset
-    if not isinstance(dataset, ParityConfig):
-        return
     if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
         yield "dataset.easy_epochs and dataset.easy_ones: need each other"
     low, high = dataset.train_ones if len(dataset.train_ones) == 2 else (0, dataset.size)  # which is refused below
@@ -226,18 +218,8 @@ def check_parity(config: ExperimentConfig) -> Iterator[str]:
             yield f"dataset.{key}={ones}: must be [lowest, highest] within 1 and dataset.size={dataset.size}"
 
 
-def check_generated(config: ExperimentConfig) -> Iterator[str]:
-    """Whether what is drawn fits into its field and into a sequence."""
-    dataset = config.dataset
-    if isinstance(dataset, MazeConfig):
-        yield from _maze(dataset)
-    elif isinstance(dataset, HopsConfig):
-        yield from _hops(dataset)
-    elif isinstance(dataset, AdditionConfig):
-        yield from _addition(dataset)
-
-
-def _maze(dataset: MazeConfig) -> Iterator[str]:
+def check_maze(dataset: MazeConfig) -> Iterator[str]:
+    """Whether the largest maze fits into its field and into a sequence."""
     if dataset.size < 2:
         yield f"dataset.size={dataset.size}: a maze needs at least 2"
     if dataset.size > dataset.field:
@@ -248,7 +230,8 @@ def _maze(dataset: MazeConfig) -> Iterator[str]:
         yield f"dataset.sequence_length={dataset.sequence_length}: the largest maze has {cells} cells"
 
 
-def _addition(dataset: AdditionConfig) -> Iterator[str]:
+def check_addition(dataset: AdditionConfig) -> Iterator[str]:
+    """Whether the longest sum fits into its field and into a sequence."""
     longest = max([dataset.digits, *dataset.beyond_digits]) + 1
     if dataset.digits >= dataset.field:
         yield f"dataset.digits={dataset.digits}: must be below dataset.field={dataset.field}: a sum has a digit more"
@@ -264,7 +247,8 @@ def _beyond(key: str, values: list[int], trained: str, low: int, high: int) -> I
         yield f"dataset.{key}={values}: must be above dataset.{trained}={low} and at most {high}, each once"
 
 
-def _hops(dataset: HopsConfig) -> Iterator[str]:
+def check_hops(dataset: HopsConfig) -> Iterator[str]:
+    """Whether the pointers that are to be followed are there, and all nodes fit into a sequence."""
     most = dataset.nodes // 2 - 1  # there are two chains of that length at least
     for key in ("train_hops", "beyond_hops"):
         hops = getattr(dataset, key)
@@ -277,11 +261,8 @@ def _hops(dataset: HopsConfig) -> Iterator[str]:
 _SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]
 
 
-def check_questions(config: ExperimentConfig) -> Iterator[str]:
+def check_questions(dataset: QuestionConfig) -> Iterator[str]:
     """How contexts are cut into windows."""
-    dataset = config.dataset
-    if not isinstance(dataset, QuestionConfig):
-        return
     yield from _no_embedded_rows(dataset)
     room = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
     if dataset.stride > room:
@@ -299,11 +280,8 @@ def check_questions(config: ExperimentConfig) -> Iterator[str]:
         )
 
 
-def check_choices(config: ExperimentConfig) -> Iterator[str]:
+def check_choices(dataset: ChoiceConfig) -> Iterator[str]:
     """Which columns are the choices."""
-    dataset = config.dataset
-    if not isinstance(dataset, ChoiceConfig):
-        return
     yield from _no_embedded_rows(dataset)
     contexts, endings, labels = dataset.context_columns, dataset.ending_columns, dataset.labels
     if len(contexts) not in (1, 2):
@@ -322,11 +300,8 @@ def _no_embedded_rows(dataset: TableConfig) -> Iterator[str]:
         yield f"dataset.source=embedded: {dataset.name} is read from the hub or local files"
 
 
-def check_treebank(config: ExperimentConfig) -> Iterator[str]:
+def check_treebank(dataset: TreebankConfig, config: ExperimentConfig) -> Iterator[str]:
     """A treebank is read by evaluations of models of tokens, and by nothing else."""
-    dataset = config.dataset
-    if not isinstance(dataset, TreebankConfig):
-        return
     if config.mode is Mode.train:
         yield f"dataset={dataset.name}: read with mode=evaluate only; to train on CoNLL-U files take dataset=ud_pos"
     if config.task not in (Task.pretrain, Task.finetune):

@@ -9,9 +9,8 @@ from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import Family, families, family, one_of, with_head
 from adadepth.measure.names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
 from adadepth.measure.quality import check_metrics
-from adadepth.settings import DatasetConfig, ExperimentConfig, LabelledConfig, Mode, Source, Task
-from adadepth.settings.data import GeneratedConfig, Problem
-from adadepth.settings.kinds import PREDICTED, Predicted, problem_of
+from adadepth.settings import DatasetConfig, ExperimentConfig, Mode, Source, Task
+from adadepth.settings.kinds import PREDICTED, Predicted, kind_of, problem_of
 
 _QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")
 _OTHERS = ("length", "difficulty", "loss")
@@ -122,7 +121,7 @@ def _head(about: Family, dataset: DatasetConfig, predicted: Predicted) -> Iterat
 def _tagging(about: Family, dataset: DatasetConfig) -> Iterator[str]:
     """Which models have a classifier of tokens, and can read the symbols of generated data."""
     able = [name for name in with_head("tagging") if families()[name].own_symbols]
-    if isinstance(dataset, GeneratedConfig) and about.name not in able:
+    if kind_of(dataset).own_symbols and about.name not in able:
         yield f"model={about.name}: dataset={dataset.name} labels symbols of its own, for {one_of(able)}"
     elif "tagging" not in about.heads:
         yield f"model={about.name}: dataset={dataset.name} tags words, for {one_of(with_head('tagging'))}"
@@ -135,10 +134,10 @@ def check_probing(config: ExperimentConfig) -> Iterator[str]:
     dataset, about = config.dataset, family(config.model.name)
     if config.task is not Task.finetune:
         yield f"mode=probe: reads labelled data, task=finetune, e.g. --config-name act_cola; not task={config.task}"
-    elif not isinstance(dataset, LabelledConfig) or dataset.source is Source.embedded:
+    elif not kind_of(dataset).is_probed or getattr(dataset, "source", None) is Source.embedded:
         yield f"dataset={dataset.name}: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"
-    elif dataset.problem is not Problem.classification:
-        yield f"dataset={dataset.name}: mode=probe reads classes, not dataset.problem={dataset.problem}"
+    elif (problem := problem_of(dataset)) != "classification":
+        yield f"dataset={dataset.name}: mode=probe reads classes, not dataset.problem={problem}"
     if about.encoder is None:
         able = one_of(name for name, each in families().items() if each.encoder is not None)
         yield f"model={about.name}: shows no states after its updates, which mode=probe reads; {able} does"

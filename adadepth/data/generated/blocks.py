@@ -119,6 +119,7 @@ def tagging_data(
     facts: Mapping[str, Any],
     *,
     picture: Picture | None = None,
+    least_fields: Mapping[str, int] | None = None,
 ) -> LabelledData:
     """Return drawn sequences of symbols, without special tokens, as data of a tagging run; `facts` are for reports."""
     words = symbol_tokenizer(symbols, is_wrapped=False)
@@ -126,7 +127,7 @@ def tagging_data(
         train, dict(evaluation), {}, words,
         SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length),
         summary_of(dataset, train, evaluation, facts), "tagging", labels, ("token_accuracy",),
-        has_difficulty=True, has_special_tokens=False, picture=picture,
+        has_difficulty=True, has_special_tokens=False, picture=picture, least_fields=least_fields or {},
     )  # fmt: skip
 
 

@@ -114,4 +114,7 @@ def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
         name: MazeExamples(dataset, size, evaluation_size(dataset), EVALUATION_SEED) for name, size in sizes.items()
     }
     facts = {"sizes": sizes, "walls": dataset.walls, "field": dataset.field}
-    return tagging_data(dataset, train, evaluation, SYMBOLS, LABELS, facts, picture="cells")
+    columns = {"type_vocab_size": dataset.field}
+    return tagging_data(
+        dataset, train, evaluation, SYMBOLS, LABELS, facts, picture="cells", least_fields=columns
+    )  # fmt: skip

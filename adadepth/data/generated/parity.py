@@ -107,5 +107,6 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
     if words is not None:
         collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     return LabelledData(
-        train, dict(evaluation), {}, words, collate, summary, "classification", LABELS, ("accuracy",), True
-    )
+        train, dict(evaluation), {}, words, collate, summary, "classification", LABELS, ("accuracy",), True,
+        model_fields={"input_size": dataset.size} if words is None else {},
+    )  # fmt: skip

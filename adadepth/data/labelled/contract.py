@@ -68,6 +68,7 @@ class LabelledData:
         picture: How an example is drawn: as ``cells`` of a grid, with their row in ``position_ids`` and their column in
             ``token_type_ids``, or as ``chains`` of pointers; None: not at all.
         model_fields: What the data decide of a model's configuration.
+        least_fields: The same of numbers of which a trained model may have more.
         class_weights: What an example of each class counts in the loss, where that is not 1.
     """
 
@@ -85,6 +86,7 @@ class LabelledData:
     picture: Picture | None = None
     model_fields: Mapping[str, Any] = field(default_factory=dict)
     class_weights: tuple[float, ...] | None = None
+    least_fields: Mapping[str, int] = field(default_factory=dict)
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.errors import ConfigError, nearest
-from adadepth.settings.kinds import called, kind_of
+from adadepth.settings.kinds import loaded
 from adadepth.system.files import write_atomic
 
 if TYPE_CHECKING:
@@ -41,10 +41,8 @@ def load_labelled_data(
     Raises:
         DataError: Something the data or the tokenizer lack, in one line.
     """
-    loader = kind_of(dataset).loader
-    assert loader is not None, "validated"
-    data: LabelledData = called(
-        loader, dataset, tokenizer=tokenizer, seed=seed, cls_tokens=cls_tokens, double_cls_pairs=double_cls_pairs
+    data: LabelledData = loaded(
+        dataset, tokenizer=tokenizer, seed=seed, cls_tokens=cls_tokens, double_cls_pairs=double_cls_pairs
     )
     return data
 

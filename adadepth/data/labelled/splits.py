@@ -16,7 +16,7 @@ import numpy as np
 
 from adadepth.data.cache import cached_folder, digest
 from adadepth.data.labelled.contract import spread_rows
-from adadepth.data.labelled.probing import agreement_tables, senteval_tables
+from adadepth.data.labelled.probing import agreement_tables
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.data.text.files import (
     COLUMN_TEXT,
@@ -32,12 +32,12 @@ from adadepth.data.text.files import (
 from adadepth.data.text.hub import file_table, hub_tables
 from adadepth.data.text.tables import Rows, Table, joined, require_columns
 from adadepth.errors import DataError, nearest
-from adadepth.settings.data import AgreementConfig, SentEvalConfig
-from adadepth.settings.kinds import installed_data_set
+from adadepth.settings.kinds import kind_of
 from adadepth.settings.plugins import load
 
 if TYPE_CHECKING:
     from adadepth.settings import LabelledConfig, TableConfig
+    from adadepth.settings.data import AgreementConfig
 
 
 HELD_OUT = "held_out"  # the split of the rows set aside
@@ -154,12 +154,8 @@ def open_splits(
     wanted = list(dict.fromkeys([*required, *optional]))
     if dataset.source == "hub":
         found = hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
-    elif (own := installed_data_set(dataset)) is not None:
-        found = load(own.tables)(dataset)
-    elif isinstance(dataset, SentEvalConfig):
-        found = senteval_tables(dataset)
-    elif isinstance(dataset, AgreementConfig):
-        found = agreement_tables(joined([open_table(file) for file in find_files("dataset.path", dataset.path)]))
+    elif (own := kind_of(dataset).tables) is not None:
+        found = load(own)(dataset)
     else:
         found = file_splits(dataset.path, wanted)
     for split in required:
@@ -171,6 +167,11 @@ def open_splits(
         for key, names in columns.items():
             require_columns(table, key, names)
     return tables
+
+
+def read_agreement(dataset: AgreementConfig) -> dict[str, Table]:
+    """Return the splits of the agreement data, in one table or in parts."""
+    return agreement_tables(joined([open_table(file) for file in find_files("dataset.path", dataset.path)]))
 
 
 def file_splits(path: Any, wanted: list[str]) -> dict[str, Table]:
@@ -201,7 +202,7 @@ def open_tests(dataset: LabelledConfig) -> dict[str, Table]:
 
 
 def _what_there_is(dataset: TableConfig, split: str, found: list[str]) -> str:
-    if dataset.source == "hub" or installed_data_set(dataset) or isinstance(dataset, SentEvalConfig | AgreementConfig):
+    if dataset.source == "hub" or kind_of(dataset).tables is not None:
         return f"the data set has only {', '.join(found)}{nearest(split, found)}"
     if isinstance(dataset.path, Mapping):
         known = list(map(str, dataset.path))

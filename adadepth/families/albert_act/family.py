@@ -8,7 +8,7 @@ from adadepth.errors import ConfigError
 from adadepth.families.registry import Budgeting, Family
 from adadepth.families.shared.albert.settings import AlbertSettings
 from adadepth.halting.rules import halting_rule
-from adadepth.settings import Attention, BudgetUnit, ExperimentConfig, QuestionConfig, Task, family_name
+from adadepth.settings import Attention, BudgetUnit, ExperimentConfig, Task, family_name
 from adadepth.settings.choices import CapRemainder, StateRule
 from adadepth.settings.declaration import FINITE, OPEN_SHARE, at_least, setting
 from adadepth.settings.kinds import problem_of
@@ -136,7 +136,7 @@ def check_readouts(config: ExperimentConfig) -> Iterator[str]:
     """A question's answer is read once."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
-    if isinstance(config.dataset, QuestionConfig) and model.readout_weight:
+    if problem_of(config.dataset) == "question_answering" and model.readout_weight:
         yield f"model.readout_weight={model.readout_weight:g}: question answering has no readouts; set it to 0"
 
 

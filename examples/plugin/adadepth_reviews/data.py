@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from adadepth.settings import LabelledConfig, Source
 from adadepth.settings.declaration import between, setting
-from adadepth.settings.kinds import DataSet
+from adadepth.settings.kinds import Kind
 
 
 @dataclass
@@ -17,4 +17,4 @@ class ReviewsConfig(LabelledConfig):
     praise_from: int = setting(4, "stars from which a review is praise", between(2, 5))
 
 
-REVIEWS = DataSet(settings=ReviewsConfig, tables="adadepth_reviews.reading:read_reviews")
+REVIEWS = Kind(settings=ReviewsConfig, tables="adadepth_reviews.reading:read_reviews")

@@ -11,7 +11,7 @@ import pytest
 
 from adadepth.cli.composition import known_keys
 from adadepth.errors import ConfigError, DataError
-from adadepth.settings.kinds import GROUP, dataset_schemas, installed_data_sets
+from adadepth.settings.kinds import GROUP, dataset_schemas, kinds
 from tests.configs.support import configured
 from tests.plugins_support import package_on_path
 
@@ -21,7 +21,7 @@ MOODS = """
 from dataclasses import dataclass
 
 from adadepth.settings import DatasetConfig, LabelledConfig, Source
-from adadepth.settings.kinds import DataSet
+from adadepth.settings.kinds import Kind
 from adadepth.settings.declaration import at_least, setting
 
 
@@ -49,10 +49,10 @@ def tables(dataset):
     return {"train": table_of_rows("moods", rows), "validation": table_of_rows("moods", rows[:2])}
 
 
-MOODS = DataSet(Moods, "moods:tables")
-PLAIN = DataSet(Plain, "moods:tables")
-OF_THE_HUB = DataSet(OfTheHub, "moods:tables")
-NO_PLACE = DataSet(Moods, "moods.tables")
+MOODS = Kind(Moods, tables="moods:tables")
+PLAIN = Kind(Plain, tables="moods:tables")
+OF_THE_HUB = Kind(OfTheHub, tables="moods:tables")
+NO_PLACE = Kind(Moods, tables="moods.tables")
 """
 
 
@@ -83,7 +83,7 @@ def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
 
 @pytest.mark.parametrize(("override", "message"), [
     ("dataset.repeats=0", "dataset.repeats=0: must be at least 1"),
-    ("dataset.source=hub", "dataset.source=hub: dataset=moods is read by its package; leave it at local"),
+    ("dataset.source=hub", "dataset.source=hub: dataset=moods has a reader of its own; leave it at local"),
 ])  # fmt: skip
 def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
@@ -93,17 +93,17 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
 
 
 @pytest.mark.parametrize(("name", "place", "message"), [
-    ("moods", "moods:Moods", "must be an adadepth.settings.kinds.DataSet, not type"),
-    ("moods", "moods:PLAIN", "one of LabelledConfig, TaggingConfig, QuestionConfig, ChoiceConfig, not Plain"),
+    ("moods", "moods:Moods", "must be an adadepth.settings.kinds.Kind, not type"),
+    ("moods", "moods:PLAIN", "it needs a problem and a loader, or settings that extend one of AdditionConfig, "),
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
-    ("moods", "moods:NO_PLACE", "'moods.tables' must be 'module:function'"),
+    ("moods", "moods:NO_PLACE", "'moods.tables' must be 'module:name'"),
     ("feelings", "moods:MOODS", "its settings call it 'moods'"),
     ("labelled", "moods:MOODS", "there is a data set of that name already"),
 ])  # fmt: skip
 def test_a_broken_one_is_one_line(moods: Path, name: str, place: str, message: str) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {name: place}}):
         with pytest.raises(ConfigError) as raised:
-            installed_data_sets()
+            kinds()
         assert message in str(raised.value)
         assert "adadepth-moods" in str(raised.value)
         assert "\n" not in str(raised.value)

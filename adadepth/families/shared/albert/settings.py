@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from adadepth.settings import Activation, Attention, ExperimentConfig, Mode, ModelConfig
-from adadepth.settings.data import positions_read
 from adadepth.settings.declaration import BELOW_ONE, POSITIVE, at_least, setting
+from adadepth.settings.kinds import positions_read
 
 
 @dataclass
