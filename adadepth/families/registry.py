@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from adadepth.errors import ConfigError, nearest
-from adadepth.settings import BudgetUnit, ModelConfig
+from adadepth.settings import BudgetUnit, ExperimentConfig, ModelConfig
 from adadepth.settings.plugins import installed
 from adadepth.settings.plugins import load as load  # whoever asks for a descriptor loads what it names
 
@@ -55,6 +55,11 @@ class Budgeting:
     whole: bool = False
     least: int = 1
     checks: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> tuple[BudgetUnit, ...]:
+        """Units of a `budget.target`, however it is met."""
+        return self.fitted if self.fits_target else self.trained
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,9 @@ class Family:
         offline: What needs no network in place of pretrained weights of the hub, one line.
         weights_from: Renames the parameters of an original, for `convert_reference_state_dict`.
         config_from: Reads an original's configuration, for `convert_reference_config`.
+        extensions: What its training needs beside the loop, `"module:name"` each: what makes an
+            `adadepth.training.extension.Extension`, or None where a run needs none; is told what its arguments name of
+            `config`, `args` (of transformers' trainer), `model`, `data` and `seed`.
         sections: Further sections of its report, `"module:function"` each: from a run's files to a section, or to None
             where they have nothing to say; see `adadepth.report.section`.
     """
@@ -147,6 +155,7 @@ class Family:
     offline: str | None = None
     weights_from: str | None = None
     config_from: str | None = None
+    extensions: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
 
     @property
@@ -208,6 +217,13 @@ def family(name: str) -> Family:
     if name not in known:
         raise ConfigError(f"model.name={name}: no such family{nearest(name, known)}; known: {', '.join(known)}")
     return known[name]
+
+
+def met(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
+    """How `budget.target` is met: training holds it, or the trained model is fitted to it; None: there is no target."""
+    if config.budget.target is None:
+        return None
+    return "fitted" if family(config.model.name).budget.fits_target else "held"
 
 
 def config_folders() -> list[Path]:

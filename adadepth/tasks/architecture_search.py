@@ -30,7 +30,7 @@ from adadepth.system.processes import decide, wait_for_all
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
 from adadepth.tasks.report import write_report
-from adadepth.tasks.session import Trained, device_name, fit, open_session, track_figures
+from adadepth.tasks.session import Trained, device_name, equipped, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint
 from adadepth.training.arguments import training_arguments
 from adadepth.training.tracking import closing_tracker, log_size, open_tracker
@@ -205,7 +205,7 @@ def _search(search: Search, data: LanguageData, model: PreTrainedModel) -> None:
     if config.resume is not None:  # it goes on with the costs that it has seen
         _set_costs(config, search.args, model, read_record(directory).get("operation_costs"))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, search.args)
-    parts = language_parts(config, search.args, data, model)
+    parts = equipped(config, search.args, language_parts(config, search.args, data, model))
     with open_session(config, search.args, directory, parts, checkpoint) as session:
         session.run.update(operation_costs=model.config.operation_costs)
         metrics = fit(session, checkpoint, folder=SUPERNET)
@@ -282,7 +282,7 @@ def _baselines(search: Search, architecture: str, widths: PreTrainedConfig) -> d
 def _evaluate_as_it_is(search: Search, derived: PreTrainedModel, architecture: str) -> None:
     config, folder = _fixed(search, architecture), search.directory / DERIVED
     folder.mkdir(exist_ok=True)
-    parts = language_parts(config, search.args, search.data, derived)
+    parts = equipped(config, search.args, language_parts(config, search.args, search.data, derived))
     with open_session(config, search.args, folder, parts) as session:
         session.trainer.evaluate()
         session.trainer.save_model(str(folder / MODEL))
@@ -305,7 +305,8 @@ def _retrain(search: Search, name: str, architecture: str) -> None:
     model = fresh_model(config, search.data)
     if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
         model = search.family.head("language_model").from_pretrained(search.directory / DERIVED / MODEL)
-    with open_session(config, args, folder, language_parts(config, args, search.data, model), checkpoint) as session:
+    parts = equipped(config, args, language_parts(config, args, search.data, model))
+    with open_session(config, args, folder, parts, checkpoint) as session:
         fit(session, checkpoint, owner=search.directory)
 
 

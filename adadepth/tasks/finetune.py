@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.data import LabelledData, load_labelled_data, write_submission
-from adadepth.data.cache import cache_root
-from adadepth.data.features.states import FeatureReader, RowNumbers, cached_features
-from adadepth.data.features.store import FeatureStore
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import example_rows
 from adadepth.evaluation.sequences import sequence_classes
 from adadepth.families.build import build_classifier, classifier_class, load_model
-from adadepth.families.contract import HasOwnClasses, ReadsCachedStates, TrainsInSlots
+from adadepth.families.contract import HasOwnClasses
 from adadepth.families.folder import read_config
-from adadepth.families.registry import family, load
+from adadepth.families.registry import family, load, met
 from adadepth.families.shared.ponder_objective import HaltingStage
 from adadepth.measure.classes import SequenceClasses
 from adadepth.measure.quality import check_metrics, check_tags, load_metrics
@@ -46,8 +38,7 @@ from adadepth.tasks.session import (
     train_parts,
 )
 from adadepth.tasks.stored import check_vocabulary, checked_model_path
-from adadepth.training.arguments import choose_precision, training_arguments
-from adadepth.training.extension import CachedStates, TrainingSlots
+from adadepth.training.arguments import training_arguments
 
 
 def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
@@ -66,55 +57,6 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
     model.train_halting_alone(HaltingStage(config.halting.slope, config.halting.threshold))
 
 
-def with_features(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Parts:
-    """Compute the base's states of all training and evaluation examples, or find them in the cache.
-
-    Returns:
-        The parts with examples that say where their states lie, and with what reads them; unchanged where no base is
-        frozen, or the states are not to be kept.
-    """
-    data, model = parts.data, parts.model
-    if not isinstance(model, ReadsCachedStates) or not config.features.cache:
-        return parts
-    stores: list[FeatureStore] = []
-
-    def numbered(examples: Any) -> Any:
-        first = sum(len(store) for store in stores)
-        stores.append(_store(config, args, data, model, examples))
-        return RowNumbers(examples, first)
-
-    train = numbered(data.train)
-    evaluation = {name: numbered(examples) for name, examples in parts.evaluation_sets.items()}
-    data = dataclasses.replace(data, train=train, evaluation=evaluation)
-    return dataclasses.replace(
-        parts,
-        data=data,
-        evaluation_sets=evaluation,
-        extensions=(*parts.extensions, CachedStates(FeatureReader(stores))),
-    )
-
-
-def _store(
-    config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any, examples: Any
-) -> FeatureStore:
-    precision = choose_precision(config.trainer)
-    settings = config.features
-
-    def compute(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
-        inputs = {name: value.to(args.device) for name, value in batch.items()}
-        low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-        with torch.autocast(args.device.type, dtype=low, enabled=low is not None):
-            return model.to(args.device).base_states(states, **inputs)
-
-    return cached_features(
-        cache_root(config.dataset.cache_dir), examples,
-        states=model.layer_states, width=model.state_width, precision=str(settings.precision),
-        base_key=f"{model.states_key} {precision}", compute=compute, collate=data.collate,
-        limit_gib=settings.limit_gib, batch_tokens=settings.batch_tokens,
-        processes=(args.process_index, args.world_size), barrier=dist.barrier if args.world_size > 1 else lambda: None,
-    )  # fmt: skip
-
-
 # What transformers calls the problems of sequences with classes.
 _PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
 
@@ -131,14 +73,9 @@ def train(config: ExperimentConfig) -> Trained:
     check_depth(config, model)
     if config.halting.alone:
         train_halting_alone(config, model)
-    parts = with_features(config, args, finetuning_parts(config, args, data, model))
-    settle = partial(budgets.settle, config.budget) if _is_fitted_at_the_end(config) else None
+    parts = finetuning_parts(config, args, data, model)
+    settle = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
     return train_parts(config, args, parts, lambda session: _write_tests(config, data, session), settle)
-
-
-def _is_fitted_at_the_end(config: ExperimentConfig) -> bool:
-    """Whether there is a target that training itself does not hold."""
-    return config.budget.target is not None and family(config.model.name).budget.fits_target
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
@@ -199,8 +136,7 @@ def finetuning_parts(config: ExperimentConfig, args: TrainingArguments, data: La
             wants_rows=config.predictions,
         )
 
-    slots = (TrainingSlots(config.seed),) if isinstance(model, TrainsInSlots) else ()
-    return Parts(data, data.evaluation, start, model, slots)
+    return Parts(data, data.evaluation, start, model)
 
 
 def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> LabelledData:

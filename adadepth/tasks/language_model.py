@@ -23,8 +23,7 @@ from adadepth.system.processes import main_first
 from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
 from adadepth.tasks.stored import check_vocabulary
 from adadepth.training.arguments import training_arguments
-from adadepth.training.extension import Extension, RecurrentMemory
-from adadepth.training.gates import GateLearning, StopUnchanged, two_phase
+from adadepth.training.gates import two_phase
 
 
 def train(config: ExperimentConfig) -> Trained:
@@ -126,7 +125,4 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
         wants_statistics = name == first and config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics)
 
-    gates: tuple[Extension, ...] = (GateLearning(search),) if has_gates else ()
-    if has_gates and search.stop_unchanged is not None:
-        gates += (StopUnchanged(search.stop_unchanged),)
-    return Parts(data, sets, start, model, (RecurrentMemory(), *gates))
+    return Parts(data, sets, start, model)

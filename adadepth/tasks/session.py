@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from adadepth.data.batches import known_lengths
 from adadepth.data.streams.batches import StreamBatches
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.families.contract import FollowsSchedule, LearnsGates
-from adadepth.families.registry import family
+from adadepth.families.contract import DepthModel, FollowsSchedule
+from adadepth.families.registry import family, met
 from adadepth.families.size import check_batch, least_bytes
 from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
 from adadepth.report.page import REPORT
@@ -41,7 +41,7 @@ from adadepth.runs.model_card import CARD, write_card
 from adadepth.runs.program import evaluation_command
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
 from adadepth.settings.experiment import Kept
-from adadepth.settings.kinds import positions_read
+from adadepth.settings.kinds import called, kind_of, positions_read
 from adadepth.system.console import say
 from adadepth.system.files import describe, writing
 from adadepth.system.processes import decide
@@ -50,7 +50,7 @@ from adadepth.tasks.stored import check_weights, checked_model_path, resumed_che
 from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
 from adadepth.training.arguments import choose_precision
 from adadepth.training.averaging import WeightAverage
-from adadepth.training.budget import MEASURES, TrainingBudget
+from adadepth.training.budget import TrainingBudget, full_depth
 from adadepth.training.callbacks import (
     EarlyStoppingCallback,
     EpochCallback,
@@ -58,8 +58,7 @@ from adadepth.training.callbacks import (
     StopCallback,
     TrackingCallback,
 )
-from adadepth.training.extension import Extension
-from adadepth.training.gates import trains_gates
+from adadepth.training.extension import Batch, Extension
 from adadepth.training.speed import compare_executions, profiled
 from adadepth.training.telling import ConsoleCallback, ProgressBarCallback, TimeLeft
 from adadepth.training.trackers.base import Tracker
@@ -80,7 +79,8 @@ _SECONDS_OF_TIMING = 4.0  # for evaluation, and as many for training; a run of s
 class Parts:
     """What a task brings to a run: its data, its evaluation sets by name, how each is evaluated, and its model.
 
-    `extensions` are what its training needs beside the loop, `baselines` what is achieved on the sets without a model.
+    `extensions` are what its training needs beside the loop, see `equipped`; `baselines` what is achieved on the sets
+    without a model.
     """
 
     data: Any
@@ -192,6 +192,7 @@ def train_parts(
 
     `settle` changes the trained model before it is evaluated and saved.
     """
+    parts = equipped(config, args, parts)
     check_batches(parts, args)
     check_memory(parts, args)
     repository = decide(args, lambda: open_repository(config))
@@ -218,6 +219,7 @@ def evaluate_parts(
     `further` is done with the evaluated model before that.
     """
     check_weights(parts.model, path)
+    parts = equipped(config, args, parts)
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, parts) as session:
         session.trainer.evaluate()
@@ -357,8 +359,6 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
         callbacks,
         (
             *parts.extensions,
-            *budget_of(config, parts.model, args.device),
-            *_average_of(config, parts.model),
             LogPosition(run.directory),
         ),
     )
@@ -369,18 +369,35 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     return Session(config, run, trainer, tracking, console, stop)
 
 
-def _average_of(config: ExperimentConfig, model: PreTrainedModel) -> tuple[Extension, ...]:
-    """The average of the weights, where there is to be one."""
-    decay = config.trainer.ema_decay
-    return () if decay is None else (WeightAverage(model, decay),)
+def equipped(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Parts:
+    """Parts with the extensions that the kind of data, the family and the settings ask for, and examples that fit."""
+    places = (*kind_of(config.dataset).extensions, *family(config.model.name).extensions)
+    known = {"config": config, "args": args, "model": parts.model, "data": parts.data, "seed": config.seed}
+    named: list[Extension] = [each for place in places if (each := called(place, **known)) is not None]
+    extensions = (*parts.extensions, *named, *_of_settings(config, parts.model, args.device, named))
+
+    def completed(examples: Any) -> Any:
+        return reduce(lambda found, extension: extension.examples(found), extensions, examples)
+
+    train = completed(parts.data.train)
+    sets = {name: completed(examples) for name, examples in parts.evaluation_sets.items()}
+    data = parts.data if train is parts.data.train else replace(parts.data, train=train)
+    return replace(parts, data=data, evaluation_sets=sets, extensions=extensions)
 
 
-def budget_of(config: ExperimentConfig, model: Any, device: torch.device) -> tuple[Extension, ...]:
-    """What holds the depth of training, where the user set one; of a supernet, only gates change the depth."""
-    if config.budget.target is None or config.mode is not Mode.train or family(config.model.name).budget.fits_target:
-        return ()
-    changes_depth = partial(trains_gates, config.search) if isinstance(model, LearnsGates) else None
-    return (TrainingBudget(config.budget, model, device, changes_depth),)
+def _of_settings(
+    config: ExperimentConfig, model: PreTrainedModel, device: torch.device, others: Sequence[Extension]
+) -> Iterator[Extension]:
+    """What holds the depth of training, and what averages its weights, where the user set that."""
+    if config.mode is Mode.train and met(config) == "held":
+        learned = partial(_teaches_depth, others)
+        yield TrainingBudget(config.budget, cast(DepthModel, model), device, learned)
+    if config.trainer.ema_decay is not None:
+        yield WeightAverage(model, config.trainer.ema_decay)
+
+
+def _teaches_depth(extensions: Sequence[Extension], batch: Batch) -> bool:
+    return all(each.teaches_depth(batch) for each in extensions)
 
 
 def evaluated_checkpoint(config: ExperimentConfig) -> tuple[str, list[str], TokenizerConfig]:
@@ -464,7 +481,7 @@ def check_depth(config: ExperimentConfig, model: Any) -> None:
     budget = config.budget
     if budget.unit is BudgetUnit.milliseconds:
         return
-    full = MEASURES[budget.unit.value].full(model, model.max_updates)
+    full = full_depth(budget.unit, model)
     held = [] if config.mode is Mode.evaluate else [("budget.target", budget.target)]  # what only training reads
     targets = [*held, *(("budget.targets", target) for target in budget.targets)]
     for key, target in targets:

@@ -6,7 +6,7 @@ A reading is a sum and a count, so that it adds up over micro-batches and proces
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.budget.controller import CEILINGS, BudgetController, BudgetSchedule, Response, is_held
+from adadepth.budget.units import full_in
 from adadepth.families.contract import CountsDepth, DepthModel, ForcesDepth, LimitsDepth
 from adadepth.families.shared.losses import combine_terms
 from adadepth.halting.trace import DepthTrace
@@ -68,14 +69,12 @@ class Measure:
 
     Attributes:
         read: The hard depth of a batch, from model and trace.
-        full: Full depth, from the model and its largest number of updates.
         smooth: What the price is paid on, a `LossTerm`, from model and outputs.
         response: How the controller answers it. A batch is a sample of its units, and its mean is noisy; what is
             read off the model itself is not.
     """
 
     read: Callable[[Any, DepthTrace], Reading]
-    full: Callable[[Any, int], float] = lambda model, max_depth: float(max_depth)
     smooth: Callable[[Any, Any], Any] = lambda model, outputs: model.soft_depth(outputs)
     response: Response = _SAMPLED
 
@@ -86,16 +85,17 @@ def _expected(model: Any, outputs: Any) -> Any:
 
 MEASURES: dict[str, Measure] = {
     "updates": Measure(read_updates),
-    "macs": Measure(read_macs, full=lambda model, max_depth: 1.0),
+    "macs": Measure(read_macs),
     "deepest_layer": Measure(read_updates, response=_EXACT),
     "expected_layer": Measure(read_expected_layer, smooth=_expected, response=_EXACT),
-    "milliseconds": Measure(
-        read_milliseconds,
-        full=lambda model, max_depth: model.config.full_latency,
-        smooth=_expected,
-        response=_GATES,
-    ),
+    "milliseconds": Measure(read_milliseconds, smooth=_expected, response=_GATES),
 }
+
+
+def full_depth(unit: str, model: Any) -> float:
+    """Full depth of a model in the unit of a budget."""
+    found = full_in(unit, model.max_updates)
+    return float(model.config.full_latency if found is None else found)
 
 
 STATE = "budget.json"
@@ -111,7 +111,7 @@ class TrainingBudget(Extension, TrainerCallback):
         settings: With a `target`.
         model: That counts its depth, with the smooth one that the unit of the budget asks for.
         device: Of training.
-        changes_depth: Whether anything that a batch teaches can change the depth; None: every batch.
+        teaches_depth: Whether anything that a batch teaches can change the depth.
     """
 
     def __init__(
@@ -119,17 +119,17 @@ class TrainingBudget(Extension, TrainerCallback):
         settings: BudgetConfig,
         model: DepthModel,
         device: torch.device,
-        changes_depth: Callable[[Batch], bool] | None = None,
+        teaches_depth: Callable[[Batch], bool],
     ) -> None:
         assert settings.target is not None
         max_depth = model.max_updates
-        self._changes_depth = changes_depth
+        self._teaches_depth = teaches_depth
         self.model = model
         self.unit = settings.unit.value
         self.measure = MEASURES[self.unit]
         schedule = BudgetSchedule(
             settings.target,
-            self.measure.full(model, max_depth),
+            full_depth(self.unit, model),
             max_depth,
             settings.grow,
             settings.hold,
@@ -144,8 +144,7 @@ class TrainingBudget(Extension, TrainerCallback):
         """Units of a micro-batch; what cannot be changed is not counted."""
         assert isinstance(self.model, CountsDepth)
         units = self.model.count_units(batch)
-        changes = self._changes_depth is None or self._changes_depth(batch)
-        return {"budget": units if changes else torch.zeros_like(units)}
+        return {"budget": units if self._teaches_depth(batch) else torch.zeros_like(units)}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -221,6 +220,11 @@ class TrainingBudget(Extension, TrainerCallback):
     def logs(self) -> dict[str, float]:
         """Target, measured depth and multiplier, under the names of the log."""
         return {f"{BUDGET}{name}": value for name, value in self.controller.figures(self.progress).items()}
+
+    def words(self, logs: Mapping[str, float]) -> Iterator[str]:
+        """The depth, and what it is to be."""
+        if f"{BUDGET}measured" in logs:
+            yield f"depth {logs[f'{BUDGET}measured']:.2f} of {logs[f'{BUDGET}target']:.2f}"
 
     def save(self, checkpoint: Path, process: int) -> None:
         """Write the controller's state, which is the same in all processes."""

@@ -1,8 +1,8 @@
 """What some runs add to training: recurrent memory, states from disk, gates, a budget.
 
-The trainer calls every hook of every extension and knows none of them. In an update the order is: `counts` of all its
-micro-batches; then for each of these `prepare`, `forward_options`, the forward pass, `after_forward`, `loss_parts`,
-the backward pass, `after_backward`.
+A family and a kind of data name theirs in `extensions` of their descriptors. The trainer calls every hook of every
+extension and knows none of them. In an update the order is: `counts` of all its micro-batches; then for each of these
+`prepare`, `forward_options`, the forward pass, `after_forward`, `loss_parts`, the backward pass, `after_backward`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.data.features.states import FeatureReader
-from adadepth.data.randomness import Purpose, random_generator
-from adadepth.families.contract import ReadsCachedStates
 from adadepth.settings import TrainerConfig
-from adadepth.system.processes import add_over_processes
 
 Batch = Mapping[str, Any]
 
 
 class Extension:
     """Adds nothing; a subclass overrides what it needs. One that is a `TrainerCallback`, too, sees every event."""
+
+    tells: tuple[str, ...] = ()  # names of its logs that `words` say, and the console's line does not show beside them
+
+    def examples(self, examples: Any) -> Any:
+        """A set of examples with what `prepare` has to know of them; asked of the training set, then of the others."""
+        return examples
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What its own loss parts of a micro-batch are divided by; see `DepthModel.count_targets`."""
@@ -62,6 +63,14 @@ class Extension:
     def logs(self) -> dict[str, float]:
         """What it adds to a line of the training log; `group/name` keeps its name, others go under `train/`."""
         return {}
+
+    def words(self, logs: Mapping[str, float]) -> Iterator[str]:
+        """What the console says of a line of the training log."""
+        yield from ()
+
+    def teaches_depth(self, batch: Batch) -> bool:
+        """Whether what is learned from a batch can change the depth that a budget holds."""
+        return True
 
     def allows_best(self) -> bool:
         """Whether the model as it is now may become the best one."""
@@ -112,102 +121,3 @@ def _key(batch: Batch) -> str:
 
 def _memory_file(process: int) -> str:
     return f"memory_{process}.safetensors"
-
-
-class CachedStates(Extension):
-    """Adds to a batch the states that its forward pass will read.
-
-    They are read here, and not by the loader, because which of them have weight is known only when a step begins.
-    """
-
-    def __init__(self, reader: FeatureReader) -> None:
-        self._reader = reader
-
-    def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
-        """The batch with its states."""
-        assert isinstance(model, ReadsCachedStates)
-        return self._reader(batch, model.states_to_read())
-
-
-HALTED = ("halted", "exact_accuracy", "halting_steps")  # what the log says of examples that have halted
-_SUMS = "sums"  # how the sums for the log are called in a checkpoint
-
-
-class TrainingSlots(Extension, TrainerCallback):
-    """What the slots of every micro-batch of an update hold, on this process; see `TrainsInSlots`.
-
-    Row b of a batch goes into slot b where that is free, and is left out where it is not. What is drawn is a function
-    of seed, update and slot, whatever number of processes shares the slots.
-
-    Args:
-        seed: Of what is drawn.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._carries: dict[int, dict[str, Tensor]] = {}
-        self._update = self._micro = self._process = 0
-        self._processes = 1
-        self._sums = torch.zeros(3, dtype=torch.float64)  # halted, right of these, their steps
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Take the number of an update."""
-        self._update, self._micro = state.global_step, 0
-        self._process, self._processes = args.process_index, args.world_size
-
-    def forward_options(self, batch: Batch) -> dict[str, Any]:
-        """What the slots of a micro-batch hold, and two uniform numbers for each."""
-        rows = len(batch["input_ids"])
-        generator = random_generator(self._seed, Purpose.EXPLORATION, self._update, self._micro)
-        draws = generator.random((self._processes * rows, 2), dtype="float32")[self._process * rows :][:rows]
-        carry = self._carries.get(self._micro, {})
-        return {"carry": carry, "draws": torch.from_numpy(draws).to(batch["input_ids"].device)}
-
-    def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Keep the slots for the next update, and count what has halted."""
-        self._carries[self._micro] = carry = outputs.carry
-        self._micro += 1
-        right = ((outputs.logits.detach().argmax(dim=-1) == carry["labels"]) | (carry["labels"] < 0)).all(dim=1)
-        halted = carry["halted"]
-        found = torch.stack([halted.sum(), (halted & right).sum(), (halted * carry["steps"]).sum()])
-        self._sums = self._sums.to(found.device) + found
-
-    def logs(self) -> dict[str, float]:
-        """Of the examples that have halted since the last line: how many, how many of them right, in how many steps."""
-        add_over_processes([self._sums])
-        halted, right, steps = self._sums.tolist()
-        self._sums = torch.zeros_like(self._sums)
-        means = (right / halted, steps / halted) if halted else ()
-        return dict(zip(HALTED, (halted, *means), strict=False))
-
-    def save(self, checkpoint: Path, process: int) -> None:
-        """Write this process's slots."""
-        held = {
-            f"{micro}/{name}": values.contiguous()
-            for micro, carry in self._carries.items()
-            for name, values in carry.items()
-        }
-        save_file({**held, _SUMS: self._sums}, checkpoint / _slots_file(process))
-
-    def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read them back."""
-        read = {name: values.to(device) for name, values in load_file(checkpoint / _slots_file(process)).items()}
-        self._sums = read.pop(_SUMS)
-        self._carries = {}
-        for key, values in read.items():
-            micro, name = key.split("/")
-            self._carries.setdefault(int(micro), {})[name] = values
-
-
-def of_halted(logs: Mapping[str, float]) -> Iterator[str]:
-    """The same in words."""
-    count, *means = HALTED
-    if count in logs:
-        told = ", ".join(f"{name} {logs[name]:.4f}" for name in means if name in logs)
-        yield f"{logs[count]:,.0f} examples halted" + (f" ({told})" if told else "")
-
-
-def _slots_file(process: int) -> str:
-    return f"slots_{process}.safetensors"

@@ -14,7 +14,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.data.streams.batches import TwoPhase
 from adadepth.families.contract import SearchesArchitecture
-from adadepth.settings import SearchConfig, TrainerConfig
+from adadepth.families.registry import family
+from adadepth.settings import ExperimentConfig, SearchConfig, TrainerConfig
 from adadepth.settings.experiment import SearchMethod
 from adadepth.system.console import say
 from adadepth.system.files import write_atomic
@@ -22,6 +23,17 @@ from adadepth.training.extension import Batch, Extension
 
 GATES = "gates"
 STOP = "search_stop.json"
+
+
+def gate_learning(config: ExperimentConfig, model: Any) -> Extension | None:
+    """How gates learn; None of a network whose architecture is fixed."""
+    return GateLearning(config.search) if family(config.model.name).searches(model.config) else None
+
+
+def stop_unchanged(config: ExperimentConfig, model: Any) -> Extension | None:
+    """What ends a search that has settled; None where nothing is searched, or it is not to end before its time."""
+    share = config.search.stop_unchanged
+    return None if share is None or not family(config.model.name).searches(model.config) else StopUnchanged(share)
 
 
 class GateLearning(Extension):
@@ -43,6 +55,10 @@ class GateLearning(Extension):
             "decays": False,
         }
         return [group] if gates else []
+
+    def teaches_depth(self, batch: Batch) -> bool:
+        """Whether the gates learn from this batch."""
+        return self._search.method is not SearchMethod.two_phase or batch["stream"] == "architecture"
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
         """In two phases, drop what the other phase learns: an optimiser passes over parameters without a gradient."""
@@ -112,8 +128,3 @@ def two_phase(search: SearchConfig, updates: int) -> TwoPhase:
     """
     first = search.weights_only if search.weights_only >= 1 else search.weights_only * updates
     return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)
-
-
-def trains_gates(search: SearchConfig, batch: Batch) -> bool:
-    """Whether the gates learn from this batch."""
-    return search.method is not SearchMethod.two_phase or batch["stream"] == "architecture"

@@ -15,9 +15,7 @@ from adadepth.report.classes import halting_text
 from adadepth.report.exits import exits_text
 from adadepth.report.layers import layers_text
 from adadepth.system.console import minutes, say
-from adadepth.training.budget import BUDGET
 from adadepth.training.callbacks import UNLOGGED, Logs
-from adadepth.training.extension import HALTED, of_halted
 from adadepth.training.trainer import DepthTrainer
 
 _STEPS, _SECONDS = 3, 2.0  # after so many steps, and so long, the pace counts as known
@@ -151,15 +149,13 @@ class ConsoleCallback(TrainerCallback):
         prefix = "eval_" if "eval_loss" in logs else ""
         if f"{prefix}loss" not in logs:
             return
-        unprinted = {*_UNPRINTED, *(() if prefix else HALTED)}
+        own = () if self.trainer is None else self.trainer.extensions
+        unprinted = {*_UNPRINTED, *(name for each in own for name in each.tells)}
         names = [name for name in logs if name.startswith(prefix) and name not in unprinted and "/" not in name]
         values = [f"{name.removeprefix(prefix)} {logs[name]:.4f}" for name in sorted(names, key=_losses_first)]
-        if not prefix:
-            values += of_halted(logs)
         if "learning_rate" in logs:
             values.append(f"lr {logs['learning_rate']:.2e}")
-        if f"{BUDGET}measured" in logs:
-            values.append(f"depth {logs[f'{BUDGET}measured']:.2f} of {logs[f'{BUDGET}target']:.2f}")
+        values += (told for each in own for told in each.words(logs))
         values.append(f"{logs[f'{prefix}tokens_per_second']:,.0f} tokens/s")
         if not prefix and (left := self._time_left.left(args, state)) is not None:
             values.append(f"{minutes(left)} left")

@@ -11,7 +11,7 @@ from adadepth.families.build import build_pretraining_model
 from adadepth.runs.directory import RECORD, read_record, write_json
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.pretrain import pretraining_parts
-from adadepth.tasks.session import budget_of
+from adadepth.tasks.session import equipped
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
 from adadepth.training.extension import Extension
@@ -51,7 +51,8 @@ def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] 
     set_seed(config.seed)
     data = load_pretraining_data(config.dataset, config.tokenizer, config.seed)
     epochs = EpochCallback()
-    parts = pretraining_parts(config, args, data, build_pretraining_model(config.model, len(data.tokenizer)))
+    model = build_pretraining_model(config.model, len(data.tokenizer))
+    parts = equipped(config, args, pretraining_parts(config, args, data, model))
     trainer = DepthTrainer(
         parts.model,
         args,
@@ -60,7 +61,7 @@ def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] 
         parts.start_evaluation,
         config.trainer,
         [epochs],
-        extensions=(*extensions, *budget_of(config, parts.model, args.device)),
+        extensions=(*extensions, *parts.extensions),
     )
     epochs.trainer = trainer
     return trainer

@@ -118,7 +118,7 @@ def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) ->
     (["dataset=senteval", "dataset.path=folder"], "dataset.task: dataset=senteval needs it, e.g. past_present"),
     (["dataset=senteval", "dataset.task=tree_depth"], "dataset.path: dataset.source=local needs a folder"),
     (["dataset=senteval", "dataset.task=tree_depth", "dataset.source=hub"],
-     "dataset.source=hub: dataset=senteval_tree_depth is read from local files, dataset.source=local"),
+     "dataset.source=hub: dataset=senteval_tree_depth has a reader of its own; leave it at local"),
 ])  # fmt: skip
 def test_what_cannot_be_probed_is_refused_in_one_line(overrides: list[str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -167,7 +167,7 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
 
 def check_local(dataset: TableConfig) -> Iterator[str]:
     """Whether there is a path to what only a reader of its own can read."""
-    yield from _path(dataset, "a file or a folder")
+    yield from _path(dataset, "a folder or a file")
 
 
 def check_senteval(dataset: SentEvalConfig) -> Iterator[str]:

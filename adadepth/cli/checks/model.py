@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from adadepth.families.registry import families, family, load, one_of, reading
+from adadepth.budget.units import full_in
+from adadepth.families.registry import families, family, load, met, one_of, reading
 from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
 
 # Groups that say nothing unless a family reads them; a budget is checked by itself.
@@ -47,9 +48,9 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
             yield "budget: read only with a target, e.g. budget=depth budget.target=3"
         return
     given = f"budget.target={budget.target:g}"
-    units = about.budget.fitted if about.budget.fits_target else about.budget.trained
+    units = about.budget.targets
     if not units:
-        able = [name for name, each in families().items() if each.budget.trained or each.budget.fits_target]
+        able = [name for name, each in families().items() if each.budget.targets]
         yield f"{given}: model={about.name} learns no depth to hold; use {one_of(able)}"
         return
     if budget.unit not in units:
@@ -61,7 +62,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     for place in about.budget.checks:
         yield from load(place)(config)
     yield from _reachable("budget.target", budget.target, config)
-    if about.budget.fits_target:
+    if met(config) == "fitted":
         yield from _fitted_at_the_end(config)
         return
     shares = budget.grow + budget.hold + budget.ramp
@@ -100,7 +101,7 @@ def _reachable(key: str, target: float, config: ExperimentConfig) -> Iterator[st
     unit, held = config.budget.unit, family(config.model.name).budget
     if unit is BudgetUnit.milliseconds:
         return  # what is possible is known once operations are measured
-    low, full = (0.0, 1.0) if unit is BudgetUnit.macs else (float(held.least), most_updates(config))
+    low, full = 0.0 if unit is BudgetUnit.macs else float(held.least), full_in(unit, most_updates(config))
     if target <= 0 or not low <= target <= (full or math.inf):
         most = "" if full is None else f" to {full:g}"
         yield f"{key}={target:g}: must be from {low:g}{most}, in {unit}"

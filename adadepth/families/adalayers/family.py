@@ -150,6 +150,7 @@ FAMILY = Family(
     first_tokens="adadepth.families.adalayers.family:first_tokens",
     own_symbols=False,
     checks=("adadepth.families.adalayers.family:check_settings",),
+    extensions=("adadepth.training.cached_states:cached_states",),
     offline="model=adalayers_minilm needs no network: the weights of its base are a package's",
     weights_from="adadepth.families.adalayers.convert:rename_weights",
     config_from="adadepth.families.adalayers.convert:read_config",

@@ -199,4 +199,5 @@ FAMILY = Family(
     ),
     reads=frozenset({"search", "context"}),
     checks=("adadepth.families.par_xl.family:check_settings",),
+    extensions=("adadepth.training.gates:gate_learning", "adadepth.training.gates:stop_unchanged"),
 )

@@ -1,0 +1,71 @@
+"""Training on states of a frozen base that are computed once, or found in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import TrainingArguments
+
+from adadepth.data import LabelledData
+from adadepth.data.cache import cache_root
+from adadepth.data.features.states import FeatureReader, RowNumbers, cached_features
+from adadepth.data.features.store import FeatureStore
+from adadepth.families.contract import ReadsCachedStates
+from adadepth.settings import ExperimentConfig, Mode
+from adadepth.training.arguments import choose_precision
+from adadepth.training.extension import Extension
+
+
+def cached_states(
+    config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData
+) -> Extension | None:
+    """What computes and reads the states; None where no base is frozen, or they are not to be kept."""
+    if config.mode is not Mode.train or not config.features.cache or not isinstance(model, ReadsCachedStates):
+        return None
+    return CachedStates(config, args, model, data)
+
+
+class CachedStates(Extension):
+    """Computes the base's states of every example, and adds to a batch those that its forward pass will read.
+
+    They are read here, and not by the loader, because which of them have weight is known only when a step begins.
+    """
+
+    def __init__(self, config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData) -> None:
+        self._config, self._args, self._model, self._data = config, args, model, data
+        self._stores: list[FeatureStore] = []
+        self._reader = FeatureReader(self._stores)
+
+    def examples(self, examples: Any) -> Any:
+        """Examples that say where their states lie."""
+        first = sum(map(len, self._stores))
+        self._stores.append(self._store(examples))
+        return RowNumbers(examples, first)
+
+    def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
+        """The batch with its states."""
+        return self._reader(batch, model.states_to_read())
+
+    def _store(self, examples: Any) -> FeatureStore:
+        args, model, settings = self._args, self._model, self._config.features
+        precision = choose_precision(self._config.trainer)
+
+        def compute(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
+            inputs = {name: value.to(args.device) for name, value in batch.items()}
+            low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+            with torch.autocast(args.device.type, dtype=low, enabled=low is not None):
+                found: dict[int, Tensor] = model.to(args.device).base_states(states, **inputs)
+                return found
+
+        return cached_features(
+            cache_root(self._config.dataset.cache_dir), examples,
+            states=model.layer_states, width=model.state_width, precision=str(settings.precision),
+            base_key=f"{model.states_key} {precision}", compute=compute, collate=self._data.collate,
+            limit_gib=settings.limit_gib, batch_tokens=settings.batch_tokens,
+            processes=(args.process_index, args.world_size),
+            barrier=dist.barrier if args.world_size > 1 else lambda: None,
+        )  # fmt: skip
