@@ -37,7 +37,7 @@ from adadepth.report.figure import (
 )
 from adadepth.report.run import tokenizer
 from adadepth.report.run_files import ARCHITECTURES, RunFiles, run_unit, series
-from adadepth.report.section import Section, absent, fill, told_if_damaged
+from adadepth.report.section import Placed, Section, absent, fill, told_if_damaged
 from adadepth.report.style import OPERATION_COLORS, text_on
 from adadepth.report.svg import swatch_legend
 from adadepth.report.table import Column, Table, as_text, percent, rounded, text
@@ -239,7 +239,7 @@ def architecture(files: RunFiles) -> Section | None:
 
 def _undescribed(files: RunFiles, title: str, name: str) -> Section | None:
     """What stands instead of an architecture; nothing in other runs, and where networks are compared."""
-    if run_unit(files) != "architecture" or files.architectures.get("rows"):
+    if run_unit(files) != "architecture" or files.of(ARCHITECTURES).get("rows"):
         return None
     return Section(title, name, absent("The architecture is", files, "halting.json"))
 
@@ -332,7 +332,7 @@ def _perplexities(files: RunFiles, names: Sequence[str]) -> list[Panel]:
 
 def comparison(files: RunFiles) -> Section | None:
     """Networks of several architectures side by side."""
-    title, found = "Architectures compared", files.architectures
+    title, found = "Architectures compared", files.of(ARCHITECTURES)
     if not found.get("rows"):
         return told_if_damaged(title, "comparison", "The comparison is", files, ARCHITECTURES)
     rows, panels = compared_rows(found), _scatters(found)
@@ -357,3 +357,6 @@ def _scatters(found: Mapping[str, Any]) -> list[Panel]:
         axes = Axis(axis, x), Axis("perplexity per token", y, start=1.0)
         panels.append(Panel(title, Scatter(dots), *axes, f"Perplexity against {axis}: {title}", 1.16))
     return panels
+
+
+SECTIONS = (Placed(40, architecture_overview), Placed(110, architecture), Placed(130, search), Placed(140, comparison))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.report.figure import Axis, Figure, Lines, Panel, line_panel, padded
-from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RunFiles, series, write_json
-from adadepth.report.section import Section, fill
+from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RIVALS, RunFiles, series, write_json
+from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_csv, as_text, rounded, text
 from adadepth.report.training import loss_title
 from adadepth.report.verdict import target
@@ -160,7 +160,7 @@ def budget(files: RunFiles) -> Section | None:
 
 def targets(files: RunFiles) -> Section | None:
     """One checkpoint whose depth was set to several targets."""
-    found = files.budgets
+    found = files.of(BUDGETS)
     if not found:
         return None
     points, name, panels = quality_points(found), str(drawn_quality(found)), []
@@ -176,8 +176,11 @@ def targets(files: RunFiles) -> Section | None:
 
 def rivals(files: RunFiles) -> Section | None:
     """Networks of one depth and as much work."""
-    if not files.rivals:
+    if not files.of(RIVALS):
         return None
-    table = rival_table(files.rivals)
+    table = rival_table(files.of(RIVALS))
     return Section("Rivals of equal work", "rivals", fill("rivals", table=table), tables=[table],
                    of=f"n = {len(table.rows)} networks, one seed each")  # fmt: skip
+
+
+SECTIONS = (Placed(150, budget), Placed(160, targets), Placed(170, rivals))

@@ -20,7 +20,7 @@ from adadepth.report.run_files import (
     where_and_when,
     write_json,
 )
-from adadepth.report.section import Section, absent, fill
+from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import SPARKLINES, Column, Table, Where, as_csv, as_text, number, percent, rounded, text
 from adadepth.system.files import write_atomic
 
@@ -254,3 +254,6 @@ def _panel(title: str, key: str, rows: Sequence[Row], ends: Sequence[float]) -> 
     across = Axis("mean depth (updates) with its 95 % interval", padded(ends))
     drawn = Ranges([(row["low"], row["mean"], row["high"]) for row in rows])
     return Panel(title, drawn, across, up, tall=max(0.6, 0.09 * len(rows)))
+
+
+SECTIONS = (Placed(80, classes), Placed(90, ranked_words))

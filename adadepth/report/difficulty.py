@@ -10,8 +10,8 @@ from typing import Any
 
 from adadepth.measure.names import first_depth
 from adadepth.report.figure import Axis, Curves, Figure, Lines, Panel, depth_axis, ticks
-from adadepth.report.run_files import RunFiles, run_unit
-from adadepth.report.section import Section, fill
+from adadepth.report.run_files import RIVALS, RunFiles, run_unit
+from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_text, interval, percent, rounded, signed, text
 
 DIFFICULTY = "difficulty"
@@ -69,7 +69,7 @@ def difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves
 
 def _rival_accuracies(files: RunFiles) -> Curves:
     """The accuracy by difficulty of networks of one depth and as much work."""
-    rows = [row for row in files.rivals.get("rows", []) if row["kind"] != "adaptive"]
+    rows = [row for row in files.of(RIVALS).get("rows", []) if row["kind"] != "adaptive"]
     return [
         (f"{name}, {row['kind']} {row['max_depth']}", points)
         for row in rows
@@ -149,3 +149,6 @@ def rival_difficulty_text(adaptive: Mapping[str, Any], rival: Mapping[str, Any])
         Column("accuracy", "accuracy", percent), Column("rival", "of the rival", percent),
     ]  # fmt: skip
     return as_text(Table("difficulty", columns, rows)) if rows else ""
+
+
+SECTIONS = (Placed(60, difficulty),)

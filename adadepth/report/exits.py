@@ -25,7 +25,7 @@ from adadepth.report.figure import (
 )
 from adadepth.report.halting import curve
 from adadepth.report.run_files import EXIT_RULES, EXITS, PARETO, RunFiles, write_json
-from adadepth.report.section import Section, fill, told_if_damaged
+from adadepth.report.section import Placed, Section, fill, told_if_damaged
 from adadepth.report.table import Column, Table, Where, as_csv, as_text, number, percent, plain, rounded, spread, text
 from adadepth.system.files import write_atomic
 
@@ -174,7 +174,7 @@ SHARE = "share or probability"
 
 def exits(files: RunFiles) -> Section | None:
     """What every step, and every exit, of the evaluated sets is worth."""
-    title, sets = "Steps and exits", files.exits.get("sets", {})
+    title, sets = "Steps and exits", files.of(EXITS).get("sets", {})
     if not sets:
         return told_if_damaged(title, "exits", "Steps and exits are", files, EXITS)
     panels = {name: step_panels(summary) for name, summary in sets.items()}
@@ -262,7 +262,7 @@ def _step_curves(summary: Mapping[str, Any]) -> list[tuple[str, str, Curves]]:
 
 def exit_rules(files: RunFiles) -> Section | None:
     """Quality against compute of exit rules. Sets after the first get one drawing on the page only."""
-    title, sets = "Exit rules", files.exit_rules.get("sets", {})
+    title, sets = "Exit rules", files.of(EXIT_RULES).get("sets", {})
     if not sets:
         return told_if_damaged(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
     panels = {name: study_panels(study) for name, study in sets.items()}
@@ -334,3 +334,6 @@ def _permuted(study: Mapping[str, Any], axis: str) -> Sequence[tuple[float, floa
         if (y := control.get("quality", {}).get("score")) is not None:
             found.append((float(x), float(y)))
     return found
+
+
+SECTIONS = (Placed(180, exits), Placed(190, exit_rules))

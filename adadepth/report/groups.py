@@ -20,6 +20,7 @@ from adadepth.report.run_files import (
     CONFIG,
     METRICS,
     RUN,
+    SEEDS,
     RunFiles,
     cut_short,
     halts,
@@ -137,7 +138,7 @@ def _whole(run: RunFiles) -> list[RunFiles]:
 
 def seeds_of(summary: RunFiles) -> list[RunFiles]:
     """The runs that a summary of seeds is of, as far as it says where they are."""
-    return [read_run(summary.directory / place) for place in (summary.seeds.get("runs") or {}).values()]
+    return [read_run(summary.directory / place) for place in (summary.of(SEEDS).get("runs") or {}).values()]
 
 
 Settings = Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 from adadepth.report.difficulty import correlation_table
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, depth_axis, padded
 from adadepth.report.run_files import RunFiles, halts, run_unit
-from adadepth.report.section import Section, absent, fill
+from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, percent, rounded, text
 
 
@@ -111,3 +111,6 @@ def _table(groups: Mapping[str, Any]) -> Table:
         Column("running_n", "n"), Column("all", "all", rounded(4)), Column("all_n", "n"),
     ]  # fmt: skip
     return Table("cosine", columns, [{"class": name, **row} for name, rows in groups.items() for row in rows])
+
+
+SECTIONS = (Placed(220, halting), Placed(230, correlation), Placed(250, cosines))

@@ -21,7 +21,7 @@ from adadepth.report.figure import (
     thin,
 )
 from adadepth.report.run_files import RunFiles, distributions, run_unit
-from adadepth.report.section import Section, absent, fill
+from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, as_text, rounded
 
 _STATE, _MAX_ROWS, _BAR = "state n (after n blocks)", 40, 40
@@ -153,3 +153,6 @@ def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
 def layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     """(step, figures) of every evaluation, from the lines of metrics.jsonl."""
     return [(step, describe_layers(weights)) for step, weights in distributions(metrics, WEIGHTS)]
+
+
+SECTIONS = (Placed(30, layer_overview), Placed(100, layers_section))

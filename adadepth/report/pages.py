@@ -8,36 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
+from adadepth import report
 from adadepth.measure.names import words
 from adadepth.report import plots
-from adadepth.report.architectures import (
-    architecture,
-    architecture_overview,
-    comparison,
-    frame_panel,
-    search,
-    search_history,
-)
-from adadepth.report.budgets import budget, rivals, targets
-from adadepth.report.classes import classes, ranked_words
+from adadepth.report.architectures import frame_panel, search_history
 from adadepth.report.comparison import comparison_sections, number_of_runs, sections_beside_seeds
-from adadepth.report.difficulty import difficulty
-from adadepth.report.exits import exit_rules, exits
 from adadepth.report.figure import thin
 from adadepth.report.groups import Comparison, compare, listed, seeds_of
-from adadepth.report.halting import correlation, cosines, halting
-from adadepth.report.layers import layer_overview, layers_section
 from adadepth.report.page import FIGURES, file_name, write_page
-from adadepth.report.pictures import examples
-from adadepth.report.probes import probes
-from adadepth.report.run import definitions, facts_section, title
+from adadepth.report.run import facts_section, title
 from adadepth.report.run_files import (
     CONFIG,
     HALTING,
     METRICS,
     RUN,
+    SEEDS,
     RunFiles,
     cut_short,
     evaluated,
@@ -47,41 +37,39 @@ from adadepth.report.run_files import (
     run_unit,
     sources,
 )
-from adadepth.report.section import Section, SectionOf
+from adadepth.report.section import Placed, Section, SectionOf
 from adadepth.report.seeds import seeds
-from adadepth.report.sentences import sentences
-from adadepth.report.texts import texts
-from adadepth.report.training import losses, training
-from adadepth.report.treebank import words as words_section
-from adadepth.report.verdict import verdict_section
-from adadepth.report.work import overview, work
 
 FILM = "gates.gif"
 _MAX_FRAMES = 60  # of the film
 
-_DEPTHS: tuple[SectionOf, ...] = (
-    verdict_section, overview, layer_overview, architecture_overview, examples, difficulty, words_section, classes,
-    ranked_words, layers_section, architecture,
-)  # fmt: skip
-_REST: tuple[SectionOf, ...] = (
-    search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,
-    cosines, sentences, losses, definitions, facts_section,
-)  # fmt: skip
-_OF_PROBES: tuple[SectionOf, ...] = (probes, facts_section)
-_OF_TEXTS: tuple[SectionOf, ...] = (texts, facts_section)
+OWN = 120  # where sections stand that are functions of another package, or of a family: after depths
 
 
-def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Section]:
-    """What there is to say about a run, in order; what only its family says comes after its depths."""
+@cache
+def own_sections() -> tuple[Placed, ...]:
+    """The sections of all modules of this package, in order."""
+    modules = (import_module(f"{report.__name__}.{each.name}") for each in iter_modules(report.__path__))
+    found = (placed for module in modules for placed in getattr(module, "SECTIONS", ()))
+    return tuple(sorted(found, key=lambda placed: placed.order))
+
+
+def sections_of(files: RunFiles, further: Iterable[SectionOf | Placed] = ()) -> list[Section]:
+    """What there is to say about a run, in order."""
     if is_summary_of_seeds(files):
         return _of_seeds(files)
-    if files.probes:
-        builders = _OF_PROBES
-    elif files.texts:
-        builders = _OF_TEXTS
+    others = [each if isinstance(each, Placed) else Placed(OWN, each) for each in further]
+    placed = sorted((*own_sections(), *others), key=lambda placed: placed.order)
+    if alone := _alone(files, placed):
+        placed = [each for each in placed if each is alone or each.always]
     else:
-        builders = (*_DEPTHS, *further, *_REST)
-    return [_stated(section, files) for build in builders if (section := build(files)) is not None]
+        placed = [each for each in placed if each.alone is None]
+    return [_stated(section, files) for each in placed if (section := each.build(files)) is not None]
+
+
+def _alone(files: RunFiles, placed: Iterable[Placed]) -> Placed | None:
+    """The section whose file makes a page of its own."""
+    return next((each for each in placed if each.alone is not None and files.of(each.alone)), None)
 
 
 def _of_seeds(summary: RunFiles) -> list[Section]:
@@ -97,7 +85,7 @@ def _stated(section: Section, files: RunFiles) -> Section:
     return replace(section, of=of, figures=[replace(figure, of=of) for figure in section.figures])
 
 
-def write_report(run_directory: Path, further: Iterable[SectionOf] = ()) -> Path:
+def write_report(run_directory: Path, further: Iterable[SectionOf | Placed] = ()) -> Path:
     """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
 
     Any file of the run may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules,
@@ -106,7 +94,7 @@ def write_report(run_directory: Path, further: Iterable[SectionOf] = ()) -> Path
 
     Args:
         run_directory: Of the run.
-        further: Sections that are the family's own.
+        further: Sections of the family and of the kind of data.
 
     Returns:
         The path of the report.
@@ -121,12 +109,10 @@ def write_report(run_directory: Path, further: Iterable[SectionOf] = ()) -> Path
 def _subtitle(files: RunFiles) -> str:
     """What the page is about."""
     if is_summary_of_seeds(files):
-        n = files.seeds["n"]
+        n = files.of(SEEDS)["n"]
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
-    if files.probes:
-        return f"Linear probes · run {files.run.get('status', 'unknown')}"
-    if files.texts:
-        return f"Predictions · run {files.run.get('status', 'unknown')}"
+    if alone := _alone(files, own_sections()):
+        return f"{alone.subtitle} · run {files.run.get('status', 'unknown')}"
     parts = [f"{words(run_unit(files)).kind} report"]
     parts += [f"evaluation at step {files.halting['step']:,}"] if "step" in files.halting else []
     return " · ".join([*parts, *([_how_it_ended(files)] if "status" in files.run else [])])
@@ -137,12 +123,12 @@ def _how_it_ended(files: RunFiles) -> str:
     return f"run cut short: {reason}" if reason else f"run {files.run['status']}"
 
 
-def draw_figures(run_directory: Path, further: Iterable[SectionOf] = ()) -> list[Path]:
+def draw_figures(run_directory: Path, further: Iterable[SectionOf | Placed] = ()) -> list[Path]:
     """Draw every figure of the report into `figures/`, as PNG and PDF, and a search as a film.
 
     Args:
         run_directory: Of the run.
-        further: Sections that are the family's own.
+        further: Sections of the family and of the kind of data.
 
     Returns:
         The files drawn.

@@ -19,8 +19,8 @@ from adadepth.measure.pictures import (
     shown_steps,
 )
 from adadepth.report.figure import Boards, Cell, Figure, Panel
-from adadepth.report.run_files import RunFiles
-from adadepth.report.section import Section, fill
+from adadepth.report.run_files import GRIDS, RunFiles
+from adadepth.report.section import Placed, Section, fill
 from adadepth.report.style import depth_color, ramp, text_on
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ _BESIDE = 2  # boards of a puzzle that are legible beside each other
 
 def examples(files: RunFiles) -> Section | None:
     """The example grids of every evaluated set."""
-    deepest = int(files.grids.get("max_depth", 1))
+    deepest = int(files.of(GRIDS).get("max_depth", 1))
     figures = {
         name: Figure(f"grids_{name}", [_panel(grid, deepest) for grid in grids])
-        for name, grids in files.grids.get("sets", {}).items()
+        for name, grids in files.of(GRIDS).get("sets", {}).items()
         if grids
     }
     if not figures:
         return None
-    grids = [grid for found in files.grids["sets"].values() for grid in found]
+    grids = [grid for found in files.of(GRIDS)["sets"].values() for grid in found]
     html = fill("grids", figures=figures, max_depth=files.halting.get("max_depth", "L"), picture=grids[0].get("kind"))
     of = f"n = {len(grids)} examples of {', '.join(figures)}"
     return Section("Examples", "examples", html, list(figures.values()), of=of)
@@ -123,3 +123,6 @@ def _board(grid: Grid, answer: list[list[str]], before: list[list[str]]) -> list
             fill = _GIVEN if is_given else _WRONG if is_wrong else _NEW if symbol != before[row][column] else _SAME
             found.append(Cell(row, column, symbol, fill, text_on(fill), is_wrong))
     return found
+
+
+SECTIONS = (Placed(50, examples),)

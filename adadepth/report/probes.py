@@ -9,7 +9,7 @@ from typing import Any
 from adadepth.measure.probes import FEWEST_EXAMPLES
 from adadepth.report.figure import Axis, Figure, Lines, Panel, Ranges, Span, depth_axis, padded
 from adadepth.report.run_files import PROBES, RunFiles, write_json
-from adadepth.report.section import Section, fill
+from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_csv, as_text, percent, text
 from adadepth.system.files import write_atomic
 
@@ -125,9 +125,9 @@ def write_probes(directory: Path, found: Mapping[str, Any]) -> None:
 
 def probes(files: RunFiles) -> Section | None:
     """Accuracy of linear probes after every update, on every set that chose nothing."""
-    if not files.probes:
+    if not files.of(PROBES):
         return None
-    found = files.probes
+    found = files.of(PROBES)
     sets = [
         {
             "name": name, "n": of_set["n"], "figure": Figure(f"probes_{name}", _panels(of_set)),
@@ -163,3 +163,6 @@ def _intervals(readout: str, rows: list[dict[str, Any]], majority: Mapping[str, 
     y = Axis("", (len(names) - 0.4, -0.6), range(len(names)), names)
     x = Axis("accuracy with its 95 % interval", span, percent=True)
     return Panel(f"Read: {READOUTS[readout]}", Ranges(drawn), x, y)
+
+
+SECTIONS = (Placed(10, probes, alone=PROBES, subtitle="Linear probes"),)

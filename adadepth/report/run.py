@@ -9,8 +9,18 @@ from markupsafe import Markup
 
 from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS
 from adadepth.measure.names import words
-from adadepth.report.run_files import CONFIG, RunFiles, cut_short, is_summary_of_seeds, run_unit
-from adadepth.report.section import Section, absent, fill
+from adadepth.report.run_files import (
+    CONFIG,
+    EXIT_RULES,
+    EXITS,
+    SEEDS,
+    TEXTS,
+    RunFiles,
+    cut_short,
+    is_summary_of_seeds,
+    run_unit,
+)
+from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, clock, is_number, number, rounded, text
 from adadepth.report.worth import SURE, UNDECIDED, whole_percent
 
@@ -25,10 +35,10 @@ def facts_section(files: RunFiles) -> Section:
                   [{"metric": name, "value": value} for name, value in metrics])  # fmt: skip
     html = fill(
         "facts", missing=Markup("").join(missing), facts=facts(files), table=table if metrics else None,
-        expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.texts,
+        expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.of(TEXTS),
         config=config_text(files),
     )  # fmt: skip
-    of = f"n = {files.seeds['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
+    of = f"n = {files.of(SEEDS)['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
     return Section("Run", "run", html, tables=[table] if metrics else [], of=of)
 
 
@@ -85,7 +95,7 @@ def tokenizer(files: RunFiles) -> str:
 
 
 def _seeds(files: RunFiles) -> str:
-    seeds = files.seeds.get("seeds") or [files.run.get("seed", files.config.get("seed"))]
+    seeds = files.of(SEEDS).get("seeds") or [files.run.get("seed", files.config.get("seed"))]
     if seeds == [None]:
         return ""
     return f"{', '.join(map(str, seeds))} ({len(seeds)} seed{'s' * (len(seeds) != 1)})"
@@ -120,7 +130,7 @@ def config_text(files: RunFiles) -> str:
 
 def definitions(files: RunFiles) -> Section:
     """Terms, and reasons for what is absent."""
-    unit, has_exits = run_unit(files), bool(files.exits.get("sets") or files.exit_rules.get("sets"))
+    unit, has_exits = run_unit(files), bool(files.of(EXITS).get("sets") or files.of(EXIT_RULES).get("sets"))
     html = fill(
         "definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits,
         fewest=FEWEST_DEPTHS, decided=whole_percent(DECIDED), undecided=whole_percent(UNDECIDED),
@@ -128,3 +138,6 @@ def definitions(files: RunFiles) -> Section:
         not_computed=files.halting.get("missing"),
     )  # fmt: skip
     return Section("Definitions", "definitions", html, of=None)
+
+
+SECTIONS = (Placed(280, definitions), Placed(290, facts_section, always=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,6 @@ ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
 PROBES, TEXTS = "probes.json", "texts.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
-# Files that only some runs have, by the field of `RunFiles` that holds what they say.
-_OPTIONAL = {
-    "exits": EXITS, "exit_rules": EXIT_RULES, "architectures": ARCHITECTURES, "budgets": BUDGETS, "rivals": RIVALS,
-    "grids": GRIDS, "seeds": SEEDS, "words": WORDS, "probes": PROBES, "texts": TEXTS,
-}  # fmt: skip
 # What the fields of a file are, where they are there: of another type, the file was written by nobody here.
 _TYPES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     RUN: dict.fromkeys(("final_metrics", "baselines", "verdict"), (dict, type(None))),
@@ -100,12 +96,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+Fields = Mapping[str, type | tuple[type, ...]]
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """What the files of a run directory say; what could not be read is empty, and `missing` says why.
 
-    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
-    `seeds`, `words`, `probes`, `texts`) it tells damage only.
+    Files that only some runs have are read when a section asks for them; of these `missing` tells damage only.
     """
 
     directory: Path
@@ -114,17 +112,20 @@ class RunFiles:
     metrics: list[dict[str, Any]]
     halting: dict[str, Any]
     sentences: list[dict[str, Any]]
-    exits: dict[str, Any]
-    exit_rules: dict[str, Any]
-    architectures: dict[str, Any]
-    budgets: dict[str, Any]
-    rivals: dict[str, Any]
-    grids: dict[str, Any]
-    seeds: dict[str, Any]
     missing: dict[str, str]
-    words: dict[str, Any] = field(default_factory=dict)
-    probes: dict[str, Any] = field(default_factory=dict)
-    texts: dict[str, Any] = field(default_factory=dict)
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def of(self, name: str, fields: Fields | None = None) -> dict[str, Any]:
+        """What a JSON file of the folder says that only some runs have; empty where it is not there, or damaged.
+
+        Args:
+            name: Of the file.
+            fields: What its fields are, where they are there: of another type, nobody here wrote it.
+        """
+        if name not in self.others:
+            exists = (self.directory / name).exists()
+            self.others[name] = _parsed(self.directory, self.missing, name, json.loads, dict, fields) if exists else {}
+        return self.others[name]
 
 
 def read_run(directory: Path) -> RunFiles:
@@ -133,20 +134,7 @@ def read_run(directory: Path) -> RunFiles:
     Of several metric lines at the same step (a resumed run writes some again) the values of the last win.
     """
     missing: dict[str, str] = {}
-
-    def parsed(name: str, parse: Callable[[str], Any], kind: type = dict) -> Any:
-        try:
-            value = parse((directory / name).read_text(encoding="utf-8"))
-        except OSError:
-            missing[name] = f"there is no {name}"
-            return kind()
-        except (ValueError, yaml.YAMLError):
-            value = None
-        if isinstance(value, kind) and _is_sound(name, value):
-            return value
-        missing[name] = f"{name} is damaged"
-        return kind()
-
+    parsed = partial(_parsed, directory, missing)
     return RunFiles(
         directory=directory,
         run=parsed(RUN, json.loads),
@@ -154,14 +142,35 @@ def read_run(directory: Path) -> RunFiles:
         metrics=_by_step(parsed(METRICS, _json_lines, list)),
         halting=parsed(HALTING, json.loads),
         sentences=parsed(SENTENCES, _json_lines, list),
-        **{field: parsed(name, json.loads) if (directory / name).exists() else {} for field, name in _OPTIONAL.items()},
         missing=missing,
     )
 
 
-def _is_sound(name: str, value: Any) -> bool:
+def _parsed(
+    directory: Path,
+    missing: dict[str, str],
+    name: str,
+    parse: Callable[[str], Any],
+    kind: type = dict,
+    fields: Fields | None = None,
+) -> Any:
+    """What a file says; empty where that cannot be told, which `missing` then explains."""
+    try:
+        value = parse((directory / name).read_text(encoding="utf-8"))
+    except OSError:
+        missing[name] = f"there is no {name}"
+        return kind()
+    except (ValueError, yaml.YAMLError):
+        value = None
+    if isinstance(value, kind) and _is_sound(name, value, fields or _TYPES.get(name, {})):
+        return value
+    missing[name] = f"{name} is damaged"
+    return kind()
+
+
+def _is_sound(name: str, value: Any, fields: Fields) -> bool:
     """Whether the fields of a file are of their types, and its numbers such as there can be."""
-    for field_name, kind in _TYPES.get(name, {}).items():
+    for field_name, kind in fields.items():
         found = value.get(field_name)
         if field_name in value and not isinstance(found, kind):
             return False
@@ -194,7 +203,7 @@ def where_and_when(files: RunFiles) -> str:
 
 def run_unit(files: RunFiles) -> str:
     """What has a depth of its own in a run: token, sequence, task or architecture."""
-    return str(files.halting.get("unit", "architecture" if files.architectures else "token"))
+    return str(files.halting.get("unit", "architecture" if files.of(ARCHITECTURES) else "token"))
 
 
 def halts(files: RunFiles) -> bool:
@@ -212,19 +221,19 @@ def cut_short(files: RunFiles) -> str:
 
 def is_summary_of_seeds(files: RunFiles) -> bool:
     """Whether a directory holds no run, but what several runs have in common."""
-    return bool(files.seeds) and HALTING in files.missing
+    return bool(files.of(SEEDS)) and HALTING in files.missing
 
 
 def max_depth(files: RunFiles) -> int:
     """L of a run: from the statistics, or what it predicted, else the deepest token of the sentences."""
     deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
-    return int(files.halting.get("max_depth") or files.texts.get("max_depth") or deepest)
+    return int(files.halting.get("max_depth") or files.of(TEXTS).get("max_depth") or deepest)
 
 
 def sources(files: RunFiles) -> list[str]:
-    """Names of the files that hold something."""
+    """Names of the files that hold something, of those that have been asked for."""
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
-    return [*always, *(name for field, name in _OPTIONAL.items() if getattr(files, field))]
+    return [*always, *sorted(name for name, value in files.others.items() if value)]
 
 
 def _json_lines(text: str) -> list[dict[str, Any]]:

@@ -94,6 +94,25 @@ class Section:
 SectionOf = Callable[[RunFiles], Section | None]
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A section of a run's page; every module of this package may have some, in a tuple `SECTIONS`.
+
+    Attributes:
+        order: Where it stands: those of smaller numbers are above it.
+        build: From a run's files to the section, or to None where they have nothing to say.
+        alone: A file: the page of a run that has it consists of this section, and of those that are on every page.
+        subtitle: Of such a page.
+        always: Whether it is on every page.
+    """
+
+    order: int
+    build: SectionOf
+    alone: str | None = None
+    subtitle: str = ""
+    always: bool = False
+
+
 def fill(template: str, **content: Any) -> Markup:
     """A template of this package filled in; text is escaped."""
     return Markup(_environment().get_template(f"{template}.html.j2").render(**content))

@@ -10,8 +10,8 @@ from typing import Any
 from adadepth.measure.architectures import agreement_over_seeds, architectures_over_seeds
 from adadepth.measure.layers import distance_over_seeds, weights_over_seeds
 from adadepth.report.architectures import letters, third_table
-from adadepth.report.run_files import RunFiles
-from adadepth.report.section import Section, fill
+from adadepth.report.run_files import SEEDS, RunFiles
+from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_text, is_number, rounded, text
 
 
@@ -115,7 +115,7 @@ def seeds_text(summary: Mapping[str, Any]) -> str:
 
 def seeds(files: RunFiles) -> Section | None:
     """Metrics over seeds, and how far learned layers and searched architectures agree."""
-    return seeds_section(files.seeds) if files.seeds else None
+    return seeds_section(files.of(SEEDS)) if files.of(SEEDS) else None
 
 
 def seeds_section(found: Mapping[str, Any]) -> Section:
@@ -131,3 +131,6 @@ def seeds_section(found: Mapping[str, Any]) -> Section:
     title = f"Over {found['n']} seed{'' if found['n'] == 1 else 's'}"
     return Section(title, "seeds", html, tables=[table, *([layer_table] if layer_table else [])],
                    of=f"n = {found['n']} run{'' if found['n'] == 1 else 's'}")  # fmt: skip
+
+
+SECTIONS = (Placed(200, seeds),)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.report.page import depth_styles
-from adadepth.report.run_files import RunFiles, halts, max_depth, run_unit, where_and_when
-from adadepth.report.section import Note, Section, Token, absent, fill, steps
+from adadepth.report.run_files import GRIDS, RunFiles, halts, max_depth, run_unit, where_and_when
+from adadepth.report.section import Note, Placed, Section, Token, absent, fill, steps
 from adadepth.report.table import number
 
 
@@ -34,7 +34,7 @@ _MAX_TOKENS, _MAX_SENTENCES = 128, 12
 
 def sentences(files: RunFiles) -> Section | None:
     """The example sentences, cut to what a page can show; grids of cells have drawings instead."""
-    if not halts(files) or any(files.grids.get("sets", {}).values()):
+    if not halts(files) or any(files.of(GRIDS).get("sets", {}).values()):
         return None
     found = [
         _sentence(sentence)
@@ -104,3 +104,6 @@ def _label(original: str | None, predicted: str | None, *, is_masked: bool) -> t
 
 def _plain(token: str) -> str:
     return token.removeprefix("▁").removeprefix("##") or "▁"
+
+
+SECTIONS = (Placed(260, sentences),)

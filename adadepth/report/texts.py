@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from adadepth.report.page import depth_styles
-from adadepth.report.run_files import RunFiles
-from adadepth.report.section import Note, Section, Token, fill, steps
+from adadepth.report.run_files import TEXTS, RunFiles
+from adadepth.report.section import Note, Placed, Section, Token, fill, steps
 from adadepth.report.style import depth_color, share_color, text_on
 from adadepth.system.console import visible
 
@@ -149,9 +149,9 @@ def _further(row: Mapping[str, Any]) -> list[str]:
 
 def texts(files: RunFiles) -> Section | None:
     """Every text with its prediction and the depth of its tokens; a token shows its iterations where one points."""
-    if not files.texts:
+    if not files.of(TEXTS):
         return None
-    found = files.texts
+    found = files.of(TEXTS)
     rows = [_row(row, found["predicts"]) for row in found["texts"]]
     tokens = [token for row in rows for token in row["tokens"]]
     styles = depth_styles(found["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
@@ -215,3 +215,6 @@ def _notes(about: Mapping[str, Any], predicts: str) -> list[Note]:
     done = about.get("steps") or []
     found += steps([step.get("halting") for step in done], [said(step) for step in done])
     return found + [Note(word, share=score) for word, score in (about.get("candidates") or {}).items()]
+
+
+SECTIONS = (Placed(10, texts, alone=TEXTS, subtitle="Predictions"),)

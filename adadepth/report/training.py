@@ -20,7 +20,7 @@ from adadepth.report.figure import (
     thin,
 )
 from adadepth.report.run_files import RunFiles, depth_histograms, evaluated, halts, loss_curves, run_unit, series
-from adadepth.report.section import Section, absent, fill
+from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, percent, rounded
 
 MAX_ROWS = 40
@@ -125,3 +125,6 @@ def loss_title(name: str) -> str:
 def _loss_unit(name: str) -> str:
     """What a loss is measured in: cross-entropies in nats, the others as they enter the total."""
     return "nats" if name in ("lm_loss", "mlm_loss", "sop_loss") else "weighted loss"
+
+
+SECTIONS = (Placed(210, training), Placed(270, losses))

@@ -11,7 +11,7 @@ from adadepth.measure.names import metric_name
 from adadepth.measure.treebank import FILE_ONLY, KINDS
 from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, padded
 from adadepth.report.run_files import WORDS, WORDS_TABLE, RunFiles, write_json
-from adadepth.report.section import Section, fill
+from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_csv, as_text, percent, rounded, text
 from adadepth.system.files import write_atomic
 
@@ -145,9 +145,9 @@ _READINGS = {"plain": "as they are", "masked": "masked"}
 
 def words(files: RunFiles) -> Section | None:
     """How deep words went, by what they are."""
-    if not files.words:
+    if not files.of(WORDS):
         return None
-    found = files.words
+    found = files.of(WORDS)
     sets = [_set(name, readings, found) for name, readings in found["sets"].items()]
     figures = [kind["figure"] for each in sets for kind in each["kinds"] if kind["figure"].panels]
     tables = [table for each in sets for kind in each["kinds"] for table in (kind["table"], kind["cosines"]) if table]
@@ -192,3 +192,6 @@ def _panel(title: str, rows: Sequence[Mapping[str, Any]], span: Span) -> Panel:
     depth = Axis("mean depth (updates) with its 95 % interval", span)
     intervals = [(row["low"], row["mean"], row["high"]) for row in rows]
     return Panel(title, Ranges(intervals), depth, names, tall=max(1.0, 0.09 * len(rows)))
+
+
+SECTIONS = (Placed(70, words),)

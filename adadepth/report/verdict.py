@@ -9,7 +9,7 @@ from adadepth.budget.controller import CEILINGS, TOLERANCE, is_held
 from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.measure.names import WORK, words
 from adadepth.report.run_files import RunFiles, cut_short, halts, run_unit
-from adadepth.report.section import Section, fill
+from adadepth.report.section import Placed, Section, fill
 from adadepth.report.work import speedups, wall_clock
 from adadepth.report.worth import (
     ANSWERS,
@@ -240,3 +240,6 @@ def verdict_section(files: RunFiles) -> Section | None:
         "verdict",
         fill("verdict", verdict=found, questions=QUESTIONS, answers=ANSWERS, advice=advice, cut=cut_short(files)),
     )
+
+
+SECTIONS = (Placed(10, verdict_section),)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from adadepth.measure.names import SPEEDUPS, words
-from adadepth.report.run_files import RunFiles, halts, run_unit, series
-from adadepth.report.section import Section, absent, fill
+from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles, halts, run_unit, series
+from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, percent, text
 
 
@@ -30,10 +30,10 @@ def wall_clock(files: RunFiles) -> Iterator[str]:
 
 
 def _timed_elsewhere(files: RunFiles) -> Iterator[str]:
-    studies = files.exit_rules.get("sets", {}).values()
+    studies = files.of(EXIT_RULES).get("sets", {}).values()
     if any("seconds" in row for study in studies for row in study["rows"]):
         yield "the exit rules"
-    if any(row.get("seconds") for row in files.architectures.get("rows", ())):
+    if any(row.get("seconds") for row in files.of(ARCHITECTURES).get("rows", ())):
         yield "the architectures compared"
 
 
@@ -56,7 +56,7 @@ def _reasons(files: RunFiles) -> Iterator[str]:
     """Why the evaluation ran something else than the depths need."""
     if files.halting.get("layers", {}).get("from_cache"):
         yield "The evaluation read the states of the base from a cache, so its blocks did not run in it."
-    if files.exits.get("sets"):
+    if files.of(EXITS).get("sets"):
         yield (
             "The evaluation ran every step for everybody, to measure each of them; in use, examples leave the batch "
             "when they exit."
@@ -100,3 +100,6 @@ def overview(files: RunFiles) -> Section | None:
         return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
     speedup = speedups(files).get("evaluation")
     return Section("", "overview", fill("overview", halting=halting, everyone=everyone, speedup=speedup))
+
+
+SECTIONS = (Placed(20, overview), Placed(240, work))

@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from typing import Any, Literal
 
 from adadepth.measure.architectures import OPERATIONS, is_fixed
-from adadepth.report.run_files import RunFiles, halts
+from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RIVALS, RunFiles, halts
 
 Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
 # What the answers are called; `set` is the depth of a network that has nothing to decide, `against` one that varies and
@@ -259,7 +259,7 @@ def _baselines(files: RunFiles) -> Iterator[Comparison]:
 
 def _rivals(files: RunFiles) -> Iterator[Comparison]:
     """Networks of one depth and as much work, trained the same way."""
-    adaptive, *others = files.rivals.get("rows") or [{}]
+    adaptive, *others = files.of(RIVALS).get("rows") or [{}]
     for row in others:
         name = best_of(adaptive["metrics"], row["metrics"], [f"/{name}" for name in qualities(files)])
         if name is None:
@@ -295,7 +295,7 @@ def _short(name: str) -> str:
 
 def _steps(files: RunFiles) -> Iterator[Comparison]:
     """The same network read at one step for all examples; where all exit at one step, that is the network itself."""
-    for name, found in files.exits.get("sets", {}).items():
+    for name, found in files.of(EXITS).get("sets", {}).items():
         if _is_constant(found):
             continue
         measure = _score(files, found["exit"].get("quality", {}))
@@ -308,7 +308,7 @@ def _steps(files: RunFiles) -> Iterator[Comparison]:
 
 
 def _exits_at_one_step(files: RunFiles) -> bool:
-    sets = files.exits.get("sets", {}).values()
+    sets = files.of(EXITS).get("sets", {}).values()
     return bool(sets) and all(map(_is_constant, sets))
 
 
@@ -319,7 +319,7 @@ def _is_constant(found: Mapping[str, Any]) -> bool:
 
 def _rules(files: RunFiles) -> Iterator[Comparison]:
     """Of the exit rules the one in the middle by its gain over the same exits dealt to the examples at random."""
-    for name, study in files.exit_rules.get("sets", {}).items():
+    for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if "score" in row.get("permuted", {}).get("quality", {})]
         if not rows:
             continue
@@ -335,7 +335,7 @@ def _rules(files: RunFiles) -> Iterator[Comparison]:
 
 def _networks(files: RunFiles) -> Iterator[Comparison]:
     """Other architectures, trained as the one that a search found was trained."""
-    rows = [row for row in files.architectures.get("rows", []) if "loss" in (row.get("quality") or {})]
+    rows = [row for row in files.of(ARCHITECTURES).get("rows", []) if "loss" in (row.get("quality") or {})]
     found = [row for row in rows if row["kind"] == "searched" and row["trained"] != _NOT_RETRAINED]
     for own, other in product(found, rows):
         if other["kind"] == "searched" or other["trained"] != own["trained"]:

@@ -1,4 +1,4 @@
-"""The report and figures of a run, with the sections that are its family's own."""
+"""The report and figures of a run, with the sections that its family and its kind of data add."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from adadepth.report.comparison_tables import best_line
 from adadepth.report.groups import Comparison, Search, compare, of_sweep, once, runs_in
 from adadepth.report.pages import COMPARISONS, draw_comparison, write_comparison
 from adadepth.report.run_files import RunFiles, read_run
-from adadepth.report.section import SectionOf
+from adadepth.report.section import Placed, SectionOf
 from adadepth.report.verdict import verdict
 from adadepth.report.worth import Verdict
 from adadepth.runs.directory import read_record, resolve_run
 from adadepth.settings import ExperimentConfig
+from adadepth.settings.kinds import kinds
 from adadepth.system.console import say
 from adadepth.system.files import refuse_links
 
@@ -41,11 +42,12 @@ def draw_figures(directory: Path) -> list[Path]:
     return pages.draw_figures(directory, own_sections(directory))
 
 
-def own_sections(directory: Path) -> list[SectionOf]:
-    """The sections that the family of a run's model adds; none of a family that is not installed any more."""
-    model = read_run(directory).config.get("model") or {}
-    about = families().get(model.get("name", ""))
-    return [] if about is None else [load(place) for place in about.sections]
+def own_sections(directory: Path) -> list[SectionOf | Placed]:
+    """The sections that the family and the kind of data of a run add; none of what is not installed any more."""
+    files = read_run(directory)
+    model, schema = files.config.get("model") or {}, str(files.run.get("dataset_schema"))
+    found = (families().get(model.get("name", "")), kinds().get(schema))
+    return [load(place) for about in found if about is not None for place in about.sections]
 
 
 def compare_runs(config: ExperimentConfig) -> None:

@@ -18,7 +18,7 @@ from adadepth.measure.names import WORK
 from adadepth.measure.pictures import grid_picture
 from adadepth.report.budgets import rivals_text
 from adadepth.report.difficulty import difficulty_sets, rival_difficulty_text
-from adadepth.report.run_files import RunFiles, read_run, write_rivals
+from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_rivals
 from adadepth.report.table import plain
 from adadepth.report.work import speedups
 from adadepth.report.worth import as_json, as_lines
@@ -76,7 +76,7 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
 def compare(directory: Path, rival: Path) -> None:
     """Put the figures of a finished rival beside those of the run in `directory`; print them, draw the report again."""
     own, other = read_run(directory), read_run(rival)
-    earlier = own.rivals.get("rows", [])
+    earlier = own.of(RIVALS).get("rows", [])
     kept = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
     rows = [describe(own, "adaptive"), *kept, describe(other, "fixed depth")]
     found = {"rows": rows}
@@ -91,7 +91,7 @@ def compare(directory: Path, rival: Path) -> None:
 
 def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
     """What is worth seeing of the adaptive run: an example, depth by difficulty, the time that it saves."""
-    for grids in [grids for grids in own.grids.get("sets", {}).values() if grids][:1]:
+    for grids in [grids for grids in own.of(GRIDS).get("sets", {}).values() if grids][:1]:
         yield grid_picture(grids[0])
     if table := rival_difficulty_text(own.halting, rival.halting):
         yield table

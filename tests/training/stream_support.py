@@ -8,6 +8,7 @@ from pathlib import Path
 from adadepth.families.contract import FollowsSchedule
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
+from adadepth.tasks.session import equipped
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback, StepCallback
 from adadepth.training.trainer import DepthTrainer
@@ -52,7 +53,7 @@ def stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
     """A trainer as the language-model task assembles it, without the run's folder."""
     args = training_arguments(config, folder)
     data = load_data(config, args, config.tokenizer)
-    parts = language_parts(config, args, data, fresh_model(config, data))
+    parts = equipped(config, args, language_parts(config, args, data, fresh_model(config, data)))
     epochs = EpochCallback()
     callbacks = [epochs, StepCallback()] if isinstance(parts.model, FollowsSchedule) else [epochs]
     trainer = DepthTrainer(

@@ -185,4 +185,4 @@ def test_points_are_times_or_else_macs_of_retrained_networks() -> None:
 def test_the_written_comparison_is_read_back(tmp_path: Path) -> None:
     comparison = make_comparison()
     write_architectures(tmp_path, comparison)
-    assert read_run(tmp_path).architectures == comparison
+    assert read_run(tmp_path).of("architectures.json") == comparison

@@ -159,7 +159,7 @@ def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Pat
     files = read_run(tmp_path)
     assert files.halting["further_sets"] == {"beyond": {"difficulty": summary["difficulty"]}}
     assert [name for name, _ in difficulty_curves(difficulty_sets(files.halting), "accuracy")] == ["inside", "beyond"]
-    assert files.grids["sets"]["beyond"] == grids()
+    assert files.of("grids.json")["sets"]["beyond"] == grids()
     table = halting_text(summary, step=3)
     assert "Spearman(depth, difficulty)" in table
     assert "accuracy" in table

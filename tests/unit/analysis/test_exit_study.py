@@ -186,7 +186,7 @@ def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -
 def test_files_hold_the_study(records: StepRecords, tmp_path: Path) -> None:
     found = make_study(records)
     write_exit_study(tmp_path, {"validation": found, "other": make_study(records, timed=False)})
-    assert read_run(tmp_path).exit_rules["sets"]["validation"] == json.loads(json.dumps(found))
+    assert read_run(tmp_path).of("exit_rules.json")["sets"]["validation"] == json.loads(json.dumps(found))
     with (tmp_path / "pareto.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     assert len(table) == 2 * len(found["rows"])
@@ -204,7 +204,7 @@ def test_files_hold_the_study(records: StepRecords, tmp_path: Path) -> None:
 def test_exits_are_read_back(records: StepRecords, tmp_path: Path) -> None:
     summary = make_summary(records)
     write_exits(tmp_path, {"validation": summary}, step=12)
-    assert read_run(tmp_path).exits == {"step": 12, "sets": {"validation": summary}}
+    assert read_run(tmp_path).of("exits.json") == {"step": 12, "sets": {"validation": summary}}
 
 
 def test_console_tables_are_ascii_and_say_what_was_not_measured(records: StepRecords) -> None:

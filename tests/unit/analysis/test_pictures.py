@@ -13,7 +13,7 @@ from adadepth.measure.pictures import box_of
 from adadepth.report.difficulty import difficulty
 from adadepth.report.figure import Boards, Lines
 from adadepth.report.pictures import examples
-from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run
 from adadepth.report.style import WRONG
 from adadepth.report.training import losses
 from tests.unit.analysis.synthetic import make_run
@@ -49,7 +49,7 @@ def test_a_puzzle_has_the_lines_of_its_boxes_and_cells_of_a_legible_size(files: 
              for row, of_row in enumerate(label)]  # fmt: skip
     wrong = [["9" if symbol == "." else symbol for symbol in row] for row in cells]
     grid = {"index": 0, "kind": "puzzle", "attributes": {}, "cells": cells, "label": label, "answers": [wrong, label]}
-    section = examples(dataclasses.replace(files, grids={"max_depth": 6, "sets": {"validation": [grid]}}))
+    section = examples(dataclasses.replace(files, others={GRIDS: {"max_depth": 6, "sets": {"validation": [grid]}}}))
     assert section is not None
     (panel,) = section.figures[0].panels
     assert isinstance(panel.mark, Boards)
@@ -83,10 +83,10 @@ def test_accuracy_by_difficulty_has_the_rivals_line(files: RunFiles) -> None:
         "difficulty": {"inside": [{**row, "accuracy": 0.4} for row in rows]},
     }
     known = {**files.halting, "set": "inside", "difficulty": {"rows": rows}}
-    told = dataclasses.replace(files, halting=known, rivals={"rows": [{"kind": "adaptive"}, rival]})
+    told = dataclasses.replace(files, halting=known, others={RIVALS: {"rows": [{"kind": "adaptive"}, rival]}})
     for each, names in (
         (told, ["inside", "inside, fixed depth 3"]),
-        (dataclasses.replace(told, rivals={}), ["inside"]),
+        (dataclasses.replace(told, others={RIVALS: {}}), ["inside"]),
     ):
         section = difficulty(each)
         assert section is not None
@@ -98,4 +98,4 @@ def test_accuracy_by_difficulty_has_the_rivals_line(files: RunFiles) -> None:
 def test_rivals_of_before_have_no_line(files: RunFiles, tmp_path: Path) -> None:
     known = {**files.halting, "difficulty": {"rows": [{"difficulty": 1, "n": 9, "mean": 2.0, "accuracy": 0.8}]}}
     rows = [{"kind": "adaptive"}, {"kind": "fixed depth", "max_depth": 3}]
-    assert difficulty(dataclasses.replace(files, halting=known, rivals={"rows": rows})) is not None
+    assert difficulty(dataclasses.replace(files, halting=known, others={RIVALS: {"rows": rows}})) is not None

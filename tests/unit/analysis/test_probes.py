@@ -122,7 +122,7 @@ def found() -> dict[str, Any]:
 
 def test_files_tables_and_report_say_the_same(tmp_path: Path, found: dict[str, Any]) -> None:
     write_probes(tmp_path, found)
-    assert read_run(tmp_path).probes == found
+    assert read_run(tmp_path).of("probes.json") == found
     with (tmp_path / "probes_test.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(line["readout"], line["update"], float(line["accuracy"])) for line in lines] == [

@@ -13,7 +13,7 @@ import pytest
 from adadepth.measure.architectures import describe_architecture
 from adadepth.measure.layers import describe_layers
 from adadepth.report.pages import sections_of
-from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RIVALS, RunFiles, read_run
 from adadepth.report.verdict import strength, verdict
 from adadepth.report.worth import as_json, as_lines, at_depth, score_noise
 from tests.unit.analysis.synthetic import make_run
@@ -89,7 +89,7 @@ def test_against_a_fixed_depth(run: Path, other: float, answer: str) -> None:
             {"kind": "fixed depth", "max_depth": 4, "metrics": {"eval/score": other, "eval/mlm_loss": 1}}]  # fmt: skip
     files = read_run(run)
     files.halting["classes"]["all"]["accuracy_n"] = 1000
-    found = verdict(with_files(files, rivals={"rows": rows}))["worth"]
+    found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
     assert found.answer == answer
     assert f"score 0.900 to {other:.3f}" in found.sentences[0]
 
@@ -101,7 +101,7 @@ def test_exits_against_those_dealt_at_random_and_one_step_for_all(run: Path) -> 
     rules = {"sets": {"validation": {"draws": 5, "rows": [*rows, {"rule": "fixed:1", "quality": {"score": 0.5}}]}}}
     steps = [{"step": 1, "quality": {"score": 0.5}}, {"step": 2, "quality": {"score": 0.9}}]
     exits = {"sets": {"validation": {"n": 5000, "steps": steps, "exit": {"mean": 1.5, "quality": {"score": 0.8}}}}}
-    found = verdict(with_files(read_run(run), exit_rules=rules, exits=exits))["worth"]
+    found = verdict(with_files(read_run(run), others={EXIT_RULES: rules, EXITS: exits}))["worth"]
     assert found.answer == "yes"
     assert found.figures == {
         "gain_over_fixed_step/validation": pytest.approx(0.1), "gain_over_random_exits/validation": pytest.approx(0.03)
@@ -152,7 +152,7 @@ def test_a_difference_is_of_what_the_run_was_to_be_good_at(run: Path) -> None:
     exits = {"sets": {"validation": {"n": 5000, "steps": steps, "exit": {"mean": 1.5, "quality": quality(0.7)}}}}
     files = read_run(run)
     for config, name, gain in (({"optimise": "eval/exact_accuracy"}, "exact_accuracy", 0.4), ({}, "score", 0.2)):
-        found = verdict(with_files(files, exits=exits, config=config))["worth"]
+        found = verdict(with_files(files, others={EXITS: exits}, config=config))["worth"]
         assert f"validation/{name}" in found.sentences[0]
         assert found.figures["gain_over_fixed_step/validation"] == pytest.approx(gain)
 
@@ -160,7 +160,7 @@ def test_a_difference_is_of_what_the_run_was_to_be_good_at(run: Path) -> None:
 def test_where_all_exit_at_one_step_there_is_nothing_to_compare(run: Path) -> None:
     exits = {"sets": {"validation": {"n": 9, "steps": [{"step": 2, "quality": {"score": 0.5}}],
                                      "exit": {"mean": 2.0, "std": 0.0, "quality": {"score": 0.5}}}}}  # fmt: skip
-    found = verdict(with_files(read_run(run), exits=exits))["worth"]
+    found = verdict(with_files(read_run(run), others={EXITS: exits}))["worth"]
     assert found.answer == "unknown"
     assert "All examples exit at one step" in found.sentences[0]
 
@@ -203,11 +203,11 @@ def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Pa
 
     rows = [row("derived", "searched", "not retrained", 9.0, 50), row("derived", "searched", "from scratch", 4.0, 50)]
     rows += [row("paper", "baseline", "from scratch", 5.0, 100), row("other", "baseline", "continued", 1.0, 100)]
-    found = verdict(with_files(read_run(run), halting=halting, architectures={"rows": rows}))["worth"]
+    found = verdict(with_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows}}))["worth"]
     assert found.answer == "yes"
     (sentence,) = found.sentences
     assert "paper, trained the same way (from scratch): test/loss 4.000 to 5.000, better by 1.000 (50 % of" in sentence
-    none = verdict(with_files(read_run(run), halting=halting, architectures={"rows": rows[:1]}))["worth"]
+    none = verdict(with_files(read_run(run), halting=halting, others={ARCHITECTURES: {"rows": rows[:1]}}))["worth"]
     assert none.answer == "unknown"
     assert "exit_rules" not in none.sentences[0]
 
