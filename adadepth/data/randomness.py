@@ -9,7 +9,7 @@ FIXED_EPOCH = -1  # the epoch of examples that never change: those of the evalua
 
 
 class Purpose(IntEnum):
-    """What random numbers are for. Two purposes never share a stream."""
+    """What random numbers are for. Two purposes never share a stream; those of other packages count from 1000 on."""
 
     PACKING = 0
     EXAMPLE = 1
@@ -32,7 +32,7 @@ def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:
     return item if isinstance(item, tuple) else (FIXED_EPOCH, item)
 
 
-def random_generator(seed: int, purpose: Purpose, epoch: int, index: int) -> np.random.Generator:
+def random_generator(seed: int, purpose: int, epoch: int, index: int) -> np.random.Generator:
     """Return the generator of one (seed, purpose, epoch, index), e.g. of one example in one epoch.
 
     Philox is a block cipher over a 256-bit counter (Salmon et al. 2011): index and epoch fill its upper words and the

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from adadepth.errors import ConfigError, nearest
 from adadepth.settings import BudgetUnit, ExperimentConfig, ModelConfig
+from adadepth.settings.kinds import kinds
 from adadepth.settings.plugins import installed
 from adadepth.settings.plugins import load as load  # whoever asks for a descriptor loads what it names
 
@@ -227,8 +228,9 @@ def met(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
 
 
 def config_folders() -> list[Path]:
-    """The folders of YAML files that families bring along: `configs` beside their settings."""
-    places = dict.fromkeys(sys.modules[each.settings.__module__].__file__ for each in families().values())
+    """The folders of YAML files that families and kinds of data bring along: `configs` beside their settings."""
+    settings = [*(each.settings for each in families().values()), *(each.settings for each in kinds().values())]
+    places = dict.fromkeys(sys.modules[each.__module__].__file__ for each in settings)
     folders = (Path(place).parent / "configs" for place in places if place is not None)
     return [folder for folder in folders if folder.is_dir()]
 

@@ -125,6 +125,15 @@ def test_the_example_runs_in_a_project_of_its_own(environment: Path, project: Pa
     assert evaluated.returncode == 0, evaluated.stderr
 
 
+def test_a_slice_brings_its_configurations(environment: Path, tmp_path: Path) -> None:
+    program = environment / "bin" / "adadepth"
+    assert "  brackets  " in command(program, cwd=tmp_path).stdout
+    given = ("--config-name", "brackets", "model=router_mini", f"output_dir={tmp_path / 'out'}", *SMALL)
+    done = command(program, *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "out").glob("brackets/*/tables/brackets.csv"))) == 1
+
+
 def test_the_examples_own_tests_pass(environment: Path, project: Path) -> None:
     done = command(environment / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.data.labelled.contract import LabelledData, Picture
-from adadepth.data.randomness import Purpose, epoch_and_index, random_generator
+from adadepth.data.randomness import epoch_and_index, random_generator
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import SPECIAL_TOKENS, wrap_texts, wrap_tokenizer
 from adadepth.errors import ConfigError
@@ -30,7 +30,7 @@ class DrawnExamples(Dataset[dict[str, Any]], ABC):
     Blocks of examples are drawn at once, which is far quicker than one by one, and those of one epoch are kept.
     """
 
-    purpose: ClassVar[Purpose]
+    purpose: ClassVar[int]  # a `Purpose`
 
     def __init__(self, length: int, seed: int) -> None:
         self.length = length

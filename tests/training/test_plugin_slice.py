@@ -1,0 +1,129 @@
+"""A kind of data, a scorer, a regime of training and a section of the report, in a package of their own, on a family of
+another package: everything that a run can be works with them, and no line of adadepth knows either."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pages_support import check_costs
+from tests.plugins_support import package_on_path
+from tests.runs_support import folder_of_run, logged, read
+from tests.toy_support import execute, toy_family_installed
+from tests.training.support import stopped_early
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PLUGIN = REPOSITORY / "examples" / "plugin"
+ROOT = ("--config-name", "brackets", "model=router_mini")
+DATA = ("dataset.train_examples=640", "dataset.max_evaluation_examples=64", "trainer.disable_tqdm=true")
+SMALL = (
+    *DATA, "model.num_hidden_layers=4", "model.hidden_size=32", "model.embedding_size=16",
+    "model.intermediate_size=32", "trainer.per_device_train_batch_size=16", "trainer.gradient_accumulation_steps=2",
+    "trainer.max_steps=8", "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.save_total_limit=null",
+    "trainer.logging_steps=1", "dataset.advance_at=0.3", "model.update_price=0.1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    site = tmp_path_factory.mktemp("site")
+    with (
+        package_on_path(site, project["name"], project["entry-points"], PLUGIN),
+        toy_family_installed(tmp_path_factory.mktemp("router")),
+    ):
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with every step saved."""
+    return folder_of_run(tmp_path_factory.mktemp("trained"), *ROOT, *SMALL)
+
+
+def test_its_scorer_and_its_regime_take_part(trained: Path) -> None:
+    metrics = read(trained / "run.json")["final_metrics"]
+    assert 0 <= metrics["eval/whole_accuracy"] <= metrics["eval/token_accuracy"] <= 1
+    losses = [logged(trained, f"train/{name}") for name in ("loss", "task_loss", "router_loss", "deep_loss")]
+    for total, *parts in zip(*losses, strict=True):
+        assert total == pytest.approx(sum(parts), abs=2e-4)
+    assert logged(trained, "train/stressed_depth")[-1] == read(trained / "brackets.json")["reached"][-1][1] > 1
+
+
+def test_it_is_priced_and_its_section_stands_in_the_page(trained: Path) -> None:
+    check_costs(trained)
+    assert 0 < read(trained / "halting.json")["cost"]["adaptive_over_full"] < 1
+    page = (trained / "report.html").read_text(encoding="utf-8")
+    assert page.index("Depths of brackets") < page.index("Losses")
+    assert "brackets.json" in page.partition("Drawn by adadepth from")[2], "the file is named among those read"
+    assert "Tokens left alone" in page, "the family's section is there, too"
+    assert (trained / "tables" / "brackets.csv").is_file()
+    (trained / "brackets.json").write_text('{"reached": 7}', encoding="utf-8")
+    assert execute("mode=report", f"run={trained}") == 0
+    assert "Depths of brackets" not in (trained / "report.html").read_text(encoding="utf-8")
+
+
+def test_an_interrupted_run_goes_on_bit_for_bit(trained: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "brackets" / trained.name
+    shutil.copytree(trained, stopped)
+    shutil.rmtree(stopped / "model")
+    shutil.rmtree(stopped / "checkpoints" / "checkpoint-8")
+    assert execute(*ROOT, *SMALL, f"resume={stopped_early(stopped)}") == 0
+    weights = [path / "model" / "model.safetensors" for path in (trained, stopped)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert logged(stopped, "train/stressed_depth")[-4:] == logged(trained, "train/stressed_depth")[-4:]
+    state = json.loads((stopped / "checkpoints" / "checkpoint-4" / "brackets.json").read_text(encoding="utf-8"))
+    assert read(stopped / "brackets.json")["reached"][: len(state["reached"])] == state["reached"]
+
+
+def test_a_checkpoint_is_evaluated_under_exit_rules_and_set_to_depths(trained: Path, tmp_path: Path) -> None:
+    rules = "exit_rules=[fixed:1,fixed:2]"
+    given = ("mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")
+    directory = folder_of_run(tmp_path, *ROOT, *DATA, *given)
+    (row,) = [row for row in read(directory / "budgets.json")["rows"] if row["target"] == 2]
+    assert row["mean"] == pytest.approx(2, rel=0.15)
+    assert "nested" in read(directory / "exit_rules.json")["sets"]
+    assert "eval/whole_accuracy" in read(directory / "run.json")["final_metrics"]
+
+
+def test_a_budget_holds_it(tmp_path: Path) -> None:
+    steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150")
+    given = ("budget=depth", "budget.target=2", "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
+    directory = folder_of_run(tmp_path, *ROOT, *SMALL, *steps, *given, "model.update_price=0")
+    assert logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.3)
+
+
+def test_help_lists_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert execute(*ROOT, "--help") == 0
+    shown = capfd.readouterr().out
+    assert "nested_brackets" in shown
+    assert "deepest: 4  # most brackets that are open at once; at least 1" in shown
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("dataset.deepest=9",), "dataset.deepest=9: must be at most dataset.pairs=8"),
+    (("dataset.pairs=20",), "dataset.sequence_length=16: there are 40 brackets"),
+    (("dataset.stres=0",), "dataset.stres: unknown key (did you mean 'dataset.stress'"),
+    (("optimise=eval/hole_accuracy",), "an evaluation has no such metric (did you mean 'whole_accuracy'?)"),
+    (("task=pretrain",), "dataset=brackets: task=pretrain reads a corpus"),
+    (("model=ponder_albert_mini",), "dataset=brackets labels symbols of its own, for albert_act or router"),
+])  # fmt: skip
+def test_a_mistake_gets_one_line(
+    arguments: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert execute(*ROOT, *arguments, f"output_dir={tmp_path}") == 2
+    assert message in capfd.readouterr().err
+
+
+def test_no_line_of_adadepth_knows_it() -> None:
+    found = subprocess.run(
+        ["git", "grep", "-il", "bracketsconfig\\|adadepth_brackets\\|deepening", "--", "adadepth", "configs"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.stdout == ""
