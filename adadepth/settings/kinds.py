@@ -179,11 +179,14 @@ def _of_vectors(dataset: ParityConfig) -> bool:
     return dataset.representation is Representation.vectors
 
 
-_CHECKS = "adadepth.cli.checks.data"
-_SENTENCES = "adadepth.data.labelled.sentences:load_sentences"
-_TABLE = (f"{_CHECKS}:check_table", f"{_CHECKS}:check_class_weights")
-_LABELLED = (*_TABLE, f"{_CHECKS}:check_labelled")
-_TEXT = f"{_CHECKS}:check_text"
+def _checks(*names: str) -> tuple[str, ...]:
+    return tuple(f"adadepth.cli.checks.data:check_{name}" for name in names)
+
+
+_DATA = "adadepth.data"
+_SENTENCES = f"{_DATA}.labelled.sentences:load_sentences"
+_TABLE = ("table", "class_weights")
+_LABELLED = (*_TABLE, "labelled")
 
 # What an evaluation measures, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
@@ -191,107 +194,64 @@ LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_pe
 
 KINDS: dict[str, Kind] = {
     "addition_task": Kind(
-        AdditionConfig,
-        "tagging",
-        "adadepth.data.generated.addition:load_addition",
-        checks=(f"{_CHECKS}:check_addition",),
-        positions="field",
-        own_symbols=True,
+        AdditionConfig, "tagging", f"{_DATA}.generated.addition:load_addition", checks=_checks("addition"),
+        positions="field", own_symbols=True,
     ),
     "agreement_task": Kind(
-        AgreementConfig,
-        _of_sentences,
-        _SENTENCES,
-        "text_columns",
-        tables="adadepth.data.labelled.splits:read_agreement",
-        checks=(*_LABELLED, f"{_CHECKS}:check_local"),
-        is_probed=True,
+        AgreementConfig, _of_sentences, _SENTENCES, "text_columns", f"{_DATA}.labelled.splits:read_agreement",
+        _checks(*_LABELLED, "local"), is_probed=True,
     ),
     "corpus": Kind(
-        CorpusConfig,
-        loader="adadepth.data.pretraining.load:load_pretraining_data",
-        columns="text_column",
-        checks=(_TEXT, f"{_CHECKS}:check_corpus"),
-        metrics=PRETRAINING_METRICS,
-        tasks=(Task.pretrain,),
+        CorpusConfig, None, f"{_DATA}.pretraining.load:load_pretraining_data", "text_column",
+        checks=_checks("text", "corpus"), metrics=PRETRAINING_METRICS, tasks=(Task.pretrain,),
     ),
     "hops_task": Kind(
-        HopsConfig,
-        _of_hops,
-        "adadepth.data.generated.hops:load_hops",
-        checks=(f"{_CHECKS}:check_hops",),
-        own_symbols=True,
+        HopsConfig, _of_hops, f"{_DATA}.generated.hops:load_hops", checks=_checks("hops"), own_symbols=True
     ),
-    "labelled": Kind(LabelledConfig, _of_sentences, _SENTENCES, "text_columns", checks=_LABELLED, is_probed=True),
-    "maze_path_task": Kind(MazePathConfig, "puzzle", "adadepth.data.puzzles.generated:load_maze_path", "question"),
+    "labelled": Kind(
+        LabelledConfig, _of_sentences, _SENTENCES, "text_columns", checks=_checks(*_LABELLED), is_probed=True
+    ),
+    "maze_path_task": Kind(MazePathConfig, "puzzle", f"{_DATA}.puzzles.generated:load_maze_path", "question"),
     "maze_task": Kind(
-        MazeConfig,
-        "tagging",
-        "adadepth.data.generated.maze:load_maze",
-        checks=(f"{_CHECKS}:check_maze",),
-        positions="field",
-        own_symbols=True,
+        MazeConfig, "tagging", f"{_DATA}.generated.maze:load_maze", checks=_checks("maze"),
+        positions="field", own_symbols=True,
     ),
     "multiple_choice": Kind(
-        ChoiceConfig,
-        "multiple_choice",
-        "adadepth.data.labelled.multiple_choice:load_choices",
-        checks=(*_TABLE, f"{_CHECKS}:check_choices"),
+        ChoiceConfig, "multiple_choice", f"{_DATA}.labelled.multiple_choice:load_choices",
+        checks=_checks(*_TABLE, "choices"),
     ),
     "parity_task": Kind(
-        ParityConfig,
-        "classification",
-        "adadepth.data.generated.parity:load_parity",
-        checks=(f"{_CHECKS}:check_parity",),
+        ParityConfig, "classification", f"{_DATA}.generated.parity:load_parity", checks=_checks("parity"),
         vectors=_of_vectors,
     ),
     "puzzles": Kind(
-        PuzzleTableConfig,
-        "puzzle",
-        "adadepth.data.puzzles.table:load_puzzle_table",
-        "question_column",
-        checks=_TABLE,
+        PuzzleTableConfig, "puzzle", f"{_DATA}.puzzles.table:load_puzzle_table", "question_column",
+        checks=_checks(*_TABLE),
     ),
     "question_answering": Kind(
-        QuestionConfig,
-        "question_answering",
-        "adadepth.data.labelled.question_answering:load_questions",
-        checks=(*_TABLE, f"{_CHECKS}:check_questions"),
+        QuestionConfig, "question_answering", f"{_DATA}.labelled.question_answering:load_questions",
+        checks=_checks(*_TABLE, "questions"),
     ),
     "senteval_task": Kind(
-        SentEvalConfig,
-        _of_sentences,
-        _SENTENCES,
-        "text_columns",
-        tables="adadepth.data.labelled.probing:senteval_tables",
-        checks=(*_LABELLED, f"{_CHECKS}:check_local", f"{_CHECKS}:check_senteval"),
-        is_probed=True,
+        SentEvalConfig, _of_sentences, _SENTENCES, "text_columns", f"{_DATA}.labelled.probing:senteval_tables",
+        _checks(*_LABELLED, "local", "senteval"), is_probed=True,
     ),
     "stream": Kind(
-        StreamConfig,
-        loader="adadepth.data.streams.load:load_language_data",
-        columns="text_column",
-        checks=(_TEXT, f"{_CHECKS}:check_stream"),
-        metrics=LANGUAGE_METRICS,
+        StreamConfig, None, f"{_DATA}.streams.load:load_language_data", "text_column",
+        checks=_checks("text", "stream"), metrics=LANGUAGE_METRICS,
         tasks=(Task.language_model, Task.architecture_search),
         extensions=("adadepth.training.extension:RecurrentMemory",),
     ),
-    "sudoku_task": Kind(SudokuConfig, "puzzle", "adadepth.data.puzzles.generated:load_sudoku", "question"),
+    "sudoku_task": Kind(SudokuConfig, "puzzle", f"{_DATA}.puzzles.generated:load_sudoku", "question"),
     "tagging": Kind(
-        TaggingConfig,
-        "tagging",
-        "adadepth.data.labelled.tagging:load_tagging",
-        "token_column",
-        checks=(*_TABLE, f"{_CHECKS}:check_tagging"),
+        TaggingConfig, "tagging", f"{_DATA}.labelled.tagging:load_tagging", "token_column",
+        checks=_checks(*_TABLE, "tagging"),
     ),
     "trees": Kind(
-        TreebankConfig,
-        loader="adadepth.data.labelled.treebank:load_treebank",
-        checks=(f"{_CHECKS}:check_treebank",),
-        tasks=tuple(Task),
-        evaluate="adadepth.tasks.treebank:evaluate",
+        TreebankConfig, None, f"{_DATA}.labelled.treebank:load_treebank", checks=_checks("treebank"),
+        tasks=tuple(Task), evaluate="adadepth.tasks.treebank:evaluate",
     ),
-}
+}  # fmt: skip
 
 
 @cache
