@@ -216,7 +216,7 @@ def architecture_overview(files: RunFiles) -> Section | None:
         return _undescribed(files, "", "overview")
     kept = described["blocks"] - described["string"].count("-")
     evaluations = files.halting.get("evaluations", {})
-    html = fill("architecture_tiles", found=described, fixed=is_fixed(described), kept=kept, evaluations=evaluations)
+    html = fill("architectures:tiles", found=described, fixed=is_fixed(described), kept=kept, evaluations=evaluations)
     return Section("", "overview", html)
 
 
@@ -229,8 +229,8 @@ def architecture(files: RunFiles) -> Section | None:
     quality = evaluation_table(evaluations) if evaluations else None
     gates = None if is_fixed(described) else gate_table(described)
     html = fill(
-        "architecture", found=described, letters=letters(described["string"]), legend=swatch_legend(_PARTS),
-        thirds=thirds, gates=gates, quality=quality, token_unit=token_unit(files),
+        "architectures:architecture", found=described, letters=letters(described["string"]),
+        legend=swatch_legend(_PARTS), thirds=thirds, gates=gates, quality=quality, token_unit=token_unit(files),
         now=stack_panel("Probabilities at the last evaluation", described),
     )  # fmt: skip
     tables = [table for table in (thirds, gates, quality) if table is not None]
@@ -296,7 +296,7 @@ def search(files: RunFiles) -> Section | None:
     rows = [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in thin(history, _MAX_ROWS)]
     table = history_table(rows, evaluations[0] if evaluations else "")
     html = fill(
-        "search", panels=[*figure.panels, *_perplexities(files, evaluations)], frames=frames, table=table,
+        "architectures:search", panels=[*figure.panels, *_perplexities(files, evaluations)], frames=frames, table=table,
         drawn=thin(history, max(_MAX_CELLS // described["blocks"], 8)), operations=OPERATION_TITLES,
     )  # fmt: skip
     return Section(title, "search", html, [figure], [table])

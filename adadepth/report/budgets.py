@@ -153,7 +153,7 @@ def budget(files: RunFiles) -> Section | None:
     if not panels:
         return None
     figure, asked = Figure("budget", panels), target(files)
-    html = fill("budget", figure=figure, sentences=asked.sentences if asked else [])
+    html = fill("budgets:budget", figure=figure, sentences=asked.sentences if asked else [])
     of = f"n = {sum('budget/measured' in line for line in files.metrics):,} logs of 1 run"
     return Section("Budget", "budget", html, [figure], of=of)
 
@@ -169,7 +169,7 @@ def targets(files: RunFiles) -> Section | None:
         axes = Axis(f"mean depth ({found['unit']})", x), Axis(name.replace("_", " "), y)
         panels = [Panel(f"{loss_title(name)} against depth", Lines([("", points)]), *axes)]
     figures, table = [Figure("budgets", panels)] if panels else [], budget_table(found)
-    html = fill("targets", found=found, figures=figures, table=table)
+    html = fill("budgets:targets", found=found, figures=figures, table=table)
     return Section("One checkpoint at several depths", "targets", html, figures, [table],
                    of=f"n = {found['measured_on']:,} examples of {found['set']}")  # fmt: skip
 
@@ -179,7 +179,7 @@ def rivals(files: RunFiles) -> Section | None:
     if not files.of(RIVALS):
         return None
     table = rival_table(files.of(RIVALS))
-    return Section("Rivals of equal work", "rivals", fill("rivals", table=table), tables=[table],
+    return Section("Rivals of equal work", "rivals", fill("budgets:rivals", table=table), tables=[table],
                    of=f"n = {len(table.rows)} networks, one seed each")  # fmt: skip
 
 

@@ -196,7 +196,7 @@ def classes(files: RunFiles) -> Section | None:
     table = class_table(files.halting)
     shows_accuracy = any("accuracy" in row for row in table.rows)
     html = fill(
-        "classes", table=table, unit=unit, shows_accuracy=shows_accuracy, first=first_depth(files.halting),
+        "classes:classes", table=table, unit=unit, shows_accuracy=shows_accuracy, first=first_depth(files.halting),
         max_depth=files.halting["max_depth"],
     )  # fmt: skip
     return Section(title, "classes", html, class_figures(files), [table])
@@ -233,7 +233,7 @@ def ranked_words(files: RunFiles) -> Section | None:
     tables = {end: word_table(end, words) for end in ENDS if words[end]}
     tags = tag_table(words) if words["tags"] else None
     figure = words_figure(words)
-    html = fill("ranked_words", words=words, tables=tables, tags=tags, figure=figure)
+    html = fill("classes:ranked_words", words=words, tables=tables, tags=tags, figure=figure)
     figures = [figure] if figure.panels else []
     of = f"n = {words['n']:,} words{where_and_when(files)}"
     return Section("Deepest and shallowest words", "ranked-words", html, figures,

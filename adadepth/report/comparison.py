@@ -99,7 +99,7 @@ def settings(comparison: Comparison, folder: Path) -> Section:
     keys = differing(found)
     shown = settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
     html = fill(
-        "compared_settings", table=shown, comparison=comparison, unshared=unshared(found), listed=listed,
+        "compared:settings", table=shown, comparison=comparison, unshared=unshared(found), listed=listed,
         further=keys[MAX_SETTINGS:],
     )  # fmt: skip
     return Section("What differs", "differs", html, tables=[settings_table(comparison, keys)] if keys else [])
@@ -111,7 +111,7 @@ def verdicts(comparison: Comparison, folder: Path) -> Section | None:
     if not any(found for _, found in told):
         return None
     table = verdict_table(comparison)
-    html = fill("compared_verdicts", table=table, told=told, questions=QUESTIONS)
+    html = fill("compared:verdicts", table=table, told=told, questions=QUESTIONS)
     return Section("Verdicts", "verdicts", html, tables=[table])
 
 
@@ -140,7 +140,7 @@ def over_training(comparison: Comparison, folder: Path) -> Section | None:
     figure = Figure("curves", panels, columns=3)
     told = {**dict(_reasons(comparison)), "many": len(comparison.entries) > MAX_CURVES}
     html = fill(
-        "compared_curves", figure=figure, comparison=comparison, most=MAX_CURVES, chosen=chosen, told=told,
+        "compared:curves", figure=figure, comparison=comparison, most=MAX_CURVES, chosen=chosen, told=told,
         means=any(len(entry.runs) > 1 for entry in comparison.entries),
     )  # fmt: skip
     return Section("Over training", "training", html, [figure])
@@ -202,7 +202,7 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
     if len(comparison.groups) == 1 and len(comparison.runs) > 1:
         return seeds_section(comparison.groups[0].summary)
     table = figure_table(comparison.entries, names)
-    html = fill("compared_figures", table=table, unshared=unshared_figures(comparison.groups), listed=listed)
+    html = fill("compared:figures", table=table, unshared=unshared_figures(comparison.groups), listed=listed)
     return Section("Final figures", "figures", html, tables=[table])
 
 
@@ -222,7 +222,7 @@ def tradeoff(comparison: Comparison, folder: Path) -> Section | None:
     if not panels:
         return None
     figure = Figure("quality_and_work", panels)
-    html = fill("compared_tradeoff", figure=figure, chosen=chosen, ranked=_is_ranked(comparison),
+    html = fill("compared:tradeoff", figure=figure, chosen=chosen, ranked=_is_ranked(comparison),
                 bars=any(len(entry.runs) > 1 for entry in comparison.entries))  # fmt: skip
     return Section("Quality against work", "quality", html, [figure])
 
@@ -273,7 +273,7 @@ def classes(comparison: Comparison, folder: Path) -> Section | None:
     if comparison.unit is None or not depths:
         return None
     table, figure = class_table(depths), _class_figure(comparison, depths)
-    html = fill("compared_classes", figure=figure, table=table, others=others, listed=listed, unit=comparison.unit)
+    html = fill("compared:classes", figure=figure, table=table, others=others, listed=listed, unit=comparison.unit)
     return Section(f"Depth by {comparison.unit} class", "classes", html, [figure], [table])
 
 
@@ -309,4 +309,4 @@ def runs(comparison: Comparison, folder: Path) -> Section:
     table = run_table(comparison)
     links = [(name_of(entry, run), os.path.relpath(run.directory / REPORT, folder))
              for entry in comparison.entries for run in entry.runs if (run.directory / REPORT).is_file()]  # fmt: skip
-    return Section("Runs", "runs", fill("compared_runs", table=table, links=links), tables=[table])
+    return Section("Runs", "runs", fill("compared:runs", table=table, links=links), tables=[table])

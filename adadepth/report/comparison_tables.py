@@ -175,7 +175,7 @@ def best(comparison: Comparison, folder: Path) -> Section | None:
     if (chosen := optimised(comparison)) is None:
         return None
     table = best_table(comparison, chosen)
-    html = fill("compared_best", table=table, chosen=chosen, count=len(chosen.best_first(comparison.groups)))
+    html = fill("compared:best", table=table, chosen=chosen, count=len(chosen.best_first(comparison.groups)))
     return Section(f"Best by {chosen.name}", "best", html, tables=[table])
 
 
@@ -233,7 +233,7 @@ def searched(comparison: Comparison, folder: Path) -> Section | None:
         return None
     table = _search_table(search)
     figures = [*_importances(search), _coordinates(search)]
-    html = fill("compared_search", table=table, figures=figures, search=search)
+    html = fill("compared:search", table=table, figures=figures, search=search)
     return Section("What mattered", "search", html, figures, [table], of=f"n = {len(search.trials)} trials")
 
 

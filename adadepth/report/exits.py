@@ -184,7 +184,8 @@ def exits(files: RunFiles) -> Section | None:
         for name, summary in sets.items()
     ]
     all_tables = [table for of_set in tables.values() for table in of_set.values()]
-    return Section(title, "exits", fill("exits", sets=told), _figures("exits", panels), all_tables, of=_examples(sets))
+    html = fill("exits:exits", sets=told)
+    return Section(title, "exits", html, _figures("exits", panels), all_tables, of=_examples(sets))
 
 
 def _examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
@@ -279,7 +280,7 @@ def exit_rules(files: RunFiles) -> Section | None:
         for position, (name, study) in enumerate(sets.items())
     ]
     figures = _figures("exit_rules", panels)
-    html = fill("exit_rules", studies=told)
+    html = fill("exits:exit_rules", studies=told)
     return Section(title, "exit-rules", html, figures, [study_table(sets)], of=_examples(sets))
 
 

@@ -20,7 +20,7 @@ def halting(files: RunFiles) -> Section | None:
     if not curve(steps, "depth", "share"):
         return Section(title, "halting", absent("The halting distribution is", files, "halting.json"))
     figure, table = Figure("halting", _panels(steps, run_unit(files)), columns=3), step_table(steps)
-    return Section(title, "halting", fill("halting", figure=figure, table=table), [figure], [table])
+    return Section(title, "halting", fill("halting:halting", figure=figure, table=table), [figure], [table])
 
 
 def _panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
@@ -71,7 +71,7 @@ def correlation(files: RunFiles) -> Section | None:
         return Section(title, "correlation", absent(what, files, "halting.json", reason))
     table = correlation_table("spearman_depth_loss", "depth, loss", "within", found)
     has_masks = "mask" in files.halting["classes"]
-    html = fill("correlation", table=table, unit=run_unit(files), has_masks=has_masks)
+    html = fill("halting:correlation", table=table, unit=run_unit(files), has_masks=has_masks)
     return Section(title, "correlation", html, tables=[table])
 
 
@@ -101,7 +101,7 @@ def cosines(files: RunFiles) -> Section | None:
         for key, heading in _VERSIONS.items()
     ]  # fmt: skip
     figure, table = Figure("cosine", panels), _table(groups)
-    html = fill("cosines", figure=figure, table=table, unit=run_unit(files))
+    html = fill("halting:cosines", figure=figure, table=table, unit=run_unit(files))
     return Section(title, "states", html, [figure], [table])
 
 

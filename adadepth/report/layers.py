@@ -33,7 +33,7 @@ def layer_overview(files: RunFiles) -> Section | None:
     if layers is None:
         return None
     blocks, n = len(layers["weights"]) - 1, halting.get("classes", {}).get("all", {}).get("n")
-    return Section("", "overview", fill("layer_tiles", layers=layers, blocks=blocks, n=n, cost=halting["cost"]))
+    return Section("", "overview", fill("layers:tiles", layers=layers, blocks=blocks, n=n, cost=halting["cost"]))
 
 
 def layers_section(files: RunFiles) -> Section | None:
@@ -51,7 +51,7 @@ def layers_section(files: RunFiles) -> Section | None:
         "The distribution over training", files, "metrics.jsonl", "metrics.jsonl holds no weights of layers"
     )  # fmt: skip
     html = fill(
-        "layers", figure=figure, table=table, over_training=over_training, missing=missing,
+        "layers:layers", figure=figure, table=table, over_training=over_training, missing=missing,
         needed=needed_blocks(layers["deepest"], len(weights) - 1),
         largest=max(range(len(weights)), key=weights.__getitem__), share=_percentage(max(weights), 1),
     )  # fmt: skip

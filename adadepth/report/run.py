@@ -34,7 +34,7 @@ def facts_section(files: RunFiles) -> Section:
     table = Table("final_metrics", [Column("metric", "metric", text, "text"), Column("value", "value", rounded(4))],
                   [{"metric": name, "value": value} for name, value in metrics])  # fmt: skip
     html = fill(
-        "facts", missing=Markup("").join(missing), facts=facts(files), table=table if metrics else None,
+        "run:facts", missing=Markup("").join(missing), facts=facts(files), table=table if metrics else None,
         expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.of(TEXTS),
         config=config_text(files),
     )  # fmt: skip
@@ -132,7 +132,7 @@ def definitions(files: RunFiles) -> Section:
     """Terms, and reasons for what is absent."""
     unit, has_exits = run_unit(files), bool(files.of(EXITS).get("sets") or files.of(EXIT_RULES).get("sets"))
     html = fill(
-        "definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits,
+        "run:definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits,
         fewest=FEWEST_DEPTHS, decided=whole_percent(DECIDED), undecided=whole_percent(UNDECIDED),
         sure=whole_percent(SURE),
         not_computed=files.halting.get("missing"),

@@ -114,8 +114,12 @@ class Placed:
 
 
 def fill(template: str, **content: Any) -> Markup:
-    """A template of this package filled in; text is escaped."""
-    return Markup(_environment().get_template(f"{template}.html.j2").render(**content))
+    """A template of the package, or `FILE:BLOCK` of a file that has several, filled in; text is escaped."""
+    name, _, part = template.partition(":")
+    found = _environment().get_template(f"{name}.html.j2")
+    if not part:
+        return Markup(found.render(**content))
+    return Markup("".join(found.blocks[part](found.new_context(content))))
 
 
 @cache

@@ -44,7 +44,7 @@ def training(files: RunFiles) -> Section | None:
     collapsed = [step for step, row in shares if is_collapsed(effective_depths(row))]
     table = _table(files, shares, first)
     html = fill(
-        "training", figures=figures, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
+        "training:training", figures=figures, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
         fewest=FEWEST_DEPTHS, collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
     )  # fmt: skip
     of = f"{evaluated(files).partition(', step')[0]}, at {len(shares)} evaluation{'s' * (len(shares) != 1)}"
@@ -98,7 +98,7 @@ def losses(files: RunFiles) -> Section:
     drawn = {name: lines for name, lines in curves.items() if is_followed(lines) and not _is_zero(lines)}
     panels = [line_panel(loss_title(name), lines, _loss_unit(name)) for name, lines in drawn.items()]
     figures = [Figure("losses", panels, columns=3)] if panels else []
-    html = fill("losses", figures=figures, remarks=list(_not_drawn(curves)))
+    html = fill("training:losses", figures=figures, remarks=list(_not_drawn(curves)))
     logs = sum(any(name in line for name in ("train/loss", "eval/loss")) for line in files.metrics)
     return Section("Losses over training", "losses", html, figures, of=f"n = {logs:,} logs of 1 run")
 

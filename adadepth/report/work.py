@@ -46,7 +46,7 @@ def work(files: RunFiles) -> Section | None:
     table = work_table(cost, unit)
     speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
     html = fill(
-        "work", table=table, unit=unit, cost=cost, evaluation_speed=speed[-1] if speed else None,
+        "work:work", table=table, unit=unit, cost=cost, evaluation_speed=speed[-1] if speed else None,
         clock=list(wall_clock(files)), reasons=list(_reasons(files)),
     )  # fmt: skip
     return Section("Work", "work", html, tables=[table])
@@ -99,7 +99,7 @@ def overview(files: RunFiles) -> Section | None:
     if "mean" not in everyone:
         return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
     speedup = speedups(files).get("evaluation")
-    return Section("", "overview", fill("overview", halting=halting, everyone=everyone, speedup=speedup))
+    return Section("", "overview", fill("work:overview", halting=halting, everyone=everyone, speedup=speedup))
 
 
 SECTIONS = (Placed(20, overview), Placed(240, work))
