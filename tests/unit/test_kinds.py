@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from adadepth.families.registry import families
 from adadepth.settings import LabelledConfig, StreamConfig, TaggingConfig, Task
 from adadepth.settings.data import HopsConfig, LabelledUnit, Problem, SentEvalConfig
 from adadepth.settings.kinds import KINDS, PREDICTED, REGIMES, called, kind_of, problem_of
@@ -42,6 +43,20 @@ def test_a_scorer_takes_what_it_is_told(predicted: Any) -> None:
 @pytest.mark.parametrize("place", sorted({place for kind in KINDS.values() for place in kind.places}))
 def test_what_a_kind_names_is_there(place: str) -> None:
     assert callable(load(place))
+
+
+@pytest.mark.parametrize("place", sorted({place for kind in KINDS.values() for place in kind.checks}))
+def test_a_check_takes_settings_and_what_it_is_told(place: str) -> None:
+    first, *others = inspect.signature(load(place)).parameters
+    assert first == "dataset"
+    assert set(others) <= {"config"}
+
+
+@pytest.mark.parametrize(
+    "place", sorted({place for each in (*KINDS.values(), *families().values()) for place in each.extensions})
+)
+def test_an_extension_of_training_takes_what_it_is_told(place: str) -> None:
+    assert set(inspect.signature(load(place)).parameters) <= {"config", "args", "model", "data", "seed"}
 
 
 def test_every_kind_has_a_loader_and_a_task_of_the_core_has_its_module() -> None:
