@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from adadepth.budget.controller import CEILINGS, TOLERANCE, is_held
+from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.measure.names import WORK, words
 from adadepth.report.run_files import RunFiles, cut_short, halts, run_unit
