@@ -8,7 +8,7 @@ from pathlib import Path
 from adadepth.cli.composition import check_yaml
 from adadepth.cli.help import about, overview, versions
 from adadepth.cli.hints import known_configs
-from adadepth.errors import ConfigError
+from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import config_folders
 from adadepth.runs.directory import read_record
 
@@ -20,6 +20,7 @@ CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
 _HYDRA_FLAGS = frozenset({
     "--cfg", "--package", "--shell-completion", "--config-path", "--config-name", "--config-dir", "--info",
 })  # fmt: skip
+_FLAGS = _HYDRA_FLAGS | {"--help", "--hydra-help", "--version", "--run", "--multirun", "--resolve"}
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -44,8 +45,19 @@ def arguments(given: list[str]) -> list[str]:
     if not flags & {"--config-name", "-cn", "--hydra-help", "--shell-completion", "-sc"}:
         if any(_names_latest(item) for item in overrides):
             raise ConfigError("latest: the newest run of a configuration, which --config-name says")
-        raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(folders()))}")
+        raise ConfigError(_without_configuration(options))
     return options + overrides
+
+
+def _without_configuration(options: list[str]) -> str:
+    """What is wrong where no configuration is named: most likely what else is there."""
+    known = known_configs(folders())
+    for option in (item.partition("=")[0] for item in options):
+        if option in known:
+            return f"{option}: a configuration is named with --config-name {option}"
+        if option.startswith("--") and option not in _FLAGS and not "--config-name".startswith(option):
+            return f"{option}: unknown option{nearest(option, _FLAGS)}"
+    return f"--config-name is missing; known configurations: {', '.join(known)}"
 
 
 def help_text(given: list[str]) -> str | None:

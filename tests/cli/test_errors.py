@@ -15,6 +15,10 @@ from tests.plugins_support import package_on_path
 TINY = ["--config-name", "act_tiny"]
 MISTAKES = [
     (["seed=1"], "--config-name is missing; known configurations: act_addition, act_base, act_cola"),
+    (["act_tiny", "seed=1"], "act_tiny: a configuration is named with --config-name act_tiny"),
+    (["--verison"], "--verison: unknown option (did you mean '--version'?)"),
+    ([*TINY, "mode=evaluate", "checkpoint=lates"], "checkpoint=lates: no such run or folder (did you mean 'latest'?)"),
+    (["--config-name", "finetune", "mode=evaluate", "checkpoint=lates"], "(did you mean 'latest'?)"),
     (["--help", "learning_rat"], "--help learning_rat: no such group, experiment or key"),
     (["--help", "trainer.learning_rat"], "experiment or key (did you mean 'trainer.learning_rate'?)"),
     (["--config-dir", "mine", "--config-name", "mine"], "--config-dir mine: no such folder"),

@@ -42,6 +42,13 @@ def test_target_depth_and_multiplier_are_logged_and_drawn(trained):
     assert (trained / "checkpoints" / "checkpoint-4" / "budget.json").exists()
 
 
+def test_a_budget_is_no_advice_to_a_run_that_has_one(trained):
+    told = json.loads((trained / "halting.json").read_text())["adaptation"]
+    assert "does not adapt" in told["warning"]
+    assert "model.halt_bias_init" in told["advice"]
+    assert "budget=" not in told["advice"]
+
+
 def test_halted_tokens_that_are_left_out_are_timed(trained):
     assert json.loads((trained / "run.json").read_text())["final_metrics"]["cost/speedup_over_dense"] > 0
     assert json.loads((trained / "run.json").read_text())["final_metrics"]["cost/training_speedup_over_dense"] > 0

@@ -131,6 +131,8 @@ def class_names(
 
 def _distinct(key: str, column: str, table: Table, root: Path) -> list[str]:
     """Return the different labels of a table in order; found once and cached."""
+    is_of_text = key == "label_column"
+    instead = "use dataset.problem=regression" if is_of_text else "tags are the last column of .conll files"
 
     def build(folder: Path) -> None:
         values = (value for batch in table.batches() for value in batch[column])
@@ -143,8 +145,7 @@ def _distinct(key: str, column: str, table: Table, root: Path) -> list[str]:
             raise DataError(f"dataset.{key}={column}: {table.label}: {error}") from error
         if numbers := [name for name in ordered if _is_number(name) and "." in name]:
             raise DataError(
-                f"dataset.{key}={column}: {table.label} holds values such as {numbers[0]}, not classes; "
-                "use dataset.problem=regression"
+                f"dataset.{key}={column}: {table.label} holds values such as {numbers[0]}, not classes; {instead}"
             )
         (folder / "names.json").write_text(json.dumps(ordered), encoding="utf-8")
 
