@@ -60,10 +60,27 @@ def require_columns(table: Table, key: str, names: Sequence[str]) -> None:
             )
 
 
-def first_texts(table: Table, columns: Sequence[str], rows: int | None) -> Iterator[str]:
-    """Yield the texts in some columns of the first rows, row by row; None: of all rows."""
+def first_texts(table: Table, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:
+    """Yield the texts in some columns of the first rows, row by row, without missing ones.
+
+    Args:
+        table: That has the columns.
+        columns: The key of the data set that names each.
+        rows: How many are read; None: all.
+
+    Raises:
+        DataError: While it is read: a text is not text; the message names the row.
+    """
     found = (row for batch in table.batches() for row in zip(*map(batch.get, columns), strict=True))
-    return (text for row in islice(found, rows) for text in row if isinstance(text, str))
+    for number, row in enumerate(islice(found, rows)):
+        for column, text in zip(columns, row, strict=True):
+            if isinstance(text, str):
+                yield text
+            elif text is not None:
+                kind = type(text).__name__
+                raise DataError(
+                    f"dataset.{columns[column]}={column}: row {number} of {table.label} holds {kind}, not text"
+                )
 
 
 def with_lists(table: Table, column: str, separator: str) -> Table:
