@@ -17,7 +17,7 @@ from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig
 from tests.cli.conftest import Result
 from tests.figures_support import undrawn
-from tests.unit.analysis.recorded import record
+from tests.unit.report.recorded import record
 
 GRID = ["--config-name", "act_tiny", "-m", "model.act_penalty=1e-3,2e-3"]
 

@@ -30,7 +30,7 @@ from adadepth.training.tracking import (
     scalars,
 )
 from tests.configs.support import configured
-from tests.unit.analysis.test_names import names_before
+from tests.unit.measure.test_names import names_before
 from tests.wandb_support import wandb_history, wandb_records, wandb_summary
 
 ROOT = Path(__file__).resolve().parents[2]
