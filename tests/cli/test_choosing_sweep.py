@@ -17,7 +17,7 @@ from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.tasks.seeds import train_with_seeds
 from adadepth.tasks.session import Trained
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 
 SWEEP = [
     "--config-name", "act_cola", "sweep=glue", "seeds=2", "trainer.learning_rate=1e-4,1e-3",

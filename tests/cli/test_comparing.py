@@ -15,7 +15,7 @@ import adadepth.tasks
 from adadepth.errors import DataError
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 from tests.figures_support import undrawn
 from tests.unit.report.recorded import record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.settings import ExperimentConfig
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 from tests.plugins_support import package_on_path
 
 TINY = ["--config-name", "act_tiny"]

@@ -11,7 +11,7 @@ import pytest
 
 import adadepth.tasks
 from adadepth.settings import ExperimentConfig
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 
 pytest.importorskip("optuna")
 SWEEP = ["--config-name", "act_tiny", "sweep=optuna_penalty"]

@@ -15,20 +15,11 @@ from adadepth.training.arguments import training_arguments
 from adadepth.training.extension import RecurrentMemory
 from tests.configs.support import configured
 from tests.training.processes_support import on_two_processes
-from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
-from tests.training.support import extension
+from tests.training.stream_support import JOINT, TRAINING_ONLY, stream_config, stream_trainer
+from tests.training.support import extension, losses, parameters
 
-JOINT = ("search.method=joint", "search.gate_learning_rate=null")
 TWO_PHASE = ("search.method=two_phase", "search.gate_learning_rate=3e-2")
 NETWORK = "par_network"
-
-
-def parameters(trainer):
-    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
-
-
-def losses(trainer):
-    return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
 
 
 @pytest.mark.parametrize(

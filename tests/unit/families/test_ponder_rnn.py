@@ -12,21 +12,9 @@ from adadepth.errors import ConfigError
 from adadepth.families.ponder_rnn.modeling import PonderRnnConfig, PonderRnnForClassification
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.measure.exit_study import standard_rules
+from tests.unit.families.ponder_rnn_support import examples, small_model
 
-SMALL = {"input_size": 5, "hidden_size": 12, "num_steps": 6, "exit_rule": "quantile:0.5"}
 RULES = standard_rules(frozenset({"logits", "halting"}), 2, 6)
-
-
-def small_model(**changes) -> PonderRnnForClassification:
-    torch.manual_seed(0)
-    model = PonderRnnForClassification(PonderRnnConfig(**(SMALL | changes)))
-    with torch.no_grad():  # different depths for different examples
-        model.halting.weight.mul_(8)
-    return model.eval()
-
-
-def examples(rows=17) -> torch.Tensor:
-    return torch.randn(rows, 5, generator=torch.Generator().manual_seed(1)) * 2
 
 
 @pytest.mark.parametrize("cell", ["tanh", "gru"])

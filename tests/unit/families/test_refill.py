@@ -15,8 +15,8 @@ from adadepth.families.shared.steps import run_steps
 from adadepth.families.trm.modeling import TrmForPuzzles, step_macs
 from adadepth.halting.exit_rules import ExitRule, StepView, parse_rule
 from adadepth.tasks import exit_rules
-from tests.unit.families.test_ponder_rnn import examples, small_model
-from tests.unit.families.test_trm import puzzles, small
+from tests.unit.families.ponder_rnn_support import examples, small_model
+from tests.unit.families.trm_support import puzzles, small
 
 PLACES = [1, 4, 11]
 ROWS = 17

@@ -12,18 +12,9 @@ from adadepth.measure.names import metric_name
 from adadepth.report.run_files import read_run
 from adadepth.report.training import _means
 from adadepth.training.callbacks import rename_metrics
+from tests.before.runs import names_before
 
-BEFORE = Path(__file__).resolve().parents[2] / "before"
 SAFE = re.compile(r"[A-Za-z0-9_./-]+")
-
-
-def names_before() -> set[str]:
-    """What every family logged before its names were made safe."""
-    lines = [
-        json.loads(line) for path in BEFORE.glob("*/stopped/metrics.jsonl") for line in path.read_text().splitlines()
-    ]
-    evaluated = [json.loads(path.read_text()) for path in BEFORE.glob("*/evaluated.json")]
-    return {name for found in (*lines, *evaluated) for name in found}
 
 
 def test_all_names_of_all_families_become_safe_and_stay_apart() -> None:

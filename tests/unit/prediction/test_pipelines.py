@@ -26,7 +26,7 @@ from adadepth.data.text.tokenizer import as_fed
 from adadepth.prediction.models import first_tokens
 from adadepth.training.restoring import tokenizer_of
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
-from tests.unit.data.test_saved_tokenizer import made
+from tests.unit.data.tokenizers_support import made
 from tests.unit.families.adalayers_support import BASES, HEAD
 
 TEXTS = ["a cat", "they said: stop that now!", "don't stop the naive cat"]

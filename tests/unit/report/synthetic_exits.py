@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ from torch import Tensor
 
 from adadepth.halting.distribution import geometric_prior
 from adadepth.halting.exit_rules import apply_rule, parse_rule, predictions_at
+from adadepth.halting.trace import DepthTrace
+from adadepth.measure.classes import SequenceClasses
 from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.exit_steps import step_summary
 from adadepth.measure.exit_study import add_timings, standard_rules, study
+from adadepth.measure.statistics import HaltingStatistics, flatten
+from adadepth.report.classes import write_halting_files
 from adadepth.report.exits import write_exit_study
 from adadepth.report.run_files import write_exits
 
@@ -92,4 +97,20 @@ def add_exit_files(directory: Path) -> Path:
     first, second = make_records(), make_records(seed=1)
     write_exits(directory, {"validation": make_summary(first), "mismatched": make_summary(second)}, step=120)
     write_exit_study(directory, {"validation": make_study(first)})
+    return directory
+
+
+def add_halting_files(directory: Path) -> Path:
+    """halting.json and metrics.jsonl of a model that halts whole sequences."""
+    records = make_records()
+    classes = SequenceClasses(LABELS, (20, 40), (2, 4))
+    statistics = HaltingStatistics(records.max_steps, classes.names, "cpu")
+    valid = torch.ones(len(records), dtype=torch.bool)
+    trace = DepthTrace("sequence", records.depth, valid, records.max_steps)
+    masks = classes.masks(records.logits, records.labels, records.lengths, records.difficulty, valid)
+    statistics.update(trace, masks, torch.rand(len(records), generator=torch.Generator().manual_seed(0)))
+    summary = statistics.summary()
+    write_halting_files(directory, summary, [], step=120)
+    lines = [{"step": step, **flatten(summary)} for step in (0, 60, 120)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return directory

@@ -15,6 +15,7 @@ from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.plots import save_frame
 from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, write_seeds
 from adadepth.report.seeds import seeds_text, summarise_seeds
+from tests.pages_support import Page
 from tests.unit.report.synthetic_architectures import (
     SHAPES,
     make_comparison,
@@ -22,7 +23,6 @@ from tests.unit.report.synthetic_architectures import (
     make_search_run,
     search_evaluation,
 )
-from tests.unit.report.test_report import Page
 
 BLOCKS = 6
 

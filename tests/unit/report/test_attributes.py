@@ -16,13 +16,18 @@ from adadepth.report.difficulty import difficulty_table, known_of
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.table import as_csv, as_text
-from tests.unit.report.test_difficulty import summary as summary  # a fixture
+from tests.unit.report.synthetic_difficulty import summarised
 
 GENERATOR = np.random.default_rng(0)
 GIVENS = GENERATOR.integers(17, 27, 400)
 RATING = GENERATOR.geometric(0.02, 400) - 1
 DEPTH = (3 - GIVENS // 10 + GENERATOR.integers(1, 4, 400)).astype(np.int64)
 RIGHT = GENERATOR.random(400) < 0.8
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, Any]:
+    return summarised()
 
 
 @pytest.fixture(scope="module")

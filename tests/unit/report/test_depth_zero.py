@@ -17,7 +17,7 @@ from adadepth.report.figure import Heat
 from adadepth.report.pages import draw_figures, sections_of, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.style import NOTHING
-from tests.unit.report.test_report import Page
+from tests.pages_support import Page
 
 DEPTH = 4
 

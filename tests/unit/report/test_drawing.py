@@ -40,7 +40,7 @@ from adadepth.report.table import (
     sparkline,
     text,
 )
-from tests.unit.report.test_report import Page
+from tests.pages_support import Page
 
 EVIL = "<b>&'\"</b>"
 MARKS: dict[str, Mark] = {

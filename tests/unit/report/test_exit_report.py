@@ -7,36 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from adadepth.halting.trace import DepthTrace
-from adadepth.measure.classes import SequenceClasses
-from adadepth.measure.statistics import HaltingStatistics, flatten
-from adadepth.report.classes import write_halting_files
 from adadepth.report.exits import study_panels, write_exit_study
 from adadepth.report.figure import Axis, Dot, Panel, Scatter
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
 from adadepth.report.style import shape_style
 from adadepth.report.svg import chart
-from tests.unit.report.synthetic_exits import LABELS, add_exit_files, make_records, make_study, make_summary
-from tests.unit.report.test_report import Page
-
-
-def add_halting_files(directory: Path) -> Path:
-    """halting.json and metrics.jsonl of a model that halts whole sequences."""
-    records = make_records()
-    classes = SequenceClasses(LABELS, (20, 40), (2, 4))
-    statistics = HaltingStatistics(records.max_steps, classes.names, "cpu")
-    valid = torch.ones(len(records), dtype=torch.bool)
-    trace = DepthTrace("sequence", records.depth, valid, records.max_steps)
-    masks = classes.masks(records.logits, records.labels, records.lengths, records.difficulty, valid)
-    statistics.update(trace, masks, torch.rand(len(records), generator=torch.Generator().manual_seed(0)))
-    summary = statistics.summary()
-    write_halting_files(directory, summary, [], step=120)
-    lines = [{"step": step, **flatten(summary)} for step in (0, 60, 120)]
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return directory
+from tests.pages_support import Page
+from tests.unit.report.synthetic_exits import (
+    add_exit_files,
+    add_halting_files,
+    make_records,
+    make_study,
+    make_summary,
+)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from adadepth.report.layers import layers_text, needed_blocks
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import HALTING, METRICS, write_seeds
 from adadepth.report.seeds import seeds_text, summarise_seeds
+from tests.pages_support import Page
 from tests.unit.report.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
-from tests.unit.report.test_report import Page
 
 BLOCKS = 12
 

@@ -20,9 +20,8 @@ from adadepth.report.run_files import read_run
 from adadepth.report.section import Section
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_search_run
-from tests.unit.report.synthetic_exits import add_exit_files
+from tests.unit.report.synthetic_exits import add_exit_files, add_halting_files
 from tests.unit.report.synthetic_layers import make_layer_run
-from tests.unit.report.test_exit_report import add_halting_files
 
 MAKERS: dict[str, Callable[[Path], object]] = {
     "token": lambda path: make_run(path, max_depth=4, evaluations=2),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import write_seeds
 from adadepth.report.seeds import headline_metrics, seeds_text, summarise_seeds
-from tests.unit.report.test_report import Page
+from tests.pages_support import Page
 
 RUNS = [
     (3, {"eval/score": 0.80, "eval/loss": 0.5, "eval/step_1/score": 0.6, "halting/exit_step/mean": 2.0, "note": "x"}),
