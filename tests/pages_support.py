@@ -78,3 +78,17 @@ class Page(HTMLParser):
 
     def of(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
+
+
+def check_stands_alone(page: Page) -> None:
+    """A page needs nothing from elsewhere; a script, where it has one, lies in it."""
+    assert not {"link", "iframe", "object", "embed", "img"} & {tag for tag, _ in page.tags}
+    assert not re.search(r"https?://|url\(|@import|\bsrc=|\bon[a-z]+=", page.source)
+
+
+def check_accessible(page: Page) -> int:
+    """Headings of tables and drawings can be read out; returns the number of drawings."""
+    assert all("scope" in attributes for attributes in page.of("th"))
+    drawings = [svg for svg in page.of("svg") if svg.get("aria-hidden") != "true"]
+    assert all(svg["role"] == "img" and svg["aria-label"] for svg in drawings)
+    return len(drawings)

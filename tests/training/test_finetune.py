@@ -132,7 +132,7 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
 
 @pytest.mark.parametrize(("model", "rule", "message"), [
     ("albert_mini", "quantile:0.5", "albert predicts after its last step only"),
-    ("pabee_mini", "quantile:0.5", "needs halting probabilities, which multi_exit_albert does not have"),
+    ("pabee_mini", "quantile:0.5", "needs halting probabilities"),
     ("ponder_albert_mini", "fixed:9", "the model has 4 steps"),
     ("ponder_albert_mini", "entrpy:0.5", "did you mean 'entropy'?"),
 ])  # fmt: skip

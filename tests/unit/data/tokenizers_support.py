@@ -92,3 +92,10 @@ def made(kind: str) -> PreTrainedTokenizerFast:
         model = json.loads(tokenizer("roberta").backend_tokenizer.to_str())["model"]
         return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]])
     return tokenizer(kind)
+
+
+def streaming() -> PreTrainedTokenizerFast:
+    """The words of BERT's tokenizer as a language model reads them: nothing is put around a text."""
+    words = json.loads(tokenizer("bert").backend_tokenizer.to_str()) | {"post_processor": None}
+    backend = Tokenizer.from_str(json.dumps(words))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", eos_token="[SEP]")

@@ -410,7 +410,7 @@ def test_price_counts_what_a_loop_over_tokens_counts():
         ({"act_epsilon": 0.0}, "act_epsilon=0.0 must be above 0 and below 1"),
         ({"act_penalty": -1.0}, "act_penalty=-1.0 must be at least 0"),
         ({"state_rule": "grave"}, "did you mean 'graves'"),
-        ({"num_attention_heads": 5}, "must divide hidden_size=32"),
+        ({"num_attention_heads": 5}, "num_attention_heads=5"),
         ({"inner_group_num": 2}, "inner_group_num=2"),
     ],
 )

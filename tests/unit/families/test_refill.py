@@ -215,7 +215,7 @@ def test_gradients_are_those_without_places() -> None:
 
 def test_places_where_nobody_can_wait_are_refused() -> None:
     model, (cells, _) = puzzle_model(), puzzles(4)
-    with pytest.raises(ValueError, match="places=0: must be at least 1"):
+    with pytest.raises(ValueError, match="places=0"):
         model(input_ids=cells, places=0)
     nobody_waits = "places=2: no row waits where all run every step"
     with pytest.raises(ValueError, match=nobody_waits):

@@ -158,5 +158,5 @@ def test_without_a_network_a_metric_of_the_hub_fails_at_once(monkeypatch: pytest
         quality(["evaluate:./nowhere"], labels, labels)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    with pytest.raises(DataError, match=r"evaluate:nobody/else: the Hugging Face hub cannot be reached \(no route\)"):
+    with pytest.raises(DataError, match=r"evaluate:nobody/else: .* cannot be reached \(no route\)"):
         load_metrics(["accuracy", "evaluate:nobody/else"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import as_fed
 from adadepth.prediction.models import first_tokens
 from adadepth.training.restoring import tokenizer_of
-from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
+from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import made
 from tests.unit.families.adalayers_support import BASES, HEAD
 
@@ -33,13 +34,7 @@ TEXTS = ["a cat", "they said: stop that now!", "don't stop the naive cat"]
 PAIRS = [("a cat", "they said: stop that now!"), ("stop that now", "a")]
 MASKED = ["a [MASK] cat", "they [MASK] stop", "[MASK] cat"]
 SIZE = 310  # of every tokenizer here, or more
-
-
-def act(model_class: Any, **changes: Any) -> Any:
-    torch.manual_seed(0)
-    model = model_class(small_config(**{"initializer_range": 0.3, "vocab_size": SIZE} | changes)).eval()
-    spread_depths(model, scale=3.0)
-    return model
+act = partial(small_act, vocab_size=SIZE)
 
 
 def plain() -> Any:

@@ -26,7 +26,7 @@ from adadepth import (
     PlainAlbertForSequenceClassification,
 )
 from adadepth.errors import CheckpointError, ConfigError, DataError
-from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
+from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.adalayers_support import HEAD, save_base
 from tests.unit.families.par_xl_support import SMALL as PAR
@@ -43,13 +43,6 @@ TEXTS = [
     "the naive cat",
 ]
 PAIRS = [("a cat", "they said: stop that now!"), ("stop that now", "a"), ("a lot", "of lots")]
-
-
-def act(model_class, **changes) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model = model_class(small_config(initializer_range=0.3, **changes)).eval()
-    spread_depths(model, scale=3.0)
-    return model
 
 
 def adalayers(model_class, folder: Path, **fields) -> PreTrainedModel:
@@ -71,7 +64,7 @@ def encoded(text: str | tuple[str, str], cls: int = 1) -> dict[str, torch.Tensor
 def classifier(request, tmp_path) -> PreTrainedModel:
     """A classifier of three classes."""
     make = {
-        "act": lambda: act(AlbertActForSequenceClassification, num_labels=3),
+        "act": lambda: small_act(AlbertActForSequenceClassification, num_labels=3),
         "ponder": lambda: small_ponder(num_labels=3, exit_rule="quantile:0.5"),
         "palbert": lambda: small_ponder(num_labels=3, exit_rule="quantile:0.5", readout="pooler"),
         "multi exit": lambda: small_multi_exit(num_labels=3, exit_rule="patience:1"),
@@ -106,7 +99,7 @@ def test_classes_are_those_of_one_text_at_a_time(classifier, texts, batch_size) 
 
 
 def test_halting_differs_and_tokens_tell_it() -> None:
-    model = act(AlbertActForSequenceClassification)
+    model = small_act(AlbertActForSequenceClassification)
     found = Pipeline(model, WORDS)(TEXTS)
     assert len({prediction.updates for prediction in found}) > 1
     for text, prediction in zip(TEXTS, found, strict=True):
@@ -117,7 +110,7 @@ def test_halting_differs_and_tokens_tell_it() -> None:
 
 
 def test_spans_are_the_characters_of_the_text() -> None:
-    (found,) = Pipeline(act(AlbertActForTokenClassification), WORDS)([PAIRS[0]])
+    (found,) = Pipeline(small_act(AlbertActForTokenClassification), WORDS)([PAIRS[0]])
     ordinary = [token for token in found.tokens if token.span is not None]
     texts = {part: [t for t in ordinary if t.part == part] for part in (0, 1)}
     for part, tokens in texts.items():
@@ -130,7 +123,7 @@ def test_spans_are_the_characters_of_the_text() -> None:
 def test_tags_are_those_of_one_text_at_a_time(kind, tmp_path) -> None:
     names = {0: "O", 1: "B", 2: "I"}
     if kind == "act":
-        model = act(AlbertActForTokenClassification, id2label=names)
+        model = small_act(AlbertActForTokenClassification, id2label=names)
     else:
         model = adalayers(AdaLayersForTokenClassification, tmp_path, id2label=names).eval()
     for text, found in zip(TEXTS, Pipeline(model, WORDS, batch_size=3)(TEXTS), strict=True):
@@ -147,7 +140,7 @@ def test_tags_are_those_of_one_text_at_a_time(kind, tmp_path) -> None:
 
 @pytest.mark.parametrize("model_class", [AlbertActForMaskedLM, AlbertActForPreTraining])
 def test_masks_are_filled(model_class) -> None:
-    model = act(model_class, vocab_size=len(WORDS) + 5)
+    model = small_act(model_class, vocab_size=len(WORDS) + 5)
     texts = ["a [MASK] cat", "no mask", "[MASK] that [MASK]", "stop"]
     for text, found in zip(texts, Pipeline(model, WORDS)(texts), strict=True):
         batch = encoded(text)
@@ -164,11 +157,11 @@ def test_masks_are_filled(model_class) -> None:
 
 
 def test_values_and_labels_that_may_all_be_right() -> None:
-    model = act(AlbertActForSequenceClassification, num_labels=1)
+    model = small_act(AlbertActForSequenceClassification, num_labels=1)
     (found,) = Pipeline(model, WORDS)("a cat")
     assert found.value == pytest.approx(model(**encoded("a cat")).logits.item(), abs=1e-5)
     assert found.label is found.scores is None
-    model = act(AlbertActForSequenceClassification, num_labels=3, problem_type="multi_label_classification")
+    model = small_act(AlbertActForSequenceClassification, num_labels=3, problem_type="multi_label_classification")
     (found,) = Pipeline(model, WORDS)("a cat")
     expected = model(**encoded("a cat")).logits.sigmoid()[0].tolist()
     assert list(found.scores.values()) == pytest.approx(expected, abs=1e-5)
@@ -184,7 +177,7 @@ def test_exit_rules() -> None:
 
 
 def test_texts_are_cut_with_one_warning(caplog) -> None:
-    model = act(AlbertActForSequenceClassification)
+    model = small_act(AlbertActForSequenceClassification)
     with caplog.at_level(logging.WARNING, logger="adadepth"):
         found = Pipeline(model, WORDS, max_length=8)(TEXTS)
     (record,) = caplog.records
@@ -196,7 +189,7 @@ def test_texts_are_cut_with_one_warning(caplog) -> None:
 
 
 def test_batches_are_padded_to_their_longest_text_only() -> None:
-    model, widths = act(AlbertActForSequenceClassification), []
+    model, widths = small_act(AlbertActForSequenceClassification), []
     model.register_forward_pre_hook(
         lambda _, __, inputs: widths.append(tuple(inputs["input_ids"].shape)), with_kwargs=True
     )
@@ -206,7 +199,7 @@ def test_batches_are_padded_to_their_longest_text_only() -> None:
 
 
 def test_training_mode_does_not_matter() -> None:
-    model = act(AlbertActForSequenceClassification, hidden_dropout_prob=0.5)
+    model = small_act(AlbertActForSequenceClassification, hidden_dropout_prob=0.5)
     pipeline = Pipeline(model, WORDS)
     expected = pipeline("a cat")
     model.train()
@@ -217,14 +210,14 @@ def test_training_mode_does_not_matter() -> None:
     "model_class", [AlbertActForSequenceClassification, AlbertActForTokenClassification, AlbertActForMaskedLM]
 )
 def test_empty_texts_are_read_as_empty_ones(model_class) -> None:
-    model = act(model_class)
+    model = small_act(model_class)
     found = Pipeline(model, WORDS)(["a cat", "", ("", ""), " "])
     assert [found[1].updates, found[3].updates] == pytest.approx([depth_of(model(**encoded("")))] * 2)
     assert [token.piece for token in found[2].tokens] == ["[CLS]", "[SEP]", "[SEP]"]
 
 
 def test_lists_of_words_have_a_tag_a_word() -> None:
-    model = act(AlbertActForTokenClassification, id2label={0: "O", 1: "B", 2: "I"})
+    model = small_act(AlbertActForTokenClassification, id2label={0: "O", 1: "B", 2: "I"})
     words = ["the", "naive", "cat's"]
     whole, split = (Pipeline(model, WORDS)([text])[0] for text in (" ".join(words), words))
     assert [token.label for token in split.tokens] == [token.label for token in whole.tokens]
@@ -247,7 +240,7 @@ def test_lists_of_words_have_a_tag_a_word() -> None:
 )
 def test_texts_that_cannot_be_predicted(texts, message) -> None:
     with pytest.raises(DataError, match=re.escape(message)) as caught:
-        Pipeline(act(AlbertActForSequenceClassification), WORDS)(texts)
+        Pipeline(small_act(AlbertActForSequenceClassification), WORDS)(texts)
     assert "\n" not in str(caught.value)
 
 
@@ -255,8 +248,8 @@ def test_texts_that_cannot_be_predicted(texts, message) -> None:
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size=0: must be a whole number of at least 1"),
-        ({"batch_size": "x"}, "batch_size='x': must be a whole number of at least 1"),
-        ({"batch_size": True}, "batch_size=True: must be a whole number of at least 1"),
+        ({"batch_size": "x"}, "batch_size='x': "),
+        ({"batch_size": True}, "batch_size=True: "),
         ({"device": "nonsense"}, "device=nonsense: "),
         pytest.param({"device": "cuda"}, "device=cuda: ", marks=WITHOUT_GPU),
         ({"max_length": 33}, "max_length=33: must be from 5 to 32"),
@@ -267,7 +260,7 @@ def test_texts_that_cannot_be_predicted(texts, message) -> None:
 )
 def test_options_that_are_not_allowed(options, message) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
-        Pipeline(act(AlbertActForSequenceClassification), WORDS, **options)
+        Pipeline(small_act(AlbertActForSequenceClassification), WORDS, **options)
     assert "\n" not in str(caught.value)
 
 
@@ -277,12 +270,12 @@ def language_model() -> PreTrainedModel:
 
 def test_models_and_tokenizers_that_do_not_do() -> None:
     with pytest.raises(ConfigError, match="cannot predict texts") as caught:
-        Pipeline(act(AlbertActForQuestionAnswering), WORDS)
+        Pipeline(small_act(AlbertActForQuestionAnswering), WORDS)
     assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="the model needs eos_token"):
         Pipeline(language_model(), WORDS)
     with pytest.raises(ConfigError, match="the model needs cls_token, sep_token"):
-        Pipeline(act(AlbertActForSequenceClassification), tokenizer("t5"))
+        Pipeline(small_act(AlbertActForSequenceClassification), tokenizer("t5"))
 
 
 # ---- folders
@@ -306,8 +299,8 @@ def test_folders_that_hold_nothing_to_predict_with(tmp_path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     bare = tmp_path / "bare"
-    act(AlbertActForSequenceClassification).save_pretrained(bare)
-    answers = saved(act(AlbertActForQuestionAnswering), tmp_path / "answers")
+    small_act(AlbertActForSequenceClassification).save_pretrained(bare)
+    answers = saved(small_act(AlbertActForQuestionAnswering), tmp_path / "answers")
     language = saved(ParXLSupernet(ParXLConfig(**PAR)), tmp_path / "language")
     for place, message in (
         (tmp_path / "nowhere", "neither a folder nor a model"),
@@ -341,7 +334,7 @@ def test_the_name_is_exported() -> None:
 @pytest.mark.parametrize("head", [AlbertActForSequenceClassification, AlbertActForMaskedLM])
 def test_a_model_that_says_no_numbers_is_one_line(head: type[PreTrainedModel]) -> None:
     """Its weights are numbers, its states are not."""
-    model = act(head)
+    model = small_act(head)
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(1e30)

@@ -16,7 +16,7 @@ from adadepth.report.layers import layers_text, needed_blocks
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import HALTING, METRICS, write_seeds
 from adadepth.report.seeds import seeds_text, summarise_seeds
-from tests.pages_support import Page
+from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 
 BLOCKS = 12
@@ -37,12 +37,9 @@ def summary_of(run: Path) -> dict[str, Any]:
 
 
 def test_stands_alone_and_is_accessible(page: Page) -> None:
-    assert not {"script", "link", "iframe", "object", "embed", "img"} & {tag for tag, _ in page.tags}
-    assert not re.search(r"https?://|url\(|@import|\bsrc=|\bon[a-z]+=", page.source)
-    assert all("scope" in attributes for attributes in page.of("th"))
-    drawings = [svg for svg in page.of("svg") if svg.get("aria-hidden") != "true"]
-    assert len(drawings) == 5  # weights, their history, entropy, depth, loss
-    assert all(svg["role"] == "img" and svg["aria-label"] for svg in drawings)
+    check_stands_alone(page)
+    assert not page.of("script")
+    assert check_accessible(page) == 5  # weights, their history, entropy, depth, loss
 
 
 def test_prints_the_numbers_of_the_file(run: Path, page: Page) -> None:
