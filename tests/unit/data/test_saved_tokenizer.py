@@ -15,11 +15,11 @@ from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import as_fed, for_model
 from adadepth.settings import ChoiceConfig, LabelledConfig, QuestionConfig, Source, TaggingConfig, TokenizerConfig
 from adadepth.settings.experiment import TokenizerKind
-from tests.unit.data.tokenizers_support import made
 
 from .labelled_support import write_table
+from .streams_support import LINES, ROWS, stream_config
 from .support import local_config, small_tokenizer, write_corpus
-from .tokenizers_support import tokenizer
+from .tokenizers_support import made, tokenizer
 
 KINDS = ("bert", "roberta", "trained", "albert", "own roberta", "t5")
 TEXTS = ["a cat and a lot of lots", "they said: stop that now!", "don't"]
@@ -179,8 +179,6 @@ def test_pretraining_reads_as_bert_does_whatever_the_tokenizer_does(sentence_ord
 
 @pytest.mark.parametrize("kind", ["unigram", "word", "byte"])
 def test_streams(kind: str, tmp_path: Path) -> None:
-    from .test_language import LINES, ROWS, stream_config
-
     size = {"unigram": 40, "word": None, "byte": None}[kind]
     words = TokenizerConfig(kind=TokenizerKind(kind), vocab_size=size, lowercase=False)
     data = load_language_data(stream_config(tmp_path), words, **ROWS)

@@ -92,7 +92,7 @@ def test_no_rule_halts_anybody_at_a_fixed_depth(folder: Path) -> None:
 @pytest.mark.parametrize(("rule", "message"), [
     ("share", "model.halting_rule=share: halting rule 'share': must be one of act, shares (did you mean 'shares'?)"),
     ("shares:0", "model.halting_rule=shares:0: halting rule 'shares:0': power=0.0: must be above 0"),
-    ("act:1", "model.halting_rule=act:1: halting rule 'act:1': "),
+    ("act:1", "model.halting_rule=act:1: halting rule 'act:1': too many parameters, the form is act"),
 ])  # fmt: skip
 def test_a_wrong_halting_rule_is_one_line(folder: Path, rule: str, message: str) -> None:
     with package_on_path(folder, "own-rules", HALTING):
