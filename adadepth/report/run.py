@@ -18,6 +18,7 @@ from adadepth.report.run_files import (
     RunFiles,
     cut_short,
     is_summary_of_seeds,
+    own_step,
     run_unit,
 )
 from adadepth.report.section import Placed, Section, absent, fill
@@ -55,7 +56,8 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
         **_settings(files),
         "Data": _listed({key: data.get(key) for key in ("name", "source", "sequence_length")}),
         "Tokenizer": tokenizer(files) if run_unit(files) == "architecture" else "",
-        "Step": number(files.halting["step"]) if "step" in files.halting else "",
+        "Evaluated": _text(run.get("evaluated")),
+        "Step": "" if (step := own_step(files)) is None else number(step),
         "Seed": _seeds(files),
         "Hardware": _text(run.get("hardware")),
         "Status": ", cut short: ".join(filter(None, (_text(run.get("status")), cut_short(files)))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from adadepth.budget.units import full_in
+from adadepth.budget.target import full_in
 from adadepth.families.registry import families, family, load, met, one_of, reading
 from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
 
