@@ -1,4 +1,4 @@
-"""Full depth in the unit of a budget, and whether a budget was met: a measured depth is its target within a tolerance."""
+"""Full depth in the unit of a budget, and whether one was met: a measured depth is its target within a tolerance."""
 
 from __future__ import annotations
 
