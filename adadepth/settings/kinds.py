@@ -338,6 +338,8 @@ def _wrong(descriptor: object, name: str) -> str | None:
     if _extended(settings, KINDS) is None and (descriptor.problem is None or descriptor.loader is None):
         known = ", ".join(kind.settings.__name__ for kind in KINDS.values())
         return f"it needs a problem and a loader, or settings that extend one of {known}, not {settings.__name__}"
+    if isinstance(descriptor.problem, str) and descriptor.problem not in PREDICTED:
+        return f"its problem {descriptor.problem!r} must be one of {', '.join(PREDICTED)}"
     if settings.name != name:
         return f"its settings call it {settings.name!r}"
     if descriptor.tables is not None and getattr(settings, "source", None) is not Source.local:

@@ -52,6 +52,7 @@ def tables(dataset):
 MOODS = Kind(Moods, tables="moods:tables")
 PLAIN = Kind(Plain, tables="moods:tables")
 OF_THE_HUB = Kind(OfTheHub, tables="moods:tables")
+NO_PROBLEM = Kind(Moods, "guessing", tables="moods:tables")
 NO_PLACE = Kind(Moods, tables="moods.tables")
 """
 
@@ -97,6 +98,7 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
     ("moods", "moods:PLAIN", "it needs a problem and a loader, or settings that extend one of AdditionConfig, "),
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
     ("moods", "moods:NO_PLACE", "'moods.tables' must be 'module:name'"),
+    ("moods", "moods:NO_PROBLEM", "its problem 'guessing' must be one of classification, multi_label, "),
     ("feelings", "moods:MOODS", "its settings call it 'moods'"),
     ("labelled", "moods:MOODS", "there is a data set of that name already"),
 ])  # fmt: skip

@@ -145,3 +145,9 @@ def test_training_begins_with_easy_examples_only() -> None:
     assert found(0) == found(1) == set(range(1, 5))
     assert found(2) == set(range(1, 21))
     assert {data.evaluation["interpolation"][index]["difficulty"] for index in range(500)} == set(range(1, 21))
+
+
+def test_vectors_decide_the_width_that_a_model_reads() -> None:
+    for representation, expected in ((Representation.vectors, {"input_size": 12}), (Representation.tokens, {})):
+        dataset = ParityConfig(representation=representation, size=12, train_ones=[1, 12], train_examples=8)
+        assert load_labelled_data(dataset, TokenizerConfig(), 0).model_fields == expected
