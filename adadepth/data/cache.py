@@ -87,11 +87,11 @@ def cache_root(cache_dir: str | None) -> Path:
     return Path(cache_dir or os.environ.get("ADADEPTH_CACHE") or Path.home() / ".cache" / "adadepth").expanduser()
 
 
-def cached_folder(root: Path, name: str, build: Callable[[Path], None]) -> Path:
+def cached_folder(root: Path, name: str, build: Callable[[Path], None], older: Path | None = None) -> Path:
     """Return ``root/name``, calling ``build(empty folder)`` first when it does not exist or is damaged.
 
     The folder appears whole or not at all (built under another name, then renamed). Of several processes that want
-    it, one builds and the others wait.
+    it, one builds and the others wait. Where earlier versions had the same in another form is told (``older``).
 
     Raises:
         DataError: the folder cannot be written, e.g. the disk is full.
@@ -104,8 +104,15 @@ def cached_folder(root: Path, name: str, build: Callable[[Path], None]) -> Path:
         with FileLock(root / f"{name}.lock"):
             discard_damaged(target)
             if not target.exists():
+                tell_older(older)
                 _build(root, name, build)
     return target
+
+
+def tell_older(folder: Path | None) -> None:
+    """Say in one line that what an earlier version prepared is made anew, and which folder it left."""
+    if folder is not None and folder.exists():
+        logger.info("%s is of an earlier version and made anew in another form; it may be deleted", folder)
 
 
 def _build(root: Path, name: str, build: Callable[[Path], None]) -> None:

@@ -17,7 +17,7 @@ from adadepth.data.labelled.collate import StoredExamples, example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
+from adadepth.data.stores.rows import LabelledStore, read_labels, write_store
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.data.text.tables import Rows, Table, class_reader, first_texts
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
@@ -105,8 +105,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
 
         def store(split: str, table: Table) -> LabelledStore:
             name, blanks = f"choices-{digest(key, table.fingerprint())}", dict.fromkeys(texts)
-            folder = cached_rows(root, name, dataset, split, table, write, blanks, classes)
-            return open_store(folder, len(parts))
+            return LabelledStore.open(cached_rows(root, name, dataset, split, table, write, blanks, classes))
 
         stores = {split: store(split, table) for split, table in tables.items()}
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)

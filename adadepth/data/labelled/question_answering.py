@@ -14,7 +14,7 @@ from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.contract import LabelledData, data_of_tables
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, open_questions, write_questions
+from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tables import Table, first_texts
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
@@ -152,7 +152,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
 
         def store(split: str, table: Table) -> QuestionStore:
             name = f"questions-{digest(key, table.fingerprint())}"
-            return open_questions(cached_rows(root, name, dataset, split, table, write, blanks))
+            return QuestionStore.open(cached_rows(root, name, dataset, split, table, write, blanks))
 
         stores = {split: store(split, table) for split, table in tables.items()}
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from adadepth.data.cache import cached_folder, digest
+from adadepth.data.cache import digest
 from adadepth.data.labelled.contract import spread_rows
 from adadepth.data.labelled.probing import agreement_tables, senteval_tables
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
+from adadepth.data.stores.arrays import cached_arrays, versioned
 from adadepth.data.text.files import (
     COLUMN_TEXT,
     JSON_SUFFIXES,
@@ -329,15 +330,15 @@ def cached_rows(
     """
     limits = _limits(dataset, split)
     texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
-    if limits is None or (root / name).exists():
-        return cached_folder(root, name, lambda folder: write(folder, _counted(table, texts)))
+    if limits is None or (root / versioned(name)).exists():
+        return cached_arrays(root, name, lambda folder: write(folder, _counted(table, texts)))
 
     def write_used(folder: Path) -> None:
         used = _used(dataset, split, table, classes)
         write(folder, _blanked(_counted(table, texts, used), used, blanks))
 
     # Which rows these are follows from the table, which the name stands for, and from how many of them are used.
-    return cached_folder(root, f"{name}-{digest(limits, dataset.held_out)}", write_used)
+    return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used)
 
 
 def _limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:

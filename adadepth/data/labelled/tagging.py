@@ -19,7 +19,7 @@ from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.words import TaggedStore, open_tagged, write_tagged
+from adadepth.data.stores.rows import TaggedStore, write_tagged
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tables import Table, class_names, class_reader
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
@@ -102,7 +102,7 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
             write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=_reader(names, declared))
             key = digest(CACHE_FORMAT, columns, names, declared, words.backend_tokenizer.to_str(), table.fingerprint())
             blanks: dict[str, list[Any]] = {column: [] for column in columns}
-            return open_tagged(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
+            return TaggedStore.open(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
 
         stores = {split: store(split, table) for split, table in tables.items()}
     later = later_labels(names) if dataset.labelled_pieces == "all" else np.full(len(names), IGNORE)

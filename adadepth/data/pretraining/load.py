@@ -13,12 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE, PretrainingCollator
-from adadepth.data.cache import cache_root, cached_folder, digest
+from adadepth.data.cache import cache_root, digest
 from adadepth.data.pretraining.examples import PretrainingExamples
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.pretraining.streaming import StreamedExamples, first_documents
 from adadepth.data.randomness import EVALUATION_SEED
-from adadepth.data.stores.documents import TokenStore, open_store, write_store
+from adadepth.data.stores.arrays import cached_arrays
+from adadepth.data.stores.documents import TokenStore, write_store
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.passages import split_sentences
@@ -98,7 +99,7 @@ def corpus_tokenizer(
 
 
 def _store(root: Path, name: str, texts: Callable[[], Iterator[str]], tokenizer: PreTrainedTokenizerFast) -> TokenStore:
-    return open_store(cached_folder(root, name, lambda folder: write_store(folder, texts(), tokenizer)))
+    return TokenStore.open(cached_arrays(root, name, lambda folder: write_store(folder, texts(), tokenizer)))
 
 
 def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import cache_root, cached_folder, digest
-from adadepth.data.stores.documents import LineStore, open_lines, write_lines
+from adadepth.data.cache import cache_root, digest
+from adadepth.data.stores.arrays import cached_arrays
+from adadepth.data.stores.documents import LineStore, write_lines
 from adadepth.data.streams.batches import RowShare, StreamBatches, TokenStream, TwoPhase
 from adadepth.data.streams.lines import LineText, open_texts
 from adadepth.data.streams.tokenizer import stream_tokenizer
@@ -105,7 +106,7 @@ def _store(
     def build(folder: Path) -> None:
         write_lines(folder, text.lines(), tokenizer, dataset.append_eos)
 
-    return open_lines(cached_folder(root, f"{name}-lines-{_key(text, tokenizer, dataset)}", build))
+    return LineStore.open(cached_arrays(root, f"{name}-lines-{_key(text, tokenizer, dataset)}", build))
 
 
 def _train(
