@@ -66,9 +66,12 @@ class QuestionScorer(LabelledScorer):
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Keep the best span of each window where it is the best one of its question so far."""
         scores, first, last = best_spans(
-            outputs.start_logits, outputs.end_logits, batch["token_kind"] == CONTEXT, n_best=self.dataset.n_best,
+            outputs.start_logits,
+            outputs.end_logits,
+            batch["token_kind"] == CONTEXT,
+            n_best=self.dataset.n_best,
             max_length=self.dataset.max_answer_length,
-        )  # fmt: skip
+        )
         null = outputs.start_logits[:, 0].float() + outputs.end_logits[:, 0].float()
         shift, trace = batch["context_shift"], outputs.trace
         depths = ((trace.updates * trace.valid).sum(dim=1), trace.valid.sum(dim=1))

@@ -153,8 +153,10 @@ class SequenceScorer(RecordingScorer):
         studied = PREDICTED[self.data.problem].studies_exits
         if studied and self._records is not None and self._records.ran_every_step:
             task: dict[str, Any] = {
-                "problem": self.data.problem, "labels": self.data.labels, "metrics": self.data.metrics
-            }  # fmt: skip
+                "problem": self.data.problem,
+                "labels": self.data.labels,
+                "metrics": self.data.metrics,
+            }
             exits = step_summary(self._records, **task, **self._prior_facts)
         return EvaluationReport(statistics, self.sentences.sentences(), exits, self._grids.grids())
 

@@ -30,9 +30,10 @@ LOGITS = "logits"
 HALTING = "halting"
 CORRECTNESS = "correctness"
 _SIGNAL_NAMES = {
-    LOGITS: "logits of every step", HALTING: "halting probabilities",
+    LOGITS: "logits of every step",
+    HALTING: "halting probabilities",
     CORRECTNESS: "a judgement whether its answer is right",
-}  # fmt: skip
+}
 
 
 class StepView(NamedTuple):

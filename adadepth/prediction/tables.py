@@ -177,8 +177,9 @@ def _json_lines(source: Path) -> Iterator[Row]:
 
 def _require(source: Path, name: str, known: Sequence[str], where: str = "the file") -> None:
     if name not in known:
-        raise DataError(f"input={source}: {where} lacks the column {name}{nearest(name, known)}; "
-                        f"it has {', '.join(known)}")  # fmt: skip
+        raise DataError(
+            f"input={source}: {where} lacks the column {name}{nearest(name, known)}; it has {', '.join(known)}"
+        )
 
 
 def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: Row) -> Text:

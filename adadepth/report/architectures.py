@@ -61,10 +61,11 @@ def third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
 def gate_table(described: Mapping[str, Any]) -> Table:
     """The probabilities of every block of a supernet."""
     columns = [
-        Column("block"), Column("operation", "operation", text, "text"),
+        Column("block"),
+        Column("operation", "operation", text, "text"),
         *(Column(key, title, _percent_of_two) for key, title in zip(OPERATIONS, OPERATION_TITLES, strict=True)),
         Column("entropy", "entropy (nats)", rounded(3)),
-    ]  # fmt: skip
+    ]
     blocks = zip(described["string"], described["probabilities"], described["entropy"], strict=True)
     rows = [
         {"block": number, "operation": letter, **dict(zip(OPERATIONS, row, strict=True)), "entropy": entropy}
@@ -93,11 +94,13 @@ def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
 def history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
     """The architecture at every evaluation, with the perplexity of the first kind of them."""
     columns = [
-        Column("step"), Column("string", "most probable operations", text, "code"),
+        Column("step"),
+        Column("string", "most probable operations", text, "code"),
         Column("expected_blocks", "blocks expected", rounded(2)),
-        Column("mean_entropy", "mean entropy (nats)", rounded(3)), Column("temperature", "temperature", rounded(3)),
+        Column("mean_entropy", "mean entropy (nats)", rounded(3)),
+        Column("temperature", "temperature", rounded(3)),
         Column("perplexity", f"perplexity, {first}" if first else "perplexity", rounded(2)),
-    ]  # fmt: skip
+    ]
     return Table("architecture_over_training", columns, rows)
 
 
@@ -143,11 +146,13 @@ def quality_table(comparison: Mapping[str, Any]) -> Table:
     """Networks of several architectures, and how good they are."""
     rows = compared_rows(comparison)
     columns = [
-        Column("label", "network", text, "text", remark="kind"), Column("architecture", "architecture", text, "code"),
-        Column("counts", "s/f/-", text), Column("parameters"),
+        Column("label", "network", text, "text", remark="kind"),
+        Column("architecture", "architecture", text, "code"),
+        Column("counts", "s/f/-", text),
+        Column("parameters"),
         *(Column(name, QUALITIES[name], rounded(4)) for name in measured_qualities(rows)),
         Column("set", "set", text, "text", absent=NOT_MEASURED),
-    ]  # fmt: skip
+    ]
     return Table("architectures", columns, [
         {**(row["quality"] or {}), "label": row["label"], "kind": f"{row['kind']}, {row['trained']}",
          "architecture": row["architecture"], "counts": "/".join(map(str, row["counts"])),
@@ -305,10 +310,13 @@ def search(files: RunFiles) -> Section | None:
 def heat_panels(history: History) -> list[Panel]:
     """The probability of each operation, and the entropy, by block and evaluation."""
     found = [
-        (f"Probability of {title}", "probability",
-         [(step, [row[number] for row in now["probabilities"]]) for step, now in history])
+        (
+            f"Probability of {title}",
+            "probability",
+            [(step, [row[number] for row in now["probabilities"]]) for step, now in history],
+        )
         for number, title in enumerate(OPERATION_TITLES)
-    ]  # fmt: skip
+    ]
     shares = [(step, [value / math.log(len(LETTERS)) for value in now["entropy"]]) for step, now in history]
     return [
         heat_over_steps(title, columns, measure, BLOCK, max_cells=_MAX_CELLS)

@@ -67,10 +67,12 @@ def budget_table(found: Mapping[str, Any]) -> Table:
     columns = [
         Column("row", "target", text, "text", where="view"),
         *(Column(key, where="file") for key in ("target", "level", "fitted")),
-        Column("mean", "depth", rounded(2)), Column("std", "sd", rounded(2)),
-        Column("executed_over_full", where="file"), Column("adaptive_over_full", "work", rounded(3)),
+        Column("mean", "depth", rounded(2)),
+        Column("std", "sd", rounded(2)),
+        Column("executed_over_full", where="file"),
+        Column("adaptive_over_full", "work", rounded(3)),
         *(Column(name, name, rounded(4)) for name in found["rows"][0]["metrics"]),
-    ]  # fmt: skip
+    ]
     rows = [
         {**row["metrics"], **row, "row": budget_label(row), "level": (row["fit"] or {}).get("level"),
          "fitted": (row["fit"] or {}).get("depth")}
@@ -102,9 +104,11 @@ def rival_table(found: Mapping[str, Any]) -> Table:
     names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
     columns = [
         Column("network", "network", text, "text"),
-        Column("mean", "depth", rounded(4)), Column("std", "sd", rounded(4)), Column("work", "work", rounded(4)),
+        Column("mean", "depth", rounded(4)),
+        Column("std", "sd", rounded(4)),
+        Column("work", "work", rounded(4)),
         *(Column(name, name.removeprefix("eval/"), rounded(4)) for name in names),
-    ]  # fmt: skip
+    ]
     rows = [
         {**row["metrics"], **row, "work": _work(row) / _work(reference),
          "network": "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"}

@@ -27,9 +27,12 @@ from adadepth.system.files import write_atomic
 ENDS = ("deepest", "shallowest")
 _TOLD = 6  # words and tags of a line
 _DEPTH = [
-    Column("n"), Column("sequences", "in sequences"), Column("mean", "mean", rounded(2)),
-    Column("low", "from", rounded(2)), Column("high", "to", rounded(2)),
-]  # fmt: skip
+    Column("n"),
+    Column("sequences", "in sequences"),
+    Column("mean", "mean", rounded(2)),
+    Column("low", "from", rounded(2)),
+    Column("high", "to", rounded(2)),
+]
 
 
 def word_table(end: str, words: Mapping[str, Any]) -> Table:
@@ -133,8 +136,10 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
         )
     first += [f"{key.replace('_', ' ')} {everyone[key]:.3f}" for key in ("remainder", "ponder_cost") if key in everyone]
     second = cost_words(cost, summary["unit"])
-    correlations = (("loss", summary["spearman"].get("all")),
-                    ("difficulty", summary.get("difficulty", {}).get("spearman")))  # fmt: skip
+    correlations = (
+        ("loss", summary["spearman"].get("all")),
+        ("difficulty", summary.get("difficulty", {}).get("spearman")),
+    )
     for other, found in correlations:
         if found:
             interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
@@ -174,8 +179,10 @@ def write_halting_files(
         name: Of that set.
         further_sets: Summaries of other sets, by name; of them what is told of difficulty and attributes is kept.
     """
-    told = {set_name: {key: other[key] for key in _OF_FURTHER_SETS if key in other}
-            for set_name, other in (further_sets or {}).items()}  # fmt: skip
+    told = {
+        set_name: {key: other[key] for key in _OF_FURTHER_SETS if key in other}
+        for set_name, other in (further_sets or {}).items()
+    }
     told = {set_name: kept for set_name, kept in told.items() if kept}
     named = {} if name is None else {"set": name}
     write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
@@ -216,9 +223,10 @@ def class_figures(files: RunFiles) -> list[Figure]:
     tall = max(1.0, 0.09 * len(found))
     panels = [
         Panel("Depth by class: mean, p10 to p90", Ranges(ranges), depth, names, tall=tall),
-        Panel("Distribution of each class", Heat(columns, f"share of {run_unit(files)}s", first), depth, names,
-              tall=tall),
-    ]  # fmt: skip
+        Panel(
+            "Distribution of each class", Heat(columns, f"share of {run_unit(files)}s", first), depth, names, tall=tall
+        ),
+    ]
     return [Figure("depth_by_class", panels)]
 
 

@@ -123,7 +123,7 @@ _PANELS = (
     ("Mean depth", DEPTH, "mean depth (updates)"),
     ("Depth held by the budget", "budget/measured", "in the budget's unit"),
     ("The budget itself", "budget/target", "in the budget's unit"),
-)  # fmt: skip
+)
 
 
 def over_training(comparison: Comparison, folder: Path) -> Section | None:
@@ -235,8 +235,10 @@ def _is_ranked(comparison: Comparison) -> bool:
 def _scatter(comparison: Comparison, cost: str, title: str, chosen: Quality) -> Panel | None:
     entries, is_ranked = comparison.entries, _is_ranked(comparison)
     is_best = best_of_both(entries, cost, chosen)
-    groups = [(entry.label, _dots(entry, cost, chosen, marked and is_ranked))
-              for entry, marked in zip(entries, is_best, strict=True)]  # fmt: skip
+    groups = [
+        (entry.label, _dots(entry, cost, chosen, marked and is_ranked))
+        for entry, marked in zip(entries, is_best, strict=True)
+    ]
     dots = [dot for _, of in groups for dot in of]
     if not dots:
         return None
@@ -250,10 +252,13 @@ def _scatter(comparison: Comparison, cost: str, title: str, chosen: Quality) -> 
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
     best = [label for label, of in groups if any(dot.marked for dot in of)]
     return Panel(
-        f"Against {title.partition(' (')[0].partition(',')[0]}", Scatter(groups, front),
-        Axis(title, spans[0], percent=cost == WORK), Axis(chosen.name, spans[1]),
-        f"{chosen.name} against {title}" + (f"; Pareto set: {', '.join(best)}" if best else ""), 1.24,
-    )  # fmt: skip
+        f"Against {title.partition(' (')[0].partition(',')[0]}",
+        Scatter(groups, front),
+        Axis(title, spans[0], percent=cost == WORK),
+        Axis(chosen.name, spans[1]),
+        f"{chosen.name} against {title}" + (f"; Pareto set: {', '.join(best)}" if best else ""),
+        1.24,
+    )
 
 
 def _dots(entry: Group, cost: str, chosen: Quality, marked: bool) -> list[Dot]:

@@ -78,17 +78,21 @@ def spread_text(found: Spread) -> str:
 
 def verdict_table(comparison: Comparison) -> Table:
     """The answers of every group, and of how many of its runs."""
-    asked = [name for name in ("target", "adapts", "worth")
-             if name != "target" or any(name in verdict_of(run) for run in comparison.runs)]  # fmt: skip
-    columns = [Column("run", "run", text, "text"),
-               *(Column(name, QUESTIONS[name], text, "text") for name in asked),
-               Column("cost", QUESTIONS["cost"], _work_text, where="view"),
-               *(Column(f"cost/{part}", where="file") for part in _PARTS)]  # fmt: skip
+    asked = [
+        name
+        for name in ("target", "adapts", "worth")
+        if name != "target" or any(name in verdict_of(run) for run in comparison.runs)
+    ]
+    columns = [
+        Column("run", "run", text, "text"),
+        *(Column(name, QUESTIONS[name], text, "text") for name in asked),
+        Column("cost", QUESTIONS["cost"], _work_text, where="view"),
+        *(Column(f"cost/{part}", where="file") for part in _PARTS),
+    ]
     rows = [
-        _parts({"run": entry.label, **{name: _answers(entry, name) for name in asked},
-                "cost": _cost(entry)})
+        _parts({"run": entry.label, **{name: _answers(entry, name) for name in asked}, "cost": _cost(entry)})
         for entry in comparison.entries
-    ]  # fmt: skip
+    ]
     return Table("verdicts", columns, rows)
 
 
@@ -206,9 +210,12 @@ def optimised(comparison: Comparison) -> Quality | None:
 def best_table(comparison: Comparison, chosen: Quality) -> Table:
     """A row a group, the best first."""
     columns = [
-        Column("run", "run", text, "text"), Column("value", chosen.name, text), Column("n", "runs"),
-        Column("folder", "folder", text, "code"), Column("command", "command", text, "code"),
-    ]  # fmt: skip
+        Column("run", "run", text, "text"),
+        Column("value", chosen.name, text),
+        Column("n", "runs"),
+        Column("folder", "folder", text, "code"),
+        Column("command", "command", text, "code"),
+    ]
     rows = []
     for group in chosen.best_first(comparison.groups)[:_MOST]:
         run = _best_run(group, chosen)
@@ -239,10 +246,12 @@ def searched(comparison: Comparison, folder: Path) -> Section | None:
 
 def _search_table(search: Search) -> Table:
     columns = [
-        Column("parameter", "parameter", text, "text"), Column("low", "lowest", written),
-        Column("high", "highest", written), Column("best", "in the best trial", written),
+        Column("parameter", "parameter", text, "text"),
+        Column("low", "lowest", written),
+        Column("high", "highest", written),
+        Column("best", "in the best trial", written),
         Column("importance", "importance", percent),
-    ]  # fmt: skip
+    ]
     values, _ = search.best_first[0]
     rows = [
         {"parameter": each.key, "low": each.low, "high": each.high, "best": values[each.key],

@@ -32,13 +32,13 @@ def difficulty(files: RunFiles) -> Section | None:
         for set_name, found in sets.items()
     }
     tables = {label: difficulty_table(*about) for label, about in told.items()}
-    correlations = correlation_table("spearman_depth_difficulty", f"depth, {of}", within, {
-        label: found.get("spearman", {}) for label, (_, _, found) in told.items()
-    })  # fmt: skip
-    html = fill(
-        "difficulty", unit=run_unit(files), of=of, figure=figure,
-        correlations=correlations, tables=tables,
-    )  # fmt: skip
+    correlations = correlation_table(
+        "spearman_depth_difficulty",
+        f"depth, {of}",
+        within,
+        {label: found.get("spearman", {}) for label, (_, _, found) in told.items()},
+    )
+    html = fill("difficulty", unit=run_unit(files), of=of, figure=figure, correlations=correlations, tables=tables)
     return Section("Depth and difficulty", "difficulty", html, [figure], [correlations, *tables.values()])
 
 
@@ -119,10 +119,12 @@ def _range(row: Mapping[str, Any]) -> str:
 def correlation_table(name: str, of: str, within: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
     """Rank correlations with their intervals, by group; one that is not defined is missing."""
     columns = [
-        Column("group", within, text, "text"), Column("value", f"Spearman ({of})", signed),
+        Column("group", within, text, "text"),
+        Column("value", f"Spearman ({of})", signed),
         Column("interval", "95 % bootstrap interval", interval, where="view"),
-        *(Column(key, where="file") for key in ("low", "high")), Column("n"),
-    ]  # fmt: skip
+        *(Column(key, where="file") for key in ("low", "high")),
+        Column("n"),
+    ]
     rows = [
         {"group": group, **row, **({"interval": (row["low"], row["high"])} if row else {})}
         for group, row in found.items()

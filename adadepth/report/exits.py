@@ -59,22 +59,27 @@ def exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 def step_table(name: str, summary: Mapping[str, Any]) -> Table:
     """What every step of a set is worth."""
     columns = [
-        Column("step", "step k"), Column("n", "exit here"), Column("share", "share", percent),
-        Column("posterior", "halting distribution", rounded(3)), Column("prior", "prior", rounded(3)),
+        Column("step", "step k"),
+        Column("n", "exit here"),
+        Column("share", "share", percent),
+        Column("posterior", "halting distribution", rounded(3)),
+        Column("prior", "prior", rounded(3)),
         Column("halting_probability", "halting probability", rounded(3)),
         *(Column(metric, metric, rounded(4)) for metric in summary["exit"].get("quality", {})),
         Column("loss", "loss", rounded(4)),
-    ]  # fmt: skip
+    ]
     return Table(f"steps_{name}", columns, [{**row.get("quality", {}), **row} for row in summary["steps"]])
 
 
 def exit_class_table(name: str, summary: Mapping[str, Any]) -> Table:
     """Exit steps by class."""
     columns = [
-        Column("class", "class", text, "text", remark="definition"), Column("n"),
-        Column("mean", "exit step", rounded(2)), Column("std", "sd", rounded(2)),
+        Column("class", "class", text, "text", remark="definition"),
+        Column("n"),
+        Column("mean", "exit step", rounded(2)),
+        Column("std", "sd", rounded(2)),
         Column("expected_steps", "expected steps", rounded(2)),
-    ]  # fmt: skip
+    ]
     rows = [{"class": of, "definition": definition(of), **found} for of, found in summary["classes"].items()]
     return Table(f"exit_classes_{name}", columns, rows)
 
@@ -151,9 +156,12 @@ def study_text(study: Mapping[str, Any]) -> str:
     Args:
         study: From `study`, or `add_timings`.
     """
-    lines = [f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps", "",
-             as_text(study_table({"": study})),
-             "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random"]  # fmt: skip
+    lines = [
+        f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps",
+        "",
+        as_text(study_table({"": study})),
+        "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random",
+    ]
     if any("online" in row for row in study["rows"]):
         lines.append("run for real: the rule really ran, so that exits change what others see")
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
@@ -299,10 +307,13 @@ def _study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
     members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
     return Panel(
-        f"Against {_axis_title(axis)}", Scatter(list(groups.items()), front, controls),
-        Axis(_axis_title(axis), x), Axis(score_title(study), y),
-        f"{score_title(study)} against {_axis_title(axis)} for every exit rule. Pareto set: {', '.join(members)}", 1.24,
-    )  # fmt: skip
+        f"Against {_axis_title(axis)}",
+        Scatter(list(groups.items()), front, controls),
+        Axis(_axis_title(axis), x),
+        Axis(score_title(study), y),
+        f"{score_title(study)} against {_axis_title(axis)} for every exit rule. Pareto set: {', '.join(members)}",
+        1.24,
+    )
 
 
 def _axis_title(axis: str) -> str:

@@ -192,8 +192,11 @@ class Comparison:
         """What has a colour of its own: the groups, or, of a single group, its runs."""
         if len(self.groups) > 1:
             return self.groups
-        return [Group(f"seed {seed(run)}", group.settings, [run], _summary([run]))
-                for group in self.groups for run in group.runs]  # fmt: skip
+        return [
+            Group(f"seed {seed(run)}", group.settings, [run], _summary([run]))
+            for group in self.groups
+            for run in group.runs
+        ]
 
     @property
     def other_data(self) -> list[str]:
@@ -232,9 +235,10 @@ def compare(runs: Iterable[RunFiles], further: Sequence[str] = ()) -> Comparison
     for (settings, _), run in kept.items():
         grouped.setdefault(settings, []).append(run)
     groups = list(grouped.values())
-    return Comparison([
-        Group(label, settings_of(of[0]), of, _summary(of)) for label, of in zip(labels(groups), groups, strict=True)
-    ], left_out)  # fmt: skip
+    return Comparison(
+        [Group(label, settings_of(of[0]), of, _summary(of)) for label, of in zip(labels(groups), groups, strict=True)],
+        left_out,
+    )
 
 
 def _remarks(run: RunFiles) -> list[str]:

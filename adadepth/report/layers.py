@@ -113,10 +113,13 @@ def _history_table(history: Sequence[tuple[int, Mapping[str, Any]]]) -> Table | 
         return None
     states = range(len(history[0][1]["weights"]))
     columns = [
-        Column("step"), Column("entropy", "entropy (nats)", rounded(3)),
-        Column("expected_depth", "expected depth", rounded(2)), Column("deepest"), Column("active"),
+        Column("step"),
+        Column("entropy", "entropy (nats)", rounded(3)),
+        Column("expected_depth", "expected depth", rounded(2)),
+        Column("deepest"),
+        Column("active"),
         *(Column(f"w{state}", f"w{state}", lambda weight: _percentage(weight, 1)) for state in states),
-    ]  # fmt: skip
+    ]
     rows = [
         {"step": step, **found, **{f"w{state}": weight for state, weight in enumerate(found["weights"])}}
         for step, found in thin(history, _MAX_ROWS)

@@ -240,8 +240,10 @@ def _paint_heat(axes: Axes, mark: Heat) -> None:
 
     blues = LinearSegmentedColormap.from_list("depth", ["#ffffff", *(ramp(step / 8) for step in range(9))])
     percent = [[100 * share for share in shares] for shares in mark.columns]
-    edges = [[start - 0.5 + index for index in range(count + 1)]
-             for start, count in ((mark.left, len(percent)), (mark.bottom, len(percent[0])))]  # fmt: skip
+    edges = [
+        [start - 0.5 + index for index in range(count + 1)]
+        for start, count in ((mark.left, len(percent)), (mark.bottom, len(percent[0])))
+    ]
     mesh = axes.pcolormesh(*edges, list(zip(*percent, strict=True)), cmap=blues, norm=PowerNorm(0.5, 0, 100))
     label = f"{mark.measure} (%)"
     bar = cast(Any, axes.figure).colorbar(mesh, ax=axes, ticks=[0, 1, 5, 10, 25, 50, 100], label=label, pad=0.02)

@@ -44,12 +44,15 @@ def probe_table(name: str, found: Mapping[str, Any]) -> Table:
     ]  # fmt: skip
     rows = [
         {
-            **row["metrics"], **row, "read": READOUTS[row["readout"]], "state": state_name(row),
+            **row["metrics"],
+            **row,
+            "read": READOUTS[row["readout"]],
+            "state": state_name(row),
             "interval": (row["low"], row["high"]),
             **({"gain_interval": (row["gain_low"], row["gain_high"])} if "gain" in row else {}),
         }
         for row in found["rows"]
-    ]  # fmt: skip
+    ]
     most = found["majority"]
     always = {"read": f"always {most['class']}", "readout": "majority", **most, "interval": (most["low"], most["high"])}
     return Table(f"probes_{name}", columns, [*rows, always])
@@ -72,9 +75,11 @@ def difficulty_table(name: str, found: Mapping[str, Any]) -> Table | None:
         return None
     states = dict.fromkeys(state_name(row) for row in found["rows"])
     columns = [
-        Column("read", "read", text, "text"), Column("difficulty"), Column("n"),
+        Column("read", "read", text, "text"),
+        Column("difficulty"),
+        Column("n"),
         *(Column(state, write=percent) for state in states),
-    ]  # fmt: skip
+    ]
     return Table(f"probes_by_difficulty_{name}", columns, list(rows.values()))
 
 
@@ -130,11 +135,14 @@ def probes(files: RunFiles) -> Section | None:
     found = files.probes
     sets = [
         {
-            "name": name, "n": of_set["n"], "figure": Figure(f"probes_{name}", _panels(of_set)),
-            "table": probe_table(name, of_set), "difficulty": difficulty_table(name, of_set),
+            "name": name,
+            "n": of_set["n"],
+            "figure": Figure(f"probes_{name}", _panels(of_set)),
+            "table": probe_table(name, of_set),
+            "difficulty": difficulty_table(name, of_set),
         }
         for name, of_set in found["sets"].items()
-    ]  # fmt: skip
+    ]
     tables = [table for each in sets for table in (each["table"], each["difficulty"]) if table is not None]
     html = fill("probes", found=found, sets=sets, fewest=FEWEST_EXAMPLES)
     of = "n = " + ", ".join(f"{each['n']:,} sentences of {each['name']}" for each in sets)

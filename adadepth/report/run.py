@@ -17,17 +17,25 @@ from adadepth.report.worth import SURE, UNDECIDED, whole_percent
 
 def facts_section(files: RunFiles) -> Section:
     """Facts, final metrics, and the configuration as written."""
-    missing = [absent(what, files, name) for what, name in
-               (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
-               if name in files.missing and not is_summary_of_seeds(files)]  # fmt: skip
+    missing = [
+        absent(what, files, name)
+        for what, name in (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
+        if name in files.missing and not is_summary_of_seeds(files)
+    ]
     metrics = final_metrics(files)
-    table = Table("final_metrics", [Column("metric", "metric", text, "text"), Column("value", "value", rounded(4))],
-                  [{"metric": name, "value": value} for name, value in metrics])  # fmt: skip
+    table = Table(
+        "final_metrics",
+        [Column("metric", "metric", text, "text"), Column("value", "value", rounded(4))],
+        [{"metric": name, "value": value} for name, value in metrics],
+    )
     html = fill(
-        "facts", missing=Markup("").join(missing), facts=facts(files), table=table if metrics else None,
+        "facts",
+        missing=Markup("").join(missing),
+        facts=facts(files),
+        table=table if metrics else None,
         expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.texts,
         config=config_text(files),
-    )  # fmt: skip
+    )
     of = f"n = {files.seeds['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
     return Section("Run", "run", html, tables=[table] if metrics else [], of=of)
 

@@ -102,9 +102,12 @@ def fill(template: str, **content: Any) -> Markup:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("adadepth.report"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("adadepth.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {
         "number": number,
         "percent": percent,

@@ -85,9 +85,12 @@ def layer_seed_table(summary: Mapping[str, Any]) -> Table | None:
 def _table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
     seeds = [str(seed) for seed in summary["seeds"]]
     columns = [
-        Column("name", key, text, "text"), Column("mean", "mean", rounded(4)), Column("std", "sd", rounded(4)),
-        Column("n"), *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
-    ]  # fmt: skip
+        Column("name", key, text, "text"),
+        Column("mean", "mean", rounded(4)),
+        Column("std", "sd", rounded(4)),
+        Column("n"),
+        *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
+    ]
     rows = [
         {"name": of, **found, **{f"seed_{seed}": found["values"].get(seed) for seed in seeds}}
         for of, found in metrics.items()

@@ -153,8 +153,10 @@ _MISSING = Markup(f'<span title="not available">{ABSENT}</span>')
 def _html_cells(columns: Sequence[Column], row: Mapping[str, Any]) -> list[Markup]:
     first, *others = columns
     remark = Markup("<small>{}</small>").format(row[first.remark]) if row.get(first.remark) else ""
-    return [Markup('<th scope="row">{}{}</th>').format(_html_value(first, row), remark),
-            *(_html_cell(column, row) for column in others)]  # fmt: skip
+    return [
+        Markup('<th scope="row">{}{}</th>').format(_html_value(first, row), remark),
+        *(_html_cell(column, row) for column in others),
+    ]
 
 
 def _html_cell(column: Column, row: Mapping[str, Any]) -> Markup:

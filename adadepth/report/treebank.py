@@ -35,9 +35,10 @@ def kind_table(name: str, kind: str, readings: Mapping[str, Found]) -> Table:
     ]  # fmt: skip
     if "masked" in readings:
         columns += [
-            Column("masked_n", "masked words"), Column("masked_mean", "mean", rounded(2)),
+            Column("masked_n", "masked words"),
+            Column("masked_mean", "mean", rounded(2)),
             Column("masked_interval", "95 %", text, "text"),
-        ]  # fmt: skip
+        ]
     masked = {row["class"]: row for row in _with_all(readings.get("masked", {}), kind)}
     rows = []
     for row in _with_all(readings["plain"], kind):

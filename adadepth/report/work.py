@@ -68,9 +68,12 @@ def _reasons(files: RunFiles) -> Iterator[str]:
 def work_table(cost: Mapping[str, Any], unit: str) -> Table:
     """What the model needs, of full depth; below it what the evaluation ran, of the same."""
     about = words(unit)
-    names = {"adaptive": f"{about.needed}, without padding", "full": f"{about.full}, without padding",
-             "executed": "this evaluation as it ran, padding included",
-             "dense": "dense: every row until the deepest has halted"}  # fmt: skip
+    names = {
+        "adaptive": f"{about.needed}, without padding",
+        "full": f"{about.full}, without padding",
+        "executed": "this evaluation as it ran, padding included",
+        "dense": "dense: every row until the deepest has halted",
+    }
     if not about.halts:
         del names["dense"]
     columns = [

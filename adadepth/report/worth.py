@@ -19,9 +19,11 @@ ANSWERS: Mapping[Answer, str] = {
     "set": "set beforehand", "unknown": "not known",
 }  # fmt: skip
 QUESTIONS = {
-    "target": "Was the depth that you set reached?", "adapts": "Does depth adapt?",
-    "worth": "Is it worth it?", "cost": "What did it cost?",
-}  # fmt: skip
+    "target": "Was the depth that you set reached?",
+    "adapts": "Does depth adapt?",
+    "worth": "Is it worth it?",
+    "cost": "What did it cost?",
+}
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,9 @@ def chooses_operations(described: Mapping[str, Any]) -> Finding:
         described: From `describe_architecture`.
     """
     blocks, expected = described["blocks"], described["expected_blocks"]
-    thirds = "; ".join(_third(name, counts) for name, counts in
-                       zip(("first", "middle", "last"), described["thirds"], strict=True))  # fmt: skip
+    thirds = "; ".join(
+        _third(name, counts) for name, counts in zip(("first", "middle", "last"), described["thirds"], strict=True)
+    )
     by_third = f"Operations by third of the depth: {thirds}."
     figures = {"blocks": blocks, "expected_blocks": expected, "mean_entropy": described["mean_entropy"]}
     if is_fixed(described):

@@ -135,9 +135,12 @@ def summary_of(
 ) -> dict[str, Any]:
     """Return what was drawn, for logs and reports."""
     return {
-        "name": dataset.name, "source": "drawn", **facts, "train": {"examples": len(train)},
+        "name": dataset.name,
+        "source": "drawn",
+        **facts,
+        "train": {"examples": len(train)},
         "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
-    }  # fmt: skip
+    }
 
 
 def evaluation_size(dataset: GeneratedConfig) -> int:

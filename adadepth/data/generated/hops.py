@@ -65,9 +65,11 @@ class HopsExamples(DrawnExamples):
         lots = np.where(hops == wanted, generator.random(hops.shape, dtype=np.float32), -1.0)
         symbols = np.where(hops == 0, self.nodes + colours, targets)
         return {
-            "symbols": symbols.astype(np.int16), "hops": hops, "colours": colours,
+            "symbols": symbols.astype(np.int16),
+            "hops": hops,
+            "colours": colours,
             "marked": lots.argmax(axis=1).astype(np.int16),
-        }  # fmt: skip
+        }
 
 
 class TaggedHops(HopsExamples, DrawnTags):

@@ -97,12 +97,15 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
         if ones is not None
     }
     summary = {
-        "name": dataset.name, "source": f"drawn, {dataset.representation}", "size": dataset.size,
-        "counted": str(dataset.counted), "train": {"examples": len(train), "ones": list(train.ones)},
+        "name": dataset.name,
+        "source": f"drawn, {dataset.representation}",
+        "size": dataset.size,
+        "counted": str(dataset.counted),
+        "train": {"examples": len(train), "ones": list(train.ones)},
         "evaluation": {
             name: {"examples": len(examples), "ones": list(examples.ones)} for name, examples in evaluation.items()
         },
-    }  # fmt: skip
+    }
     collate: Any = collate_vectors
     if words is not None:
         collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)

@@ -89,9 +89,12 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     texts = [*dataset.context_columns, *dataset.ending_columns]
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: first_texts(train, train.columns[:-1], tokenizer.train_documents), needed_tokens(cls_tokens),
-        )  # fmt: skip
+            tokenizer,
+            root,
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
+            lambda: first_texts(train, train.columns[:-1], tokenizer.train_documents),
+            needed_tokens(cls_tokens),
+        )
         key = digest(
             CACHE_FORMAT, dataset.context_columns, dataset.ending_columns, dataset.label_column, names,
             words.backend_tokenizer.to_str(),
@@ -154,7 +157,10 @@ def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any
     """Return rows there are and rows used, how many sequences these are, how many of them are cut, and the labels."""
     tokens, labels = examples.tokens(), examples.store.classes()
     return {
-        "rows": len(examples.store), "examples": len(examples), "choices": tokens.size, "tokens": int(tokens.sum()),
+        "rows": len(examples.store),
+        "examples": len(examples),
+        "choices": tokens.size,
+        "tokens": int(tokens.sum()),
         "cut": int((tokens > examples.layout.room(2)).sum()),
         **describe_labels(np.asarray(labels[examples.rows]), names),
-    }  # fmt: skip
+    }

@@ -141,9 +141,12 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     columns = [*texts, dataset.answers_column, dataset.id_column]
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: first_texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
-        )  # fmt: skip
+            tokenizer,
+            root,
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
+            lambda: first_texts(train, texts, tokenizer.train_documents),
+            needed_tokens(cls_tokens),
+        )
         key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
 
         write = partial(write_questions, dataset=dataset, tokenizer=words)

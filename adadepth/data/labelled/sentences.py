@@ -90,9 +90,12 @@ def load_sentences(
         names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
-            lambda: first_texts(train, dataset.text_columns, tokenizer.train_documents), needed_tokens(cls_tokens),
-        )  # fmt: skip
+            tokenizer,
+            root,
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
+            lambda: first_texts(train, dataset.text_columns, tokenizer.train_documents),
+            needed_tokens(cls_tokens),
+        )
         key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
         stores = {
             split: _store(dataset, split, table, key, names if split in labelled else None, words, root)
@@ -143,7 +146,9 @@ def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, A
     """Return rows there are and rows used, how many of these are cut, and their labels."""
     store, rows = examples.store, examples.rows
     counts = {
-        "rows": len(store), "examples": len(rows), "tokens": int(store.lengths()[rows].sum()),
+        "rows": len(store),
+        "examples": len(rows),
+        "tokens": int(store.lengths()[rows].sum()),
         "cut": int((store.lengths()[rows] > examples.layout.room(store.texts)).sum()),
-    }  # fmt: skip
+    }
     return counts if store.labels is None else {**counts, **describe_labels(np.asarray(store.labels[rows]), names)}

@@ -381,8 +381,9 @@ def _counted(table: Table, columns: Sequence[str], used: np.ndarray | None = Non
             yield batch
             first += rows
         if missing:
-            logger.warning("columns %s: %s lacks %d texts, which are read as empty ones",
-                           ", ".join(columns), table.label, missing)  # fmt: skip
+            logger.warning(
+                "columns %s: %s lacks %d texts, which are read as empty ones", ", ".join(columns), table.label, missing
+            )
 
     return replace(table, batches=batches)
 

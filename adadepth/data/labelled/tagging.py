@@ -92,9 +92,12 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
     train = tables[dataset.train_split]
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), dataset.token_column),
-            lambda: _sentences(train, dataset.token_column, tokenizer.train_documents), needed_tokens(cls_tokens),
-        )  # fmt: skip
+            tokenizer,
+            root,
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), dataset.token_column),
+            lambda: _sentences(train, dataset.token_column, tokenizer.train_documents),
+            needed_tokens(cls_tokens),
+        )
         columns = (dataset.token_column, dataset.tag_column)
 
         def store(split: str, table: Table) -> TaggedStore:

@@ -74,11 +74,14 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
             held_out = _store(root, f"evaluation-{key}", split.evaluation, words)
         evaluation = PretrainingExamples(held_out, vocabulary, dataset, EVALUATION_SEED)
     summary: dict[str, Any] = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "name": dataset.name,
+        "source": str(dataset.source),
+        "sequence_length": dataset.sequence_length,
         "train": {"streamed": True} if isinstance(train, StreamedExamples) else _counts(dataset, "training", train),
         "evaluation": _counts(dataset, "held-out", evaluation),
-        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)}, "cache_key": key,
-    }  # fmt: skip
+        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
+        "cache_key": key,
+    }
     evaluation.keep(dataset.max_evaluation_examples)
     summary["evaluation"]["examples_used"] = len(evaluation)
     collate = PretrainingCollator(vocabulary.pad, dataset.sequence_length, dataset.pad_to_length)
@@ -134,6 +137,8 @@ def unigram_baseline(data: PretrainingData) -> dict[str, Any]:
     labels = labels[labels != IGNORE]
     answer = int(log_probabilities.argmax())
     return {
-        "accuracy": float((labels == answer).mean()), "cross_entropy": float(-log_probabilities[labels].mean()),
-        "token": str(data.tokenizer.convert_ids_to_tokens(answer)), "positions": len(labels),
-    }  # fmt: skip
+        "accuracy": float((labels == answer).mean()),
+        "cross_entropy": float(-log_probabilities[labels].mean()),
+        "token": str(data.tokenizer.convert_ids_to_tokens(answer)),
+        "positions": len(labels),
+    }

@@ -87,9 +87,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         puzzle, solution = self.puzzles[row], self.solutions[row]
         if generator is not None and self.symmetry is not None:
             puzzle, solution = self.symmetry(puzzle, solution, generator)
-        return {
-            "index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[row]),
-        }  # fmt: skip
+        return {"index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[row])}
 
 
 def count_cells(
@@ -114,9 +112,11 @@ def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
     )
     numbers = {name: torch.tensor([example[name] for example in examples]) for name in ("index", "difficulty")}
     return {
-        "input_ids": cells, "attention_mask": torch.ones_like(cells), "labels": answers.masked_fill(answers == 0, -100),
+        "input_ids": cells,
+        "attention_mask": torch.ones_like(cells),
+        "labels": answers.masked_fill(answers == 0, -100),
         **numbers,
-    }  # fmt: skip
+    }
 
 
 def puzzle_tokenizer(symbols: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -150,10 +150,13 @@ def puzzle_data(
     if (train.puzzles == train.solutions).all():
         raise DataError(f"dataset={dataset.name}: there is nothing to learn, every training puzzle is its own answer")
     summary = {
-        "name": dataset.name, "source": str(getattr(dataset, "source", "drawn")), "cells": cells, **facts,
+        "name": dataset.name,
+        "source": str(getattr(dataset, "source", "drawn")),
+        "cells": cells,
+        **facts,
         "train": {"examples": len(train)},
         "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
-    }  # fmt: skip
+    }
     return LabelledData(
         train, dict(evaluation), {}, puzzle_tokenizer(symbols), collate_puzzles, summary, "puzzle",
         (PADDING, *symbols), tuple(settings.metrics), has_difficulty=True, has_special_tokens=False,

@@ -76,9 +76,7 @@ def load_language_data(
     texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
     with parallel_encoding():
         train_text = texts["train"]
-        words = stream_tokenizer(
-            tokenizer, root, train_text.key, lambda: train_text.lines(tokenizer.train_documents)
-        )  # fmt: skip
+        words = stream_tokenizer(tokenizer, root, train_text.key, lambda: train_text.lines(tokenizer.train_documents))
         stores = {name: _store(root, name, text, words, dataset) for name, text in texts.items()}
     train = _train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
     share = RowShare(evaluation_rows, 1, process, processes)
@@ -110,9 +108,12 @@ def _store(
 
 
 def _train(
-    dataset: StreamConfig, tokenizer: PreTrainedTokenizerFast, store: LineStore, share: RowShare,
+    dataset: StreamConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    store: LineStore,
+    share: RowShare,
     two_phase: TwoPhase | None,
-) -> StreamBatches:  # fmt: skip
+) -> StreamBatches:
     tokens = len(store.tokens)
     bounds, text = {"weights": (0, tokens)}, "training text"
     if two_phase is not None:
@@ -156,6 +157,9 @@ def _described(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
     """Return the counts of a whole text, and how much of it is read, in how many rows and steps."""
     counts = store.counts()
     return {
-        **counts, "tokens_per_word": counts["tokens"] / max(counts["words"], 1), "tokens_used": batches.tokens,
-        "rows": batches.share.rows, "steps": {name: stream.steps for name, stream in batches.streams.items()},
-    }  # fmt: skip
+        **counts,
+        "tokens_per_word": counts["tokens"] / max(counts["words"], 1),
+        "tokens_used": batches.tokens,
+        "rows": batches.share.rows,
+        "steps": {name: stream.steps for name, stream in batches.streams.items()},
+    }

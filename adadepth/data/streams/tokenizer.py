@@ -50,9 +50,11 @@ def stream_tokenizer(
     key = digest(text_key(), kind, config.vocab_size, config.lowercase, symbols, config.train_documents)
     file = trained_once(root, key, lambda: {"unigram": _unigram, "word": _word, "byte": _byte}[kind](config, lines))
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")), model_input_names=["input_ids"],
-        split_special_tokens=True, **SPECIAL_TOKENS,
-    )  # fmt: skip
+        tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
+        model_input_names=["input_ids"],
+        split_special_tokens=True,
+        **SPECIAL_TOKENS,
+    )
 
 
 def _unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:

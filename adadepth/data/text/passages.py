@@ -145,11 +145,13 @@ def _pieces_of_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[st
     if not sentences:
         return
     for words, pieces in zip(sentences, encode_words(tokenizer, sentences), strict=True):
-        yield [[
-            (token, Place(number, (len(word) if place else 0, len(word))))
-            for number, (word, ids) in enumerate(zip(words, pieces, strict=True))
-            for place, token in enumerate(ids)
-        ]]  # fmt: skip
+        yield [
+            [
+                (token, Place(number, (len(word) if place else 0, len(word))))
+                for number, (word, ids) in enumerate(zip(words, pieces, strict=True))
+                for place, token in enumerate(ids)
+            ]
+        ]
 
 
 def _laid_out(layout: Layout, parts: list[_Pieces]) -> EncodedText:

@@ -132,9 +132,10 @@ def short_parts(text: str) -> Iterator[str]:
 def wrap_texts(tokenizer: Tokenizer) -> None:
     """Put [CLS] and [SEP] around texts and pairs of texts, as ALBERT does."""
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
-    )  # fmt: skip
+    )
 
 
 def train_unigram(
@@ -189,8 +190,11 @@ def train_unigram(
     pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(trained.vocab_size())]
     pieces[: len(hidden)] = [(token, _NEVER_TEXT) for token in special_tokens]
     if len(pieces) < vocab_size:
-        logger.warning("tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
-                       vocab_size, len(pieces))  # fmt: skip
+        logger.warning(
+            "tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
+            vocab_size,
+            len(pieces),
+        )
     return _unigram_tokenizer(pieces, special_tokens, normalizer, symbols)
 
 
@@ -278,9 +282,12 @@ def trained_once(root: Path, key: str, train: Callable[[], Tokenizer]) -> Path:
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     """Return a tokenizer as the transformers class that ``AutoTokenizer`` loads back from a saved folder."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        bos_token=SPECIAL_TOKENS["cls_token"], eos_token=SPECIAL_TOKENS["sep_token"], **SPECIAL_TOKENS,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        bos_token=SPECIAL_TOKENS["cls_token"],
+        eos_token=SPECIAL_TOKENS["sep_token"],
+        **SPECIAL_TOKENS,
+    )
 
 
 def _normalizer(lowercase: bool) -> normalizers.Normalizer:
