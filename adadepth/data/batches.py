@@ -69,7 +69,7 @@ class PaddingCollator:
 
 
 class PretrainingCollator(PaddingCollator):
-    """Batches of masked sequences."""
+    """Makes batches of masked sequences, padded as `PaddingCollator` says."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8.

@@ -71,9 +71,8 @@ def _flush(path: Path) -> None:
 
 CACHE_FORMAT = 1  # raise it when what is written, or how text becomes tokens, changes
 _LONGEST = 200  # characters of a path that are worth repeating
-_UNUSABLE = {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP
-}  # fmt: skip
+_NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+_UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, *_NO_FOLDER}
 
 
 def digest(*parts: object) -> str:

@@ -24,11 +24,11 @@ class Found(NamedTuple):
 
     Attributes:
         score: Of the best span, the sum of its two logits; -inf where there is none.
-        first: Its first token in the context.
-        last: Its last one.
+        first: The first token of the best span in the context.
+        last: The last token of the best span.
         null: The lowest score of no answer, the sum of the logits of [CLS].
         updates: Of all tokens of the windows together.
-        tokens: Their number.
+        tokens: The number of tokens of the windows.
     """
 
     score: float

@@ -75,7 +75,7 @@ class RecordingScorer(LabelledScorer):
         return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row an example."""
+        """One row an example, as `example_rows` makes them."""
         assert self._records is not None
         return example_rows(self._records, self.data.labels, self.data.problem)
 

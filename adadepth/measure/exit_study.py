@@ -96,7 +96,7 @@ def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
 
 
 def score_title(study: Mapping[str, Any]) -> str:
-    """What `score` is here."""
+    """The title of `score`, with the metrics that it is the mean of."""
     names = ", ".join(metric_key(name) for name in study["metrics"])
     return f"score ({names})" if len(study["metrics"]) == 1 else f"score (mean of {names})"
 
@@ -184,10 +184,8 @@ def study(
     bench = _Bench(records, problem, metrics, price, torch.Generator().manual_seed(seed))
     rows = [bench.row(rule) for rule in rules]
     rows.append(bench.oracle())
-    found = {
-        "n": len(records), "max_steps": records.max_steps, "problem": problem, "metrics": list(metrics),
-        "draws": DRAWS, "seed": seed, "rows": rows,
-    }  # fmt: skip
+    about = {"n": len(records), "max_steps": records.max_steps, "problem": problem, "metrics": list(metrics)}
+    found = {**about, "draws": DRAWS, "seed": seed, "rows": rows}
     return mark_pareto(found)
 
 

@@ -377,7 +377,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Likewise."""
+    """The logistic function of logits, of any shape."""
     share: np.ndarray = 1.0 / (1.0 + np.exp(-logits))
     return share
 

@@ -67,15 +67,22 @@ def class_table(summary: Mapping[str, Any]) -> Table:
     accuracy: Where = "everywhere" if is_predicted else "file"
     columns = [
         Column("class", "class", text, "text", remark="definition"),
-        Column("n"), Column("mean", "mean", rounded(2)), Column("std", "sd", rounded(2)), Column("p10"),
-        Column("median", where="file"), Column("p90"), Column("at_cap", "at cap", percent),
+        Column("n"),
+        Column("mean", "mean", rounded(2)),
+        Column("std", "sd", rounded(2)),
+        Column("p10"),
+        Column("median", where="file"),
+        Column("p90"),
+        Column("at_cap", "at cap", percent),
         *(Column(key, where="file") for key in ("entropy", "remainder", "ponder_cost")),
-        Column("loss", "loss", rounded(2)), Column("loss_n", where="file"),
-        Column("accuracy", "accuracy", percent, where=accuracy), Column("accuracy_n", where="file"),
+        Column("loss", "loss", rounded(2)),
+        Column("loss_n", where="file"),
+        Column("accuracy", "accuracy", percent, where=accuracy),
+        Column("accuracy_n", where="file"),
         Column("range", "p10–mean–p90", kind="range", axis=(first, last), where="page"),
         Column("shape", f"depths {first}…{last}", kind="shape", axis=(first, last), where="view"),
         *(Column(f"depth_{depth}", where="file") for depth in range(last + 1)),
-    ]  # fmt: skip
+    ]
     rows = [_row(name, described, summary.get("unit", "token")) for name, described in summary["classes"].items()]
     return Table("depth_by_class", columns, rows)
 
@@ -202,10 +209,8 @@ def classes(files: RunFiles) -> Section | None:
         return Section(title, "classes", absent("Depth by class is", files, "halting.json"))
     table = class_table(files.halting)
     shows_accuracy = any("accuracy" in row for row in table.rows)
-    html = fill(
-        "classes", table=table, unit=unit, shows_accuracy=shows_accuracy, first=first_depth(files.halting),
-        max_depth=files.halting["max_depth"],
-    )  # fmt: skip
+    depths = {"first": first_depth(files.halting), "max_depth": files.halting["max_depth"]}
+    html = fill("classes", table=table, unit=unit, shows_accuracy=shows_accuracy, **depths)
     return Section(title, "classes", html, class_figures(files), [table])
 
 
@@ -244,8 +249,8 @@ def ranked_words(files: RunFiles) -> Section | None:
     html = fill("ranked_words", words=words, tables=tables, tags=tags, figure=figure)
     figures = [figure] if figure.panels else []
     of = f"n = {words['n']:,} words{where_and_when(files)}"
-    return Section("Deepest and shallowest words", "ranked-words", html, figures,
-                   [*tables.values(), *([tags] if tags else [])], of=of)  # fmt: skip
+    tables_shown = [*tables.values(), *([tags] if tags else [])]
+    return Section("Deepest and shallowest words", "ranked-words", html, figures, tables_shown, of=of)
 
 
 def words_figure(words: Mapping[str, Any]) -> Figure:

@@ -157,17 +157,21 @@ def class_table(depths: Cells) -> Table:
 def run_table(comparison: Comparison) -> Table:
     """Every run: where it is, and how it went."""
     columns = [
-        Column("name", "run", text, "text"), Column("seed", "seed", text), Column("status", "status", text, "text"),
-        Column("wall_time_s", "wall time", clock), Column("parameters"), Column("started", "started", text, "text"),
+        Column("name", "run", text, "text"),
+        Column("seed", "seed", text),
+        Column("status", "status", text, "text"),
+        Column("wall_time_s", "wall time", clock),
+        Column("parameters"),
+        Column("started", "started", text, "text"),
         Column("folder", "folder", text, "text"),
-    ]  # fmt: skip
-    rows = [
-        {**{key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")},
-         "status": "cut short" if cut_short(run) else run.run.get("status"), "name": entry.label, "seed": seed(run),
-         "folder": str(run.directory)}
-        for entry in comparison.entries
-        for run in entry.runs
-    ]  # fmt: skip
+    ]
+    rows = []
+    for entry in comparison.entries:
+        for run in entry.runs:
+            told = {key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")}
+            status = "cut short" if cut_short(run) else run.run.get("status")
+            about = {"name": entry.label, "seed": seed(run), "folder": str(run.directory)}
+            rows.append({**told, **about, "status": status})
     return Table("runs", columns, rows)
 
 
@@ -253,11 +257,10 @@ def _search_table(search: Search) -> Table:
         Column("importance", "importance", percent),
     ]
     values, _ = search.best_first[0]
-    rows = [
-        {"parameter": each.key, "low": each.low, "high": each.high, "best": values[each.key],
-         "importance": search.importances.get(each.key)}
-        for each in search.parameters
-    ]  # fmt: skip
+    rows = []
+    for each in search.parameters:
+        found = {"parameter": each.key, "importance": search.importances.get(each.key), "best": values[each.key]}
+        rows.append({**found, "low": each.low, "high": each.high})
     return Table("search", columns, rows)
 
 

@@ -1,4 +1,4 @@
-"""Tables of probes.json."""
+"""Tables of what probes of every state and layer reach."""
 
 from __future__ import annotations
 
@@ -32,16 +32,20 @@ def probe_table(name: str, found: Mapping[str, Any]) -> Table:
     """
     metrics = found["rows"][0]["metrics"]
     columns = [
-        Column("read", "read", text, "text", where="view"), Column("state", "state", text, "text", where="view"),
+        Column("read", "read", text, "text", where="view"),
+        Column("state", "state", text, "text", where="view"),
         *(Column(key, write=text, kind="text", where="file") for key in ("readout", "update")),
-        Column("accuracy", "accuracy", percent), Column("interval", "95 % interval", _shares, where="view"),
-        Column("gain", "added", _points), Column("gain_interval", "95 % interval", _two_points, where="view"),
+        Column("accuracy", "accuracy", percent),
+        Column("interval", "95 % interval", _shares, where="view"),
+        Column("gain", "added", _points),
+        Column("gain_interval", "95 % interval", _two_points, where="view"),
         *(Column(key, where="file") for key in ("low", "high", "gain_low", "gain_high")),
         Column("changed", "tokens it changed", percent),
         *(Column(metric) for metric in metrics if metric not in ("accuracy", "score")),
         *(Column(key, where="file") for key in ("train", "validation")),
-        Column("strength", "C", lambda value: f"{value:g}"), Column("converged", where="file"),
-    ]  # fmt: skip
+        Column("strength", "C", lambda value: f"{value:g}"),
+        Column("converged", where="file"),
+    ]
     rows = [
         {
             **row["metrics"],

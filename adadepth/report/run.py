@@ -70,9 +70,13 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
 
 # Parts of a configuration -> what they are called; `settings` of run.json has of each what tells a run from others.
 _GROUPS = {
-    "model": "Model", "features": "Stored states", "budget": "Budget", "halting": "Second stage", "search": "Search",
+    "model": "Model",
+    "features": "Stored states",
+    "budget": "Budget",
+    "halting": "Second stage",
+    "search": "Search",
     "context": "Evaluation",
-}  # fmt: skip
+}
 
 
 def _settings(files: RunFiles) -> dict[str, str]:
@@ -122,17 +126,14 @@ def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
 
 
 def config_text(files: RunFiles) -> str:
-    """config.yaml as written."""
+    """The run's config.yaml as written, cut where it is very long."""
     return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
 
 
 def definitions(files: RunFiles) -> Section:
     """Terms, and reasons for what is absent."""
     unit, has_exits = run_unit(files), bool(files.exits.get("sets") or files.exit_rules.get("sets"))
-    html = fill(
-        "definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits,
-        fewest=FEWEST_DEPTHS, decided=whole_percent(DECIDED), undecided=whole_percent(UNDECIDED),
-        sure=whole_percent(SURE),
-        not_computed=files.halting.get("missing"),
-    )  # fmt: skip
+    shares = {"decided": whole_percent(DECIDED), "undecided": whole_percent(UNDECIDED), "sure": whole_percent(SURE)}
+    shown = {**shares, "fewest": FEWEST_DEPTHS, "not_computed": files.halting.get("missing")}
+    html = fill("definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits, **shown)
     return Section("Definitions", "definitions", html, of=None)

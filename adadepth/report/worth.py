@@ -15,9 +15,13 @@ Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
 # What the answers are called; `set` is the depth of a network that has nothing to decide, `against` one that varies and
 # falls with difficulty.
 ANSWERS: Mapping[Answer, str] = {
-    "yes": "yes", "no": "no", "partly": "in part", "against": "yes, but against difficulty",
-    "set": "set beforehand", "unknown": "not known",
-}  # fmt: skip
+    "yes": "yes",
+    "no": "no",
+    "partly": "in part",
+    "against": "yes, but against difficulty",
+    "set": "set beforehand",
+    "unknown": "not known",
+}
 QUESTIONS = {
     "target": "Was the depth that you set reached?",
     "adapts": "Does depth adapt?",
@@ -114,7 +118,7 @@ class Comparison:
 
 
 def is_loss(measure: str) -> bool:
-    """Whether less is better."""
+    """Whether less of a measure is better."""
     return measure.rpartition("/")[2].endswith(("loss", "perplexity", "bits_per_character", "mse"))
 
 

@@ -84,11 +84,10 @@ def cached_features(
         DataError: Too large, no room, damaged, or not representable; one line. What was finished stays.
     """
     tokens_digest, lengths = _fingerprint(examples)
-    description: Description = {
-        "format": STORE_FORMAT, "base": base_key, "examples": tokens_digest, "rows": len(lengths),
-        "tokens": int(lengths.sum()), "states": list(states), "width": width, "precision": str(precision),
-        "torch": torch.__version__, "transformers": transformers.__version__,
-    }  # fmt: skip
+    size = {"rows": len(lengths), "tokens": int(lengths.sum()), "states": list(states), "width": width}
+    made_of = {"base": base_key, "examples": tokens_digest, "precision": str(precision)}
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    description: Description = {"format": STORE_FORMAT, **made_of, **size, **versions}
     folder, older = (root / f"features-{digest(told)}" for told in (description, description | {"format": 1}))
     partial = folder.with_name(f"{folder.name}.partial")
     is_main = processes[0] == 0
@@ -142,15 +141,15 @@ class RowNumbers(Dataset[dict[str, Any]]):
         return {**self.examples[item], "feature_row": self.first + epoch_and_index(item)[1]}
 
     def lengths(self) -> np.ndarray | None:
-        """See `known_lengths`."""
+        """Return the number of tokens of each example, as `known_lengths` finds it."""
         return known_lengths(self.examples)
 
     def gold(self, index: int) -> list[int]:
-        """Return what the examples of a tagging task say."""
+        """Return the tags of all words of an example of a tagging task."""
         return self.examples.gold(index)  # type: ignore[attr-defined, no-any-return]
 
     def first_pieces(self, index: int) -> np.ndarray:
-        """Return what the examples of a tagging task say."""
+        """Return where the words of an example of a tagging task begin, (words,)."""
         return self.examples.first_pieces(index)  # type: ignore[attr-defined, no-any-return]
 
 
@@ -159,7 +158,7 @@ class FeatureReader:
     """Adds cached states to batches whose examples know their rows.
 
     Attributes:
-        stores: Their rows are numbered on from one to the next. A batch comes from one of them.
+        stores: States of several sets, whose rows are numbered on from one to the next. A batch is of one set.
     """
 
     stores: Sequence[FeatureStore]

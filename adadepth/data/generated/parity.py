@@ -48,7 +48,7 @@ class ParityExamples(DrawnExamples):
         return {"values": draw_values(rows, self.size, self._ones_of(epoch), generator)}
 
     def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Count the ones."""
+        """Return a vector with the parity of its ones as label and their number as difficulty."""
         values = drawn["values"]
         counted = int(np.count_nonzero(values) if self.counts_negative else (values > 0).sum())
         found = {"label": counted % 2, "difficulty": counted}

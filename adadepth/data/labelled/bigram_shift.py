@@ -133,10 +133,10 @@ def load_bigram_shift(
     }
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     words = as_fed(words, layout, splits_words=True)
+    sets: dict[str, Any] = {"validation": evaluation}
     return LabelledData(
-        train, {"validation": evaluation}, {}, words, collate, summary, "classification", LABELS,
-        tuple(dataset.metrics), has_difficulty=True,
-    )  # fmt: skip
+        train, sets, {}, words, collate, summary, "classification", LABELS, tuple(dataset.metrics), has_difficulty=True
+    )
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[Sentence]:

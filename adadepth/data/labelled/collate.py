@@ -63,7 +63,7 @@ class StoredExamples(Dataset[dict[str, Any]], Generic[Store]):
 
     Args:
         store: Tokens and labels of all rows.
-        rows: Those of the set, (examples,).
+        rows: Numbers of the set's rows in the store, (examples,).
         layout: Special tokens and length of a sequence.
     """
 

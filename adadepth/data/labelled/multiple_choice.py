@@ -95,10 +95,8 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             lambda: first_texts(train, train.columns[:-1], tokenizer.train_documents),
             needed_tokens(cls_tokens),
         )
-        key = digest(
-            CACHE_FORMAT, dataset.context_columns, dataset.ending_columns, dataset.label_column, names,
-            words.backend_tokenizer.to_str(),
-        )  # fmt: skip
+        columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
+        key = digest(CACHE_FORMAT, *columns_read, names, words.backend_tokenizer.to_str())
 
         parts = [dataset.context_columns[0], *dataset.ending_columns]
         classes = partial(read_labels, column=dataset.label_column, read_label=class_reader(names))

@@ -39,7 +39,7 @@ class QuestionExamples(Dataset[dict[str, Any]]):
 
     Args:
         store: Questions.
-        rows: Those of the set, (questions,).
+        rows: Numbers of the set's questions in the store, (questions,).
         layout: Special tokens and length of a window.
         stride: Context tokens from the beginning of a window to that of the next one.
         max_question_length: Tokens; longer questions are cut.
@@ -82,10 +82,8 @@ class QuestionExamples(Dataset[dict[str, Any]]):
             positions = (IGNORE, IGNORE)
         else:
             positions = tuple(token - start + first for token in answer) if is_inside else (0, 0)
-        return {
-            **example, "token_kind": kinds, "index": index, "question": number, "context_shift": start - first,
-            "start_positions": positions[0], "end_positions": positions[1],
-        }  # fmt: skip
+        window = {"token_kind": kinds, "index": index, "question": number, "context_shift": start - first}
+        return {**example, **window, "start_positions": positions[0], "end_positions": positions[1]}
 
     def text(self, question: int) -> Question:
         """Return the text of a question of this set."""
@@ -118,7 +116,7 @@ def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np
 
 
 class QuestionCollator(PaddingCollator):
-    """Batches of windows."""
+    """Makes batches of windows of questions and their contexts."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return the tokens' columns (B, S), ``token_kind`` among them, and one number a window (B,) int64."""
@@ -182,7 +180,7 @@ def _describe(examples: QuestionExamples) -> dict[str, Any]:
     """Return rows there are and questions used, their windows and tokens, and how many have no answer in tokens."""
     store, rows = examples.store, examples.rows
     first = np.asarray(store.answers[rows, 0])
-    return {
-        "rows": len(store), "examples": len(rows), "windows": len(examples), "tokens": int(store.lengths()[rows].sum()),
-        "unanswerable": int((first == NO_ANSWER).sum()), "answers_lost": int((first == IGNORE).sum()),
-    }  # fmt: skip
+    tokens, windows = int(store.lengths()[rows].sum()), len(examples)
+    counts = {"rows": len(store), "examples": len(rows), "windows": windows, "tokens": tokens}
+    without, lost = int((first == NO_ANSWER).sum()), int((first == IGNORE).sum())
+    return {**counts, "unanswerable": without, "answers_lost": lost}

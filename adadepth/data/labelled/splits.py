@@ -105,7 +105,7 @@ def rows_by_split(dataset: TableConfig, split: str, rows: int, classes: np.ndarr
 
     Args:
         dataset: Says what share is held out.
-        split: That of the table.
+        split: The name of the table's split.
         rows: How many it has.
         classes: See `set_aside`.
     """
@@ -322,8 +322,8 @@ def cached_rows(
         root: Cache folder.
         name: Of the folder of all rows.
         dataset: Says how many rows are used.
-        split: That of the table.
-        table: Its rows.
+        split: The name of the table's split.
+        table: The rows of the split.
         write: From an empty folder and a table to the files in it.
         blanks: Column to what stands there in a row that is not used.
         classes: From the training table to the class of each row, see `set_aside`.

@@ -36,8 +36,8 @@ class TaggingExamples(StoredExamples[TaggedStore]):
 
     Args:
         store: See `StoredExamples`.
-        rows: See there.
-        layout: See there.
+        rows: See `StoredExamples`.
+        layout: See `StoredExamples`.
         later: The label of a word's later pieces for every label of its first one, (labels,) int64.
     """
 
@@ -152,7 +152,5 @@ def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, An
     store, rows = examples.store, examples.rows
     lengths = store.lengths()[rows]
     tags = np.concatenate([store.tags_of(int(row)) for row in rows])
-    return {
-        "rows": len(store), "examples": len(rows), "words": len(tags), "tokens": int(lengths.sum()),
-        "cut": int((lengths > examples.layout.room(1)).sum()), **describe_labels(tags, names),
-    }  # fmt: skip
+    counts = {"rows": len(store), "examples": len(rows), "words": len(tags), "tokens": int(lengths.sum())}
+    return {**counts, "cut": int((lengths > examples.layout.room(1)).sum()), **describe_labels(tags, names)}

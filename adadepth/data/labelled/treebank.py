@@ -243,7 +243,7 @@ class TreebankSet:
         trees: All of its words.
         per_million: Frequency of each word's form, (words,).
         plain: The evaluated sentences as they are.
-        masked: The same with masked tokens, for a model that predicts them.
+        masked: The evaluated sentences with masked tokens, for a model that predicts them.
     """
 
     trees: Trees

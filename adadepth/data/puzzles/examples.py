@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
 
     Args:
         puzzles: Tokens of the cells, (rows, L).
-        solutions: Likewise; 0 where a cell is not asked for.
+        solutions: Tokens of the solved cells, (rows, L); 0 where a cell is not asked for.
         difficulty: Of each row, (rows,) int64.
         attributes: What reports tell the steps of puzzles by, name to whole numbers (rows,).
         starts: The first row of each example, and the number of rows, (examples + 1,) int64: rows of one example are
@@ -137,7 +138,7 @@ def puzzle_data(
     """The data of a run on puzzles; `facts` are for reports.
 
     Args:
-        dataset: Its name and metrics.
+        dataset: Has a name and metrics.
         train: Training puzzles.
         evaluation: Evaluation puzzles by the name of their set.
         symbols: Symbol n is token n + 1.
@@ -157,8 +158,6 @@ def puzzle_data(
         "train": {"examples": len(train)},
         "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
     }
-    return LabelledData(
-        train, dict(evaluation), {}, puzzle_tokenizer(symbols), collate_puzzles, summary, "puzzle",
-        (PADDING, *symbols), tuple(settings.metrics), has_difficulty=True, has_special_tokens=False,
-        model_fields={"cells": cells},
-    )  # fmt: skip
+    words, labels, metrics = puzzle_tokenizer(symbols), (PADDING, *symbols), tuple(settings.metrics)
+    data = LabelledData(train, dict(evaluation), {}, words, collate_puzzles, summary, "puzzle", labels, metrics)
+    return replace(data, has_difficulty=True, has_special_tokens=False, model_fields={"cells": cells})

@@ -107,7 +107,7 @@ def write_lines(folder: Path, lines: Iterable[str], tokenizer: PreTrainedTokeniz
         folder: Where to.
         lines: Without their line ends.
         tokenizer: Has an end-of-sequence token.
-        append_eos: It stands after every line, empty ones too, and counts as a word and as a character.
+        append_eos: Whether that token stands after every line, empty ones too, and counts as a word and as a character.
     """
     lines, end = iter(lines), [tokenizer.eos_token_id] if append_eos else []
     with ArrayWriter(folder, {"tokens": token_type(tokenizer), "lines": (np.int64, 3)}, totals=("lines",)) as writer:

@@ -29,7 +29,7 @@ class LanguageData:
     Attributes:
         train: ``train[(epoch, index)]`` is a micro-batch of this process.
         evaluation: ``evaluation[index]``, in order.
-        test: The same of a text that selects nothing, where there is one.
+        test: ``test[index]``, in order, of a text that selects nothing, where there is one.
         tokenizer: To be saved with the model.
         summary: What was read, for logs and reports.
     """
@@ -81,15 +81,15 @@ def load_language_data(
     train = _train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
     share = RowShare(evaluation_rows, 1, process, processes)
     held_out = {name: _evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"}
+    sides, kind = {"train": train, **held_out}, None if tokenizer.path else str(tokenizer.kind)
+    about = {"name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length}
     summary: dict[str, Any] = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        **about,
         "append_eos": dataset.append_eos,
-        **{name: _described(stores[name], batches) for name, batches in {"train": train, **held_out}.items()},
-        "tokenizer": {
-            "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words)
-        },
+        **{name: _described(stores[name], batches) for name, batches in sides.items()},
+        "tokenizer": {"path": tokenizer.path, "kind": kind, "vocab_size": len(words)},
         "cache_key": _key(train_text, words, dataset),
-    }  # fmt: skip
+    }
     return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
 
 

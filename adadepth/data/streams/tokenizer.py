@@ -67,10 +67,8 @@ def _unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tok
     normalizer = normalizers.Sequence([normalizers.NFKC(), *_lowercase(config)])
     counts = _word_counts(lines(), normalizer)
     counted = (f"{part}\t{count}" for word, count in counts.items() for part in short_parts(word))
-    return train_unigram(
-        counted, config.vocab_size, _SPECIAL, normalizer, config.symbols,
-        input_format="tsv", required_chars="".join(sorted(set("".join(_SPECIAL)))),  # see _NEVER_TEXT
-    )  # fmt: skip
+    options = {"input_format": "tsv", "required_chars": "".join(sorted(set("".join(_SPECIAL))))}  # see _NEVER_TEXT
+    return train_unigram(counted, config.vocab_size, _SPECIAL, normalizer, config.symbols, **options)
 
 
 def _word(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
