@@ -218,7 +218,8 @@ def tradeoff(comparison: Comparison, folder: Path) -> Section | None:
     if not panels:
         return None
     figure = Figure("quality_and_work", panels)
-    shown = {"figure": figure, "chosen": chosen, "ranked": _is_ranked(comparison)}
+    is_ranked, is_other = _is_ranked(comparison), bool(comparison.other_data)
+    shown = {"figure": figure, "chosen": chosen, "ranked": is_ranked, "is_other_data": is_other}
     html = fill("compared_tradeoff", **shown, bars=any(len(entry.runs) > 1 for entry in comparison.entries))
     return Section("Quality against work", "quality", html, [figure])
 
