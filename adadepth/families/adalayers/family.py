@@ -1,4 +1,4 @@
-"""The settings of Adalayers."""
+"""The settings of Adalayers, their checks, and the family's descriptor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

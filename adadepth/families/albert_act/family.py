@@ -1,4 +1,4 @@
-"""The settings of ACT-ALBERT."""
+"""The settings of ACT-ALBERT, their checks, and the family's descriptor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

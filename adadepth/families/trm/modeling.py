@@ -397,7 +397,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
 
     @property
     def vocabulary_size(self) -> int:
-        """Symbols of a cell."""
+        """The number of symbols that a cell can have."""
         return self.config.vocab_size
 
     @property
@@ -425,12 +425,12 @@ class TrmStepper:
         return self._model.read(answer)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows."""
+        """Go on with some rows and drop all others."""
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
 
     def admit(self, rows: Tensor) -> None:
-        """Begin other puzzles."""
+        """Begin some waiting puzzles beside those that run."""
         embedded = self._model.embed(self._cells[rows], self._kinds[rows])
         self._embedded = torch.cat([self._embedded, embedded])
         answer, reasoning = self._model.start(len(rows))
