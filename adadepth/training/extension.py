@@ -97,11 +97,11 @@ class RecurrentMemory(Extension):
         self._kept[_key(batch)] = outputs.memory
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write this process's memories."""
+        """Write the memories of this process into a checkpoint."""
         save_file({key: memory.contiguous() for key, memory in self._kept.items()}, checkpoint / _memory_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read them back."""
+        """Read the memories of this process from a checkpoint."""
         read = load_file(checkpoint / _memory_file(process))
         self._kept = {key: memory.to(device) for key, memory in read.items()}
 
@@ -183,7 +183,7 @@ class TrainingSlots(Extension, TrainerCallback):
         return dict(zip(HALTED, (halted, *means), strict=False))
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write this process's slots."""
+        """Write the slots of this process into a checkpoint."""
         held = {
             f"{micro}/{name}": values.contiguous()
             for micro, carry in self._carries.items()
@@ -192,7 +192,7 @@ class TrainingSlots(Extension, TrainerCallback):
         save_file({**held, _SUMS: self._sums}, checkpoint / _slots_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read them back."""
+        """Read the slots of this process from a checkpoint."""
         read = {name: values.to(device) for name, values in load_file(checkpoint / _slots_file(process)).items()}
         self._sums = read.pop(_SUMS)
         self._carries = {}
@@ -202,7 +202,7 @@ class TrainingSlots(Extension, TrainerCallback):
 
 
 def of_halted(logs: Mapping[str, float]) -> Iterator[str]:
-    """The same in words."""
+    """What a line of training says of the rows that halted, in words."""
     count, *means = HALTED
     if count in logs:
         told = ", ".join(f"{name} {logs[name]:.4f}" for name in means if name in logs)
