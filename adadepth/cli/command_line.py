@@ -20,9 +20,9 @@ _INSTALLED = _PACKAGE / "configs"  # where a wheel puts those of the repository
 CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
 
 # Of Hydra's flags, those that take a value after an equals sign.
-_HYDRA_FLAGS = frozenset({
-    "--cfg", "--package", "--shell-completion", "--config-path", "--config-name", "--config-dir", "--info",
-})  # fmt: skip
+_HYDRA_FLAGS = frozenset(
+    {"--cfg", "--package", "--shell-completion", "--config-path", "--config-name", "--config-dir", "--info"}
+)
 _FLAGS = _HYDRA_FLAGS | {"--help", "--hydra-help", "--version", "--run", "--multirun", "--resolve"}
 
 

@@ -27,7 +27,7 @@ _CODE = ("_target_", "_partial_", "_convert_", "_args_", "_recursive_")
 _OPEN = re.compile(
     r"hydra\.(mode|(help|hydra_help|runtime|overrides|defaults)\..*"
     r"|job\.(id|num|config_name|override_dirname|config\..*))"
-)  # fmt: skip
+)
 _NOTHING_THERE = "Hydra writes nothing of its own; output_dir says where runs go"
 _IN_THE_SHELL = "set variables of the environment in the shell, before the command"
 # Pattern of a key -> the values it can have, and what to say of others.
@@ -40,9 +40,7 @@ _CLOSED: dict[str, tuple[tuple[Any, ...], str]] = {
     r"callbacks\..*": ((), "there are no callbacks of Hydra's here"),
 }
 _LEVELS = tuple(logging.getLevelNamesMapping())
-_FORMATS = (
-    "%(message)s", "[%(asctime)s][HYDRA] %(message)s", "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s",
-)  # fmt: skip
+_FORMATS = ("%(message)s", "[%(asctime)s][HYDRA] %(message)s", "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s")
 # The same below `job_logging` and `hydra_logging`: what Hydra's own options say that write to the terminal.
 _LOGS: dict[str, tuple[Any, ...]] = {
     r"version": (1,),

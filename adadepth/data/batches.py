@@ -23,9 +23,11 @@ Examples = Sequence[Mapping[str, Any]]
 def sequence_columns(pad_id: int) -> Columns:
     """Return the columns that every sequence of tokens has."""
     return {
-        "input_ids": (pad_id, np.int64), "attention_mask": (0, np.int64), "token_type_ids": (0, np.int64),
+        "input_ids": (pad_id, np.int64),
+        "attention_mask": (0, np.int64),
+        "token_type_ids": (0, np.int64),
         "special_tokens_mask": (1, np.uint8),
-    }  # fmt: skip
+    }
 
 
 def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
@@ -67,7 +69,7 @@ class PaddingCollator:
 
 
 class PretrainingCollator(PaddingCollator):
-    """Batches of masked sequences."""
+    """Makes batches of masked sequences, padded as `PaddingCollator` says."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8.

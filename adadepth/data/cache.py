@@ -71,9 +71,8 @@ def _flush(path: Path) -> None:
 
 CACHE_FORMAT = 1  # raise it when what is written, or how text becomes tokens, changes
 _LONGEST = 200  # characters of a path that are worth repeating
-_UNUSABLE = {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP
-}  # fmt: skip
+_NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+_UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, *_NO_FOLDER}
 
 
 def digest(*parts: object) -> str:
@@ -87,11 +86,11 @@ def cache_root(cache_dir: str | None) -> Path:
     return Path(cache_dir or os.environ.get("ADADEPTH_CACHE") or Path.home() / ".cache" / "adadepth").expanduser()
 
 
-def cached_folder(root: Path, name: str, build: Callable[[Path], None]) -> Path:
+def cached_folder(root: Path, name: str, build: Callable[[Path], None], older: Path | None = None) -> Path:
     """Return ``root/name``, calling ``build(empty folder)`` first when it does not exist or is damaged.
 
     The folder appears whole or not at all (built under another name, then renamed). Of several processes that want
-    it, one builds and the others wait.
+    it, one builds and the others wait. Where earlier versions had the same in another form is told (``older``).
 
     Raises:
         DataError: the folder cannot be written, e.g. the disk is full.
@@ -104,8 +103,15 @@ def cached_folder(root: Path, name: str, build: Callable[[Path], None]) -> Path:
         with FileLock(root / f"{name}.lock"):
             discard_damaged(target)
             if not target.exists():
+                tell_older(older)
                 _build(root, name, build)
     return target
+
+
+def tell_older(folder: Path | None) -> None:
+    """Say in one line that what an earlier version prepared is made anew, and which folder it left."""
+    if folder is not None and folder.exists():
+        logger.info("%s is of an earlier version and made anew in another form; it may be deleted", folder)
 
 
 def _build(root: Path, name: str, build: Callable[[Path], None]) -> None:

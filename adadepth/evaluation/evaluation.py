@@ -73,13 +73,13 @@ class Statistics(Protocol):
     """Sums over batches and processes, of a size that does not depend on the set."""
 
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add a batch."""
+        """Add the units of a batch to the sums."""
 
     def tensors(self) -> Sequence[Tensor]:
         """The sums, which add up over processes."""
 
     def summary(self) -> dict[str, Any]:
-        """What halting.json holds."""
+        """What halting.json holds of all batches."""
 
 
 class UnitStatistics(HaltingStatistics):
@@ -88,13 +88,13 @@ class UnitStatistics(HaltingStatistics):
     advice: str | None = None
 
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add a batch."""
+        """Add the units of a batch to the histograms and sums."""
         self.update(
             trace, units.classes, units.losses, units.states, work, right=units.right, difficulty=units.difficulty
         )
 
     def summary(self) -> dict[str, Any]:
-        """What halting.json holds."""
+        """What halting.json holds of all batches, with advice where depth does not adapt."""
         found = super().summary()
         if self.advice and "warning" in found["adaptation"]:
             found["adaptation"]["advice"] = self.advice
@@ -110,7 +110,7 @@ class ArchitectureStatistics:
         self._sums = torch.zeros(len(Work._fields) + 1, dtype=torch.float64, device=device)  # work, tokens
 
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add a batch."""
+        """Add the work and the tokens of a batch, and keep the operations of the blocks."""
         tokens = trace.executed.tokens
         assert trace.operations is not None
         assert tokens is not None
@@ -186,7 +186,7 @@ class Evaluation:
         return {**self._options, **self.scorer.options(batch)}
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add a batch."""
+        """Add a batch to the scorer, the losses and the statistics of depth."""
         self.scorer.record(batch, outputs)
         if outputs.loss_parts is not None:  # sentences without targets have no loss
             self._losses.add(outputs.loss_parts, self.model.count_targets(batch))

@@ -81,7 +81,7 @@ class LanguageScorer(Scorer):
         return {"memory": self._memory, "context": self.context, **chosen}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add a batch's losses."""
+        """Add a batch's losses to the sums of this pass, and keep the memory for the next batch."""
         self._memory = outputs.memory
         losses = outputs.token_losses.double()
         self._sums[-1] += torch.stack([losses.sum(), losses.new_tensor(len(losses))])

@@ -47,10 +47,9 @@ def example_rows(records: StepRecords, labels: Sequence[str], problem: Problem =
     gold = unknown if records.labels is None else records.labels.tolist()
     columns = zip(records.index.tolist(), gold, records.logits, records.depth.tolist(), exits, strict=True)
     return [
-        {"id": number, **_label(label, labels), **_predicted(logits, labels, problem),
-         "updates": round(updates, _DIGITS), "exit_step": step}
+        {"id": number, **_label(label, labels), **_predicted(logits, labels, problem), **_depth(updates, step)}
         for number, label, logits, updates, step in columns
-    ]  # fmt: skip
+    ]
 
 
 def _label(label: Any, names: Sequence[str]) -> Row:
@@ -59,6 +58,10 @@ def _label(label: Any, names: Sequence[str]) -> Row:
     if isinstance(label, list):
         return {"label": [name for name, there in zip(names, label, strict=True) if there]}
     return {"label": names[int(label)] if names else label}
+
+
+def _depth(updates: float, step: int | None) -> Row:
+    return {"updates": round(updates, _DIGITS), "exit_step": step}
 
 
 def _predicted(logits: Tensor, names: Sequence[str], problem: Problem) -> Row:

@@ -32,7 +32,7 @@ class PretrainingScorer(Scorer):
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Count the right predictions."""
+        """Count the masked words and sentence orders that a batch gets right."""
         words = batch["labels"][batch["labels"] >= 0]
         self._sums[:2] += _right_of(outputs.prediction_logits, words)
         if "sop" in outputs.loss_parts:

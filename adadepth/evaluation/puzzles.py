@@ -18,6 +18,8 @@ from adadepth.measure.classes import SequenceClasses, describe_attributes
 from adadepth.measure.pictures import NO_SYMBOL, PuzzleSampler
 from adadepth.measure.scoring import is_right
 
+_STEPS = ("updates", "exit_step")  # of a puzzle the same
+
 
 class PuzzleScorer(SequenceScorer):
     """Keeps the answers after every step.
@@ -64,10 +66,14 @@ class PuzzleScorer(SequenceScorer):
         assert self._records.exit_steps is not None
         columns = (self._records.index, self._records.labels, self._records.logits.argmax(-1), self._records.exit_steps)
         return [
-            {"id": number, "label": self._symbols(label), "prediction": self._symbols(answer), "updates": step,
-             "exit_step": step}
+            {
+                "id": number,
+                "label": self._symbols(label),
+                "prediction": self._symbols(answer),
+                **dict.fromkeys(_STEPS, step),
+            }
             for number, label, answer, step in zip(*(column.tolist() for column in columns), strict=True)
-        ]  # fmt: skip
+        ]
 
     def _symbols(self, cells: list[int]) -> list[str | None]:
         return [None if cell < 0 else self.data.labels[cell] for cell in cells]

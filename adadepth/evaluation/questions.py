@@ -24,11 +24,11 @@ class Found(NamedTuple):
 
     Attributes:
         score: Of the best span, the sum of its two logits; -inf where there is none.
-        first: Its first token in the context.
-        last: Its last one.
+        first: The first token of the best span in the context.
+        last: The last token of the best span.
         null: The lowest score of no answer, the sum of the logits of [CLS].
         updates: Of all tokens of the windows together.
-        tokens: Their number.
+        tokens: The number of tokens of the windows.
     """
 
     score: float
@@ -66,9 +66,12 @@ class QuestionScorer(LabelledScorer):
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Keep the best span of each window where it is the best one of its question so far."""
         scores, first, last = best_spans(
-            outputs.start_logits, outputs.end_logits, batch["token_kind"] == CONTEXT, n_best=self.dataset.n_best,
+            outputs.start_logits,
+            outputs.end_logits,
+            batch["token_kind"] == CONTEXT,
+            n_best=self.dataset.n_best,
             max_length=self.dataset.max_answer_length,
-        )  # fmt: skip
+        )
         null = outputs.start_logits[:, 0].float() + outputs.end_logits[:, 0].float()
         shift, trace = batch["context_shift"], outputs.trace
         depths = ((trace.updates * trace.valid).sum(dim=1), trace.valid.sum(dim=1))

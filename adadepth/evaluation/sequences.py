@@ -75,7 +75,7 @@ class RecordingScorer(LabelledScorer):
         return quality_of(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row an example."""
+        """One row an example, as `example_rows` makes them."""
         assert self._records is not None
         return example_rows(self._records, self.data.labels, self.data.problem)
 
@@ -153,8 +153,10 @@ class SequenceScorer(RecordingScorer):
         studied = PREDICTED[self.data.problem].studies_exits
         if studied and self._records is not None and self._records.ran_every_step:
             task: dict[str, Any] = {
-                "problem": self.data.problem, "labels": self.data.labels, "metrics": self.data.metrics
-            }  # fmt: skip
+                "problem": self.data.problem,
+                "labels": self.data.labels,
+                "metrics": self.data.metrics,
+            }
             exits = step_summary(self._records, **task, **self._prior_facts)
         return EvaluationReport(statistics, self.sentences.sentences(), exits, self._grids.grids())
 

@@ -54,7 +54,7 @@ class VocabularyDepths:
         return self._depths.tensors()
 
     def summary(self) -> dict[str, Any]:
-        """See `WordDepths.summary`."""
+        """What `WordDepths.summary` says, with the pieces as text."""
         return self._depths.summary(self._text, self._scorer.tags)
 
     def _text(self, piece: int) -> str:

@@ -52,7 +52,7 @@ class WordRecorder:
         self._parts = [part for parts in of_all_processes(self._parts) for part in parts]
 
     def pieces(self) -> Pieces:
-        """All that were added."""
+        """All pieces of the batches that were added."""
         return joined_pieces(self._parts)
 
 
@@ -86,7 +86,7 @@ class TreebankScorer(Scorer):
         self.words.merge()
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """None: nothing is predicted."""
+        """No metrics, since nothing is predicted here."""
         return {}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:

@@ -161,7 +161,7 @@ class Family:
 
     @property
     def name(self) -> str:
-        """What `model.name` says."""
+        """The name of the family in `model.name`."""
         return self.settings.name
 
     @property
@@ -246,7 +246,7 @@ def reading(group: str) -> list[str]:
 
 
 def one_of(names: Iterable[str]) -> str:
-    """`a, b or c`."""
+    """Names as a sentence has them: `a, b or c`."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
 

@@ -73,7 +73,7 @@ class HaltingDistribution:
 
     @property
     def pmf(self) -> Tensor:
-        """p_n, (..., N)."""
+        """The probability p_n of halting at each step, (..., N)."""
         return self.log_pmf.exp()
 
     def cdf(self) -> Tensor:

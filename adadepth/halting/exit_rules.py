@@ -30,9 +30,10 @@ LOGITS = "logits"
 HALTING = "halting"
 CORRECTNESS = "correctness"
 _SIGNAL_NAMES = {
-    LOGITS: "logits of every step", HALTING: "halting probabilities",
+    LOGITS: "logits of every step",
+    HALTING: "halting probabilities",
     CORRECTNESS: "a judgement whether its answer is right",
-}  # fmt: skip
+}
 
 
 class StepView(NamedTuple):
@@ -150,11 +151,11 @@ class Quantile(ExitRule):
         self._check("q", 0.0, 1.0)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Everybody runs."""
+        """A probability of 1 that a row is still running."""
         return torch.ones(rows, 1, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
+        """Rows exit where the online cdf is above q."""
         running = memory * _continues(view)
         return 1.0 - running[:, 0] > self.q, running
 
@@ -176,7 +177,7 @@ class Sample(ExitRule):
         return torch.cat([torch.ones_like(level), level], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
+        """Rows exit where the online cdf is above the number drawn for them."""
         running, level = memory[:, :1] * _continues(view), memory[:, 1:]
         return (1.0 - running > level)[:, 0], torch.cat([running, level], dim=1)
 
@@ -193,7 +194,7 @@ class Expectation(ExitRule):
     mixes = True
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Never."""
+        """No row exits before the last step."""
         return _all_rows(memory, False), memory
 
 
@@ -209,7 +210,7 @@ class Fixed(ExitRule):
         self._check("k", 1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
+        """All rows exit at step k."""
         return _all_rows(memory, view.step >= self.k), memory
 
 
@@ -226,7 +227,7 @@ class _Certainty(ExitRule):
         self._check("threshold", 0.0, self.largest)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
+        """Rows exit where all their cells are certain."""
         return _all_cells(self.is_certain(_logits(view))), memory
 
     @abstractmethod
@@ -242,7 +243,7 @@ class Entropy(_Certainty):
     largest = math.inf
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """See the class."""
+        """Whether the entropy in nats is below the threshold."""
         return _entropy(logits) < self.threshold
 
 
@@ -254,7 +255,7 @@ class NormalisedEntropy(_Certainty):
     threshold: float = 0.5
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """See the class."""
+        """Whether the entropy over that of equal chances is below the threshold."""
         return _entropy(logits) / math.log(logits.shape[-1]) < self.threshold
 
 
@@ -265,7 +266,7 @@ class Confidence(_Certainty):
     name = "confidence"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """See the class."""
+        """Whether the likeliest class is likelier than the threshold."""
         return logits.softmax(dim=-1).amax(dim=-1) > self.threshold
 
 
@@ -276,7 +277,7 @@ class Margin(_Certainty):
     name = "margin"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """See the class."""
+        """Whether the two likeliest classes differ by more than the threshold."""
         first, second = logits.softmax(dim=-1).topk(2, dim=-1).values.unbind(dim=-1)
         return first - second > self.threshold
 
@@ -304,7 +305,7 @@ class Patience(ExitRule):
         return torch.stack([torch.zeros_like(nothing), nothing], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
+        """Rows exit after enough steps in a row that agreed."""
         logits, agreements, previous = _logits(view), memory[:, 0], memory[:, 1:]
         if logits.shape[-1] == 1:
             prediction = logits.flatten(1)
@@ -331,7 +332,7 @@ class Correct(ExitRule):
         self._check("threshold", 0.0, 1.0)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """See the class."""
+        """Rows exit where the judgement of their answer is above the threshold."""
         assert view.halting_logits is not None
         return view.halting_logits.sigmoid() > self.threshold, memory
 

@@ -119,7 +119,7 @@ class Act(HaltingRule):
     name = "act"
 
     def mass(self, probability: Tensor, accumulated: Tensor, step: int) -> Tensor:
-        """See the class."""
+        """Return the halting probability itself, as ACT does."""
         return probability
 
 

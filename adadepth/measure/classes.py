@@ -119,7 +119,7 @@ class SequenceClasses:
     Attributes:
         labels: Class names of a classification in order; empty for a regression, which has no `correct` either.
         length_edges: From `bucket_edges`.
-        difficulty_edges: Likewise; empty where the data set knows no difficulty.
+        difficulty_edges: From `bucket_edges`; empty where the data set knows no difficulty.
         difficulties: How many difficulties there are, from 0 to the largest; 0 where the data set knows none.
         has_unlabelled: Whether there are tokens without a label among those with one.
         has_cells: Whether they are puzzles, right where all of their cells are.
@@ -198,7 +198,7 @@ def classes_of(
         lengths: Real tokens of every sequence, (M,) int64.
         difficulty: Of every unit that has one, (U,) int64, where the data set knows it.
         has_unlabelled: See `SequenceClasses`.
-        has_cells: See there.
+        has_cells: See `SequenceClasses`.
     """
     found = SequenceClasses(
         tuple(labels), bucket_edges(lengths, LENGTH_BUCKETS), has_unlabelled=has_unlabelled, has_cells=has_cells

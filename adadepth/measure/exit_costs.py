@@ -68,7 +68,7 @@ def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
 
 
 def score_title(study: Mapping[str, Any]) -> str:
-    """What `score` is here."""
+    """The title of `score`, with the metrics that it is the mean of."""
     names = ", ".join(metric_key(name) for name in study["metrics"])
     return f"score ({names})" if len(study["metrics"]) == 1 else f"score (mean of {names})"
 

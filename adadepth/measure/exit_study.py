@@ -111,10 +111,8 @@ def study(
     bench = _Bench(records, problem, metrics, price, torch.Generator().manual_seed(seed))
     rows = [bench.row(rule) for rule in rules]
     rows.append(bench.oracle())
-    found = {
-        "n": len(records), "max_steps": records.max_steps, "problem": problem, "metrics": list(metrics),
-        "draws": DRAWS, "seed": seed, "rows": rows,
-    }  # fmt: skip
+    about = {"n": len(records), "max_steps": records.max_steps, "problem": problem, "metrics": list(metrics)}
+    found = {**about, "draws": DRAWS, "seed": seed, "rows": rows}
     return mark_pareto(found)
 
 

@@ -56,7 +56,7 @@ class Words:
         needed: What needs the work `adaptive`, which is what the model costs.
         needing: The beginning of a sentence that says how much that is.
         full: What needs the work `full`.
-        of_full: The same in short.
+        of_full: What needs the work `full`, in short.
         macs: What work is counted in.
         halts: Whether units halt one by one, and some wait for the deepest.
     """
@@ -73,23 +73,34 @@ class Words:
 
 _ONE_FOR_ALL = {
     "task": Words(
-        "Layer", "layer_terms", "needed up to the deepest state that is read", "Up to the deepest state it needs",
+        "Layer",
+        "layer_terms",
+        "needed up to the deepest state that is read",
+        "Up to the deepest state it needs",
         "all blocks for every example",
     ),
     "architecture": Words(
-        "Architecture", "architecture_terms", "needed by the blocks that are expected to run",
-        "The blocks that are expected to run need", "as many blocks, attention and feed-forward in turns",
-        "as many alternating blocks", "multiply-accumulates per token",
+        "Architecture",
+        "architecture_terms",
+        "needed by the blocks that are expected to run",
+        "The blocks that are expected to run need",
+        "as many blocks, attention and feed-forward in turns",
+        "as many alternating blocks",
+        "multiply-accumulates per token",
     ),
-}  # fmt: skip
+}
 
 
 def words(unit: str) -> Words:
     """How a unit is told of: a task or an architecture has one depth, of others each has its own."""
     own = Words(
-        "Halting", "halting_terms", "needed at the depths decided", "At these depths it needs",
-        f"full depth for every {unit}", halts=True,
-    )  # fmt: skip
+        "Halting",
+        "halting_terms",
+        "needed at the depths decided",
+        "At these depths it needs",
+        f"full depth for every {unit}",
+        halts=True,
+    )
     return _ONE_FOR_ALL.get(unit, own)
 
 

@@ -44,8 +44,13 @@ class GridSampler:
             trace: Token-level depths.
             predictions: Classes, (B, T).
         """
-        units = {"difficulty": batch["difficulty"], "updates": trace.updates.round().long(), "label": batch["labels"],
-                 "predicted": predictions}  # fmt: skip
+        depths = trace.updates.round().long()
+        units = {
+            "difficulty": batch["difficulty"],
+            "updates": depths,
+            "label": batch["labels"],
+            "predicted": predictions,
+        }
         for row, index in enumerate(batch["index"].tolist()):
             if len(self._kept) == self.count and index > max(self._kept):
                 continue

@@ -79,7 +79,7 @@ def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequenc
 
     Args:
         predictions: Tags of each sentence: ``O``, ``B-TYPE`` or ``I-TYPE``.
-        labels: Likewise, as many of each sentence.
+        labels: Right tags, as many of each sentence.
 
     Returns:
         ``entity_f1``, ``entity_precision`` and ``entity_recall`` of all entities together, 0 where undefined, and
@@ -295,7 +295,7 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
     """Check the names before a run; those of the hub are checked by `load_metrics`.
 
     Args:
-        metrics: Those of the kind of task; of classes and values also ``evaluate:NAME[:KEY]``.
+        metrics: Names of the kind of task; of classes and values also ``evaluate:NAME[:KEY]``.
         problem: What the predictions are.
         num_classes: Where it is known already.
 
@@ -358,7 +358,7 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
     Args:
         metrics: Names that `check_metrics` accepts.
         predictions: Classes (M,) int64, or values (M,) float.
-        labels: Likewise.
+        labels: Right classes or values, of the same shape and type.
 
     Raises:
         DataError: A metric of the hub cannot be had.
@@ -382,7 +382,7 @@ def tagging_quality(
     Args:
         metrics: Of TAGGING_METRICS.
         predictions: The tag of every word, sentence by sentence.
-        labels: Likewise.
+        labels: The right tag of every word, sentence by sentence.
     """
     pairs = [pair for sentence in zip(predictions, labels, strict=True) for pair in zip(*sentence, strict=True)]
     assert pairs, "nothing to measure"

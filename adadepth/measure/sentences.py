@@ -21,7 +21,7 @@ class SentenceSampler:
 
     Args:
         decode: Token id to text.
-        decode_label: Likewise for labels and predictions; None: they are tokens as well.
+        decode_label: Number of a label or prediction to text; None: they are tokens as well.
         per_rule: How many examples each rule keeps: `first` of the set, `deepest` and `shallowest` by mean updates
             over real tokens. Ties go to the earlier example.
     """

@@ -59,9 +59,8 @@ def summarise(
     return found | {"missing": missing}
 
 
-_OF_HALTING = (
-    "halting/all/remainder", "halting/all/loss", "halting/probability", "halting/cosine", "halting/spearman_depth_loss",
-)  # fmt: skip
+_TOLD = ("all/remainder", "all/loss", "probability", "cosine", "spearman_depth_loss")
+_OF_HALTING = tuple(f"halting/{name}" for name in _TOLD)
 _CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n", "right", "right_n")
 
 

@@ -121,13 +121,12 @@ def _row(name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_d
     first, sentence = depths["first"][members], depths["sentence"][members]
     mean, over_pieces = clustered_mean(first, sentence), clustered_mean(depths["over_pieces"][members], sentence)
     low, median, high = np.quantile(first, (0.1, 0.5, 0.9), method="inverted_cdf")
-    row = {
-        "class": name, "n": len(first), "sentences": mean.clusters,
-        "mean": mean.mean, "low": mean.low, "high": mean.high, "std": float(first.std()),
-        "p10": int(low), "median": int(median), "p90": int(high), "at_cap": float((first == max_depth).mean()),
-        "pieces": float(depths["pieces"][members].mean()), "split": float((depths["pieces"][members] > 1).mean()),
-        "over_pieces": over_pieces.mean, "over_pieces_low": over_pieces.low, "over_pieces_high": over_pieces.high,
-    }  # fmt: skip
+    pieces, at_cap = depths["pieces"][members], float((first == max_depth).mean())
+    where = {"n": len(first), "sentences": mean.clusters, "mean": mean.mean, "low": mean.low, "high": mean.high}
+    spread = {"std": float(first.std()), "p10": int(low), "median": int(median), "p90": int(high), "at_cap": at_cap}
+    over = {"over_pieces": over_pieces.mean, "over_pieces_low": over_pieces.low, "over_pieces_high": over_pieces.high}
+    split = {"pieces": float(pieces.mean()), "split": float((pieces > 1).mean())}
+    row = {"class": name, **where, **spread, **split, **over}
     return row if depths["cosines"] is None else row | _cosines(depths["cosines"][members])
 
 

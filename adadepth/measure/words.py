@@ -155,6 +155,9 @@ def _sums(values: Tensor, owner: Tensor, count: int) -> Tensor:
 def _described(columns: NDArray[np.float64], key: int) -> dict[str, Any]:
     found = estimate(Sums(*columns[:, key].tolist()))
     return {
-        "n": int(columns[0, key]), "sequences": found.clusters, "mean": found.mean, "low": found.low,
+        "n": int(columns[0, key]),
+        "sequences": found.clusters,
+        "mean": found.mean,
+        "low": found.low,
         "high": found.high,
-    }  # fmt: skip
+    }

@@ -135,8 +135,10 @@ class Pipeline:
         """
         parts = text_parts(texts, takes_words=self.predicts == "tags")
         batches = list(self._batches(parts, every_step=every_step))
-        needed, full = (sum(float(work) for work in works) for works in
-                        zip(*((batch.work.adaptive, batch.work.full) for batch in batches), strict=True))  # fmt: skip
+        needed, full = (
+            sum(float(work) for work in works)
+            for works in zip(*((batch.work.adaptive, batch.work.full) for batch in batches), strict=True)
+        )
         return _in_order(batches), needed, full
 
     def _batches(self, texts: list[Parts], *, every_step: bool) -> Iterator[_Batch]:
@@ -375,7 +377,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Likewise."""
+    """The logistic function of logits, of any shape."""
     share: np.ndarray = 1.0 / (1.0 + np.exp(-logits))
     return share
 

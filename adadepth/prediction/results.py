@@ -59,7 +59,7 @@ class Prediction:
         updates: Block applications the text received, where tokens halt their mean, special ones included.
         label: The likeliest class of the text; from a language model the likeliest token to follow it; the answer to a
             puzzle, a character a cell.
-        score: Its probability; of an answer, as the model estimates it.
+        score: The probability of the label; of an answer, as the model estimates it.
         scores: The probability of every class by name; of several labels that may all be right, each one's own; from a
             language model those of the likeliest tokens.
         value: Of a regression.

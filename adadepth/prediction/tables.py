@@ -119,8 +119,8 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
                     raise DataError(f"input={source}: row {number} has a column {taken}, as the output has; rename it")
                 write(number, {**row, **added})
             depths = [depth for found in predictions for depth in found.depths()]
-            total = Written(total.rows + len(batch), total.depths + sum(depths), total.units + len(depths),
-                            total.needed + needed, total.full + full)  # fmt: skip
+            seen = (total.rows + len(batch), total.depths + sum(depths), total.units + len(depths))
+            total = Written(*seen, total.needed + needed, total.full + full)
     return total
 
 
@@ -177,8 +177,9 @@ def _json_lines(source: Path) -> Iterator[Row]:
 
 def _require(source: Path, name: str, known: Sequence[str], where: str = "the file") -> None:
     if name not in known:
-        raise DataError(f"input={source}: {where} lacks the column {name}{nearest(name, known)}; "
-                        f"it has {', '.join(known)}")  # fmt: skip
+        raise DataError(
+            f"input={source}: {where} lacks the column {name}{nearest(name, known)}; it has {', '.join(known)}"
+        )
 
 
 def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: Row) -> Text:

@@ -61,10 +61,11 @@ def third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
 def gate_table(described: Mapping[str, Any]) -> Table:
     """The probabilities of every block of a supernet."""
     columns = [
-        Column("block"), Column("operation", "operation", text, "text"),
+        Column("block"),
+        Column("operation", "operation", text, "text"),
         *(Column(key, title, _percent_of_two) for key, title in zip(OPERATIONS, OPERATION_TITLES, strict=True)),
         Column("entropy", "entropy (nats)", rounded(3)),
-    ]  # fmt: skip
+    ]
     blocks = zip(described["string"], described["probabilities"], described["entropy"], strict=True)
     rows = [
         {"block": number, "operation": letter, **dict(zip(OPERATIONS, row, strict=True)), "entropy": entropy}
@@ -93,11 +94,13 @@ def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
 def history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
     """The architecture at every evaluation, with the perplexity of the first kind of them."""
     columns = [
-        Column("step"), Column("string", "most probable operations", text, "code"),
+        Column("step"),
+        Column("string", "most probable operations", text, "code"),
         Column("expected_blocks", "blocks expected", rounded(2)),
-        Column("mean_entropy", "mean entropy (nats)", rounded(3)), Column("temperature", "temperature", rounded(3)),
+        Column("mean_entropy", "mean entropy (nats)", rounded(3)),
+        Column("temperature", "temperature", rounded(3)),
         Column("perplexity", f"perplexity, {first}" if first else "perplexity", rounded(2)),
-    ]  # fmt: skip
+    ]
     return Table("architecture_over_training", columns, rows)
 
 
@@ -143,17 +146,20 @@ def quality_table(comparison: Mapping[str, Any]) -> Table:
     """Networks of several architectures, and how good they are."""
     rows = compared_rows(comparison)
     columns = [
-        Column("label", "network", text, "text", remark="kind"), Column("architecture", "architecture", text, "code"),
-        Column("counts", "s/f/-", text), Column("parameters"),
+        Column("label", "network", text, "text", remark="kind"),
+        Column("architecture", "architecture", text, "code"),
+        Column("counts", "s/f/-", text),
+        Column("parameters"),
         *(Column(name, QUALITIES[name], rounded(4)) for name in measured_qualities(rows)),
         Column("set", "set", text, "text", absent=NOT_MEASURED),
-    ]  # fmt: skip
-    return Table("architectures", columns, [
-        {**(row["quality"] or {}), "label": row["label"], "kind": f"{row['kind']}, {row['trained']}",
-         "architecture": row["architecture"], "counts": "/".join(map(str, row["counts"])),
-         "parameters": row["parameters"], "set": set_title(row["quality_set"]) if row["quality"] else None}
-        for row in rows
-    ])  # fmt: skip
+    ]
+    told = []
+    for row in rows:
+        same = {key: row[key] for key in ("label", "architecture", "parameters")}
+        kind, counts = f"{row['kind']}, {row['trained']}", "/".join(map(str, row["counts"]))
+        where = set_title(row["quality_set"]) if row["quality"] else None
+        told.append({**(row["quality"] or {}), **same, "kind": kind, "counts": counts, "set": where})
+    return Table("architectures", columns, told)
 
 
 def cost_table(comparison: Mapping[str, Any], shape: str) -> Table:
@@ -166,11 +172,15 @@ def cost_table(comparison: Mapping[str, Any], shape: str) -> Table:
         Column("blocks_median_share", of, percent),
     ]
     columns = [
-        Column("label", "network", text, "text"), Column("macs", "MACs (M)", _millions, absent=NOT_MEASURED),
-        Column("macs_share", of, percent), Column("median", "median ms", _milliseconds, absent=NOT_MEASURED),
-        Column("p10", "p10", _milliseconds), Column("p90", "p90", _milliseconds), Column("median_share", of, percent),
+        Column("label", "network", text, "text"),
+        Column("macs", "MACs (M)", _millions, absent=NOT_MEASURED),
+        Column("macs_share", of, percent),
+        Column("median", "median ms", _milliseconds, absent=NOT_MEASURED),
+        Column("p10", "p10", _milliseconds),
+        Column("p90", "p90", _milliseconds),
+        Column("median_share", of, percent),
         *(blocks if has_blocks else []),
-    ]  # fmt: skip
+    ]
     return Table(f"cost_{shape}", columns, [{"label": row["label"], **row["costs"][shape]} for row in rows])
 
 
@@ -210,7 +220,7 @@ def search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
 
 
 def architecture_overview(files: RunFiles) -> Section | None:
-    """Tiles of the architecture."""
+    """Tiles on the architecture that a search found, or the reason why there is none."""
     described = files.halting.get("architecture")
     if described is None:
         return _undescribed(files, "", "overview")
@@ -228,11 +238,15 @@ def architecture(files: RunFiles) -> Section | None:
     thirds, evaluations = third_table(described["thirds"]), files.halting.get("evaluations", {})
     quality = evaluation_table(evaluations) if evaluations else None
     gates = None if is_fixed(described) else gate_table(described)
+    shown = {"found": described, "thirds": thirds, "gates": gates, "quality": quality, "legend": swatch_legend(_PARTS)}
+    now = stack_panel("Probabilities at the last evaluation", described)
     html = fill(
-        "architectures:architecture", found=described, letters=letters(described["string"]),
-        legend=swatch_legend(_PARTS), thirds=thirds, gates=gates, quality=quality, token_unit=token_unit(files),
-        now=stack_panel("Probabilities at the last evaluation", described),
-    )  # fmt: skip
+        "architectures:architecture",
+        **shown,
+        letters=letters(described["string"]),
+        token_unit=token_unit(files),
+        now=now,
+    )
     tables = [table for table in (thirds, gates, quality) if table is not None]
     return Section("Architecture", "architecture", html, tables=tables)
 
@@ -295,20 +309,24 @@ def search(files: RunFiles) -> Section | None:
     perplexity = dict(series(files.metrics, "eval/perplexity"))
     rows = [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in thin(history, _MAX_ROWS)]
     table = history_table(rows, evaluations[0] if evaluations else "")
+    panels = [*figure.panels, *_perplexities(files, evaluations)]
+    drawn = thin(history, max(_MAX_CELLS // described["blocks"], 8))
     html = fill(
-        "architectures:search", panels=[*figure.panels, *_perplexities(files, evaluations)], frames=frames, table=table,
-        drawn=thin(history, max(_MAX_CELLS // described["blocks"], 8)), operations=OPERATION_TITLES,
-    )  # fmt: skip
+        "architectures:search", panels=panels, frames=frames, table=table, drawn=drawn, operations=OPERATION_TITLES
+    )
     return Section(title, "search", html, [figure], [table])
 
 
 def heat_panels(history: History) -> list[Panel]:
     """The probability of each operation, and the entropy, by block and evaluation."""
     found = [
-        (f"Probability of {title}", "probability",
-         [(step, [row[number] for row in now["probabilities"]]) for step, now in history])
+        (
+            f"Probability of {title}",
+            "probability",
+            [(step, [row[number] for row in now["probabilities"]]) for step, now in history],
+        )
         for number, title in enumerate(OPERATION_TITLES)
-    ]  # fmt: skip
+    ]
     shares = [(step, [value / math.log(len(LETTERS)) for value in now["entropy"]]) for step, now in history]
     return [
         heat_over_steps(title, columns, measure, BLOCK, max_cells=_MAX_CELLS)
@@ -339,11 +357,15 @@ def comparison(files: RunFiles) -> Section | None:
     figures = [Figure("architectures", panels, columns=3)] if panels else []
     shapes = [shape["name"] for shape in found["shapes"]]
     quality, costs = quality_table(found), {shape: cost_table(found, shape) for shape in shapes}
-    html = fill(
-        "comparison", quality=quality, costs=costs, figures=figures, reference=found["reference"],
-        left_out=[row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]],
-        conditions=conditions_text(found), token_unit=token_unit(files),
-    )  # fmt: skip
+    left_out = [row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]]
+    shown = {
+        "quality": quality,
+        "costs": costs,
+        "figures": figures,
+        "reference": found["reference"],
+        "left_out": left_out,
+    }
+    html = fill("comparison", **shown, conditions=conditions_text(found), token_unit=token_unit(files))
     of = f"n = {len(rows)} networks, one seed each"
     return Section(title, "comparison", html, figures, [quality, *costs.values()], of=of)
 

@@ -67,15 +67,17 @@ def budget_table(found: Mapping[str, Any]) -> Table:
     columns = [
         Column("row", "target", text, "text", where="view"),
         *(Column(key, where="file") for key in ("target", "level", "fitted")),
-        Column("mean", "depth", rounded(2)), Column("std", "sd", rounded(2)),
-        Column("executed_over_full", where="file"), Column("adaptive_over_full", "work", rounded(3)),
+        Column("mean", "depth", rounded(2)),
+        Column("std", "sd", rounded(2)),
+        Column("executed_over_full", where="file"),
+        Column("adaptive_over_full", "work", rounded(3)),
         *(Column(name, name, rounded(4)) for name in found["rows"][0]["metrics"]),
-    ]  # fmt: skip
-    rows = [
-        {**row["metrics"], **row, "row": budget_label(row), "level": (row["fit"] or {}).get("level"),
-         "fitted": (row["fit"] or {}).get("depth")}
-        for row in found["rows"]
-    ]  # fmt: skip
+    ]
+    rows = []
+    for row in found["rows"]:
+        fit = row["fit"] or {}
+        told = {"row": budget_label(row), "level": fit.get("level"), "fitted": fit.get("depth")}
+        rows.append({**row["metrics"], **row, **told})
     return Table("budgets", columns, rows)
 
 
@@ -102,14 +104,15 @@ def rival_table(found: Mapping[str, Any]) -> Table:
     names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
     columns = [
         Column("network", "network", text, "text"),
-        Column("mean", "depth", rounded(4)), Column("std", "sd", rounded(4)), Column("work", "work", rounded(4)),
+        Column("mean", "depth", rounded(4)),
+        Column("std", "sd", rounded(4)),
+        Column("work", "work", rounded(4)),
         *(Column(name, name.removeprefix("eval/"), rounded(4)) for name in names),
-    ]  # fmt: skip
-    rows = [
-        {**row["metrics"], **row, "work": _work(row) / _work(reference),
-         "network": "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"}
-        for row in found["rows"]
-    ]  # fmt: skip
+    ]
+    rows = []
+    for row in found["rows"]:
+        network = "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"
+        rows.append({**row["metrics"], **row, "work": _work(row) / _work(reference), "network": network})
     return Table("rivals", columns, rows)
 
 
@@ -170,8 +173,8 @@ def targets(files: RunFiles) -> Section | None:
         panels = [Panel(f"{loss_title(name)} against depth", Lines([("", points)]), *axes)]
     figures, table = [Figure("budgets", panels)] if panels else [], budget_table(found)
     html = fill("budgets:targets", found=found, figures=figures, table=table)
-    return Section("One checkpoint at several depths", "targets", html, figures, [table],
-                   of=f"n = {found['measured_on']:,} examples of {found['set']}")  # fmt: skip
+    of = f"n = {found['measured_on']:,} examples of {found['set']}"
+    return Section("One checkpoint at several depths", "targets", html, figures, [table], of=of)
 
 
 def rivals(files: RunFiles) -> Section | None:
@@ -179,8 +182,8 @@ def rivals(files: RunFiles) -> Section | None:
     if not files.of(RIVALS):
         return None
     table = rival_table(files.of(RIVALS))
-    return Section("Rivals of equal work", "rivals", fill("budgets:rivals", table=table), tables=[table],
-                   of=f"n = {len(table.rows)} networks, one seed each")  # fmt: skip
+    of = f"n = {len(table.rows)} networks, one seed each"
+    return Section("Rivals of equal work", "rivals", fill("budgets:rivals", table=table), tables=[table], of=of)
 
 
 SECTIONS = (Placed(150, budget), Placed(160, targets), Placed(170, rivals))

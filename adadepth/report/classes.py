@@ -26,9 +26,12 @@ from adadepth.system.files import write_atomic
 ENDS = ("deepest", "shallowest")
 _TOLD = 6  # words and tags of a line
 _DEPTH = [
-    Column("n"), Column("sequences", "in sequences"), Column("mean", "mean", rounded(2)),
-    Column("low", "from", rounded(2)), Column("high", "to", rounded(2)),
-]  # fmt: skip
+    Column("n"),
+    Column("sequences", "in sequences"),
+    Column("mean", "mean", rounded(2)),
+    Column("low", "from", rounded(2)),
+    Column("high", "to", rounded(2)),
+]
 
 
 def word_table(end: str, words: Mapping[str, Any]) -> Table:
@@ -63,15 +66,22 @@ def class_table(summary: Mapping[str, Any]) -> Table:
     accuracy: Where = "everywhere" if is_predicted else "file"
     columns = [
         Column("class", "class", text, "text", remark="definition"),
-        Column("n"), Column("mean", "mean", rounded(2)), Column("std", "sd", rounded(2)), Column("p10"),
-        Column("median", where="file"), Column("p90"), Column("at_cap", "at cap", percent),
+        Column("n"),
+        Column("mean", "mean", rounded(2)),
+        Column("std", "sd", rounded(2)),
+        Column("p10"),
+        Column("median", where="file"),
+        Column("p90"),
+        Column("at_cap", "at cap", percent),
         *(Column(key, where="file") for key in ("entropy", "remainder", "ponder_cost")),
-        Column("loss", "loss", rounded(2)), Column("loss_n", where="file"),
-        Column("accuracy", "accuracy", percent, where=accuracy), Column("accuracy_n", where="file"),
+        Column("loss", "loss", rounded(2)),
+        Column("loss_n", where="file"),
+        Column("accuracy", "accuracy", percent, where=accuracy),
+        Column("accuracy_n", where="file"),
         Column("range", "p10–mean–p90", kind="range", axis=(first, last), where="page"),
         Column("shape", f"depths {first}…{last}", kind="shape", axis=(first, last), where="view"),
         *(Column(f"depth_{depth}", where="file") for depth in range(last + 1)),
-    ]  # fmt: skip
+    ]
     rows = [_row(name, described, summary.get("unit", "token")) for name, described in summary["classes"].items()]
     return Table("depth_by_class", columns, rows)
 
@@ -132,8 +142,10 @@ def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
         )
     first += [f"{key.replace('_', ' ')} {everyone[key]:.3f}" for key in ("remainder", "ponder_cost") if key in everyone]
     second = cost_words(cost, summary["unit"])
-    correlations = (("loss", summary["spearman"].get("all")),
-                    ("difficulty", summary.get("difficulty", {}).get("spearman")))  # fmt: skip
+    correlations = (
+        ("loss", summary["spearman"].get("all")),
+        ("difficulty", summary.get("difficulty", {}).get("spearman")),
+    )
     for other, found in correlations:
         if found:
             interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
@@ -173,8 +185,10 @@ def write_halting_files(
         name: Of that set.
         further_sets: Summaries of other sets, by name; of them what is told of difficulty and attributes is kept.
     """
-    told = {set_name: {key: other[key] for key in _OF_FURTHER_SETS if key in other}
-            for set_name, other in (further_sets or {}).items()}  # fmt: skip
+    told = {
+        set_name: {key: other[key] for key in _OF_FURTHER_SETS if key in other}
+        for set_name, other in (further_sets or {}).items()
+    }
     told = {set_name: kept for set_name, kept in told.items() if kept}
     named = {} if name is None else {"set": name}
     write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
@@ -194,10 +208,8 @@ def classes(files: RunFiles) -> Section | None:
         return Section(title, "classes", absent("Depth by class is", files, "halting.json"))
     table = class_table(files.halting)
     shows_accuracy = any("accuracy" in row for row in table.rows)
-    html = fill(
-        "classes:classes", table=table, unit=unit, shows_accuracy=shows_accuracy, first=first_depth(files.halting),
-        max_depth=files.halting["max_depth"],
-    )  # fmt: skip
+    depths = {"first": first_depth(files.halting), "max_depth": files.halting["max_depth"]}
+    html = fill("classes:classes", table=table, unit=unit, shows_accuracy=shows_accuracy, **depths)
     return Section(title, "classes", html, class_figures(files), [table])
 
 
@@ -215,9 +227,10 @@ def class_figures(files: RunFiles) -> list[Figure]:
     tall = max(1.0, 0.09 * len(found))
     panels = [
         Panel("Depth by class: mean, p10 to p90", Ranges(ranges), depth, names, tall=tall),
-        Panel("Distribution of each class", Heat(columns, f"share of {run_unit(files)}s", first), depth, names,
-              tall=tall),
-    ]  # fmt: skip
+        Panel(
+            "Distribution of each class", Heat(columns, f"share of {run_unit(files)}s", first), depth, names, tall=tall
+        ),
+    ]
     return [Figure("depth_by_class", panels)]
 
 
@@ -235,8 +248,8 @@ def ranked_words(files: RunFiles) -> Section | None:
     html = fill("classes:ranked_words", words=words, tables=tables, tags=tags, figure=figure)
     figures = [figure] if figure.panels else []
     of = f"n = {words['n']:,} words{where_and_when(files)}"
-    return Section("Deepest and shallowest words", "ranked-words", html, figures,
-                   [*tables.values(), *([tags] if tags else [])], of=of)  # fmt: skip
+    tables_shown = [*tables.values(), *([tags] if tags else [])]
+    return Section("Deepest and shallowest words", "ranked-words", html, figures, tables_shown, of=of)
 
 
 def words_figure(words: Mapping[str, Any]) -> Figure:

@@ -72,7 +72,7 @@ def comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
 
 
 def sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
-    """The same without what a summary of seeds says already."""
+    """The sections of a comparison that a summary of seeds does not replace."""
     return _built((verdicts, over_training, tradeoff, classes, runs), comparison, folder)
 
 
@@ -98,10 +98,8 @@ def settings(comparison: Comparison, folder: Path) -> Section:
     found = [group.settings for group in comparison.groups]
     keys = differing(found)
     shown = settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
-    html = fill(
-        "compared:settings", table=shown, comparison=comparison, unshared=unshared(found), listed=listed,
-        further=keys[MAX_SETTINGS:],
-    )  # fmt: skip
+    told = {"unshared": unshared(found), "listed": listed, "further": keys[MAX_SETTINGS:]}
+    html = fill("compared:settings", table=shown, comparison=comparison, **told)
     return Section("What differs", "differs", html, tables=[settings_table(comparison, keys)] if keys else [])
 
 
@@ -123,7 +121,7 @@ _PANELS = (
     ("Mean depth", DEPTH, "mean depth (updates)"),
     ("Depth held by the budget", "budget/measured", "in the budget's unit"),
     ("The budget itself", "budget/target", "in the budget's unit"),
-)  # fmt: skip
+)
 
 
 def over_training(comparison: Comparison, folder: Path) -> Section | None:
@@ -139,10 +137,8 @@ def over_training(comparison: Comparison, folder: Path) -> Section | None:
         return None
     figure = Figure("curves", panels, columns=3)
     told = {**dict(_reasons(comparison)), "many": len(comparison.entries) > MAX_CURVES}
-    html = fill(
-        "compared:curves", figure=figure, comparison=comparison, most=MAX_CURVES, chosen=chosen, told=told,
-        means=any(len(entry.runs) > 1 for entry in comparison.entries),
-    )  # fmt: skip
+    shown = {"figure": figure, "comparison": comparison, "most": MAX_CURVES, "chosen": chosen, "told": told}
+    html = fill("compared:curves", **shown, means=any(len(entry.runs) > 1 for entry in comparison.entries))
     return Section("Over training", "training", html, [figure])
 
 
@@ -217,14 +213,14 @@ def tradeoff(comparison: Comparison, folder: Path) -> Section | None:
     if chosen is None:
         return None
     without = set(_without(comparison))
-    panels = [panel for cost, title in _COSTS if cost not in without
-              for panel in [_scatter(comparison, cost, title, chosen)] if panel]  # fmt: skip
+    drawn = [_scatter(comparison, cost, title, chosen) for cost, title in _COSTS if cost not in without]
+    panels = [panel for panel in drawn if panel]
     if not panels:
         return None
     figure = Figure("quality_and_work", panels)
-    html = fill("compared:tradeoff", figure=figure, chosen=chosen, ranked=_is_ranked(comparison),
-                is_other_data=bool(comparison.other_data),
-                bars=any(len(entry.runs) > 1 for entry in comparison.entries))  # fmt: skip
+    is_ranked, is_other = _is_ranked(comparison), bool(comparison.other_data)
+    shown = {"figure": figure, "chosen": chosen, "ranked": is_ranked, "is_other_data": is_other}
+    html = fill("compared:tradeoff", **shown, bars=any(len(entry.runs) > 1 for entry in comparison.entries))
     return Section("Quality against work", "quality", html, [figure])
 
 
@@ -236,8 +232,10 @@ def _is_ranked(comparison: Comparison) -> bool:
 def _scatter(comparison: Comparison, cost: str, title: str, chosen: Quality) -> Panel | None:
     entries, is_ranked = comparison.entries, _is_ranked(comparison)
     is_best = best_of_both(entries, cost, chosen)
-    groups = [(entry.label, _dots(entry, cost, chosen, marked and is_ranked))
-              for entry, marked in zip(entries, is_best, strict=True)]  # fmt: skip
+    groups = [
+        (entry.label, _dots(entry, cost, chosen, marked and is_ranked))
+        for entry, marked in zip(entries, is_best, strict=True)
+    ]
     dots = [dot for _, of in groups for dot in of]
     if not dots:
         return None
@@ -251,10 +249,13 @@ def _scatter(comparison: Comparison, cost: str, title: str, chosen: Quality) -> 
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
     best = [label for label, of in groups if any(dot.marked for dot in of)]
     return Panel(
-        f"Against {title.partition(' (')[0].partition(',')[0]}", Scatter(groups, front),
-        Axis(title, spans[0], percent=cost == WORK), Axis(chosen.name, spans[1]),
-        f"{chosen.name} against {title}" + (f"; Pareto set: {', '.join(best)}" if best else ""), 1.24,
-    )  # fmt: skip
+        f"Against {title.partition(' (')[0].partition(',')[0]}",
+        Scatter(groups, front),
+        Axis(title, spans[0], percent=cost == WORK),
+        Axis(chosen.name, spans[1]),
+        f"{chosen.name} against {title}" + (f"; Pareto set: {', '.join(best)}" if best else ""),
+        1.24,
+    )
 
 
 def _dots(entry: Group, cost: str, chosen: Quality, marked: bool) -> list[Dot]:
@@ -306,8 +307,8 @@ def _class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: 
 
 
 def runs(comparison: Comparison, folder: Path) -> Section:
-    """Where the runs are."""
+    """The runs that are compared, with links to their pages."""
     table = run_table(comparison)
-    links = [(name_of(entry, run), os.path.relpath(run.directory / REPORT, folder))
-             for entry in comparison.entries for run in entry.runs if (run.directory / REPORT).is_file()]  # fmt: skip
+    runs = [(name_of(entry, run), run.directory / REPORT) for entry in comparison.entries for run in entry.runs]
+    links = [(name, os.path.relpath(page, folder)) for name, page in runs if page.is_file()]
     return Section("Runs", "runs", fill("compared:runs", table=table, links=links), tables=[table])

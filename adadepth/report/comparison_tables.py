@@ -78,17 +78,21 @@ def spread_text(found: Spread) -> str:
 
 def verdict_table(comparison: Comparison) -> Table:
     """The answers of every group, and of how many of its runs."""
-    asked = [name for name in ("target", "adapts", "worth")
-             if name != "target" or any(name in verdict_of(run) for run in comparison.runs)]  # fmt: skip
-    columns = [Column("run", "run", text, "text"),
-               *(Column(name, QUESTIONS[name], text, "text") for name in asked),
-               Column("cost", QUESTIONS["cost"], _work_text, where="view"),
-               *(Column(f"cost/{part}", where="file") for part in _PARTS)]  # fmt: skip
+    asked = [
+        name
+        for name in ("target", "adapts", "worth")
+        if name != "target" or any(name in verdict_of(run) for run in comparison.runs)
+    ]
+    columns = [
+        Column("run", "run", text, "text"),
+        *(Column(name, QUESTIONS[name], text, "text") for name in asked),
+        Column("cost", QUESTIONS["cost"], _work_text, where="view"),
+        *(Column(f"cost/{part}", where="file") for part in _PARTS),
+    ]
     rows = [
-        _parts({"run": entry.label, **{name: _answers(entry, name) for name in asked},
-                "cost": _cost(entry)})
+        _parts({"run": entry.label, **{name: _answers(entry, name) for name in asked}, "cost": _cost(entry)})
         for entry in comparison.entries
-    ]  # fmt: skip
+    ]
     return Table("verdicts", columns, rows)
 
 
@@ -153,17 +157,21 @@ def class_table(depths: Cells) -> Table:
 def run_table(comparison: Comparison) -> Table:
     """Every run: where it is, and how it went."""
     columns = [
-        Column("name", "run", text, "text"), Column("seed", "seed", text), Column("status", "status", text, "text"),
-        Column("wall_time_s", "wall time", clock), Column("parameters"), Column("started", "started", text, "text"),
+        Column("name", "run", text, "text"),
+        Column("seed", "seed", text),
+        Column("status", "status", text, "text"),
+        Column("wall_time_s", "wall time", clock),
+        Column("parameters"),
+        Column("started", "started", text, "text"),
         Column("folder", "folder", text, "text"),
-    ]  # fmt: skip
-    rows = [
-        {**{key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")},
-         "status": "cut short" if cut_short(run) else run.run.get("status"), "name": entry.label, "seed": seed(run),
-         "folder": str(run.directory)}
-        for entry in comparison.entries
-        for run in entry.runs
-    ]  # fmt: skip
+    ]
+    rows = []
+    for entry in comparison.entries:
+        for run in entry.runs:
+            told = {key: run.run.get(key) for key in ("wall_time_s", "parameters", "started")}
+            status = "cut short" if cut_short(run) else run.run.get("status")
+            about = {"name": entry.label, "seed": seed(run), "folder": str(run.directory)}
+            rows.append({**told, **about, "status": status})
     return Table("runs", columns, rows)
 
 
@@ -206,9 +214,12 @@ def optimised(comparison: Comparison) -> Quality | None:
 def best_table(comparison: Comparison, chosen: Quality) -> Table:
     """A row a group, the best first."""
     columns = [
-        Column("run", "run", text, "text"), Column("value", chosen.name, text), Column("n", "runs"),
-        Column("folder", "folder", text, "code"), Column("command", "command", text, "code"),
-    ]  # fmt: skip
+        Column("run", "run", text, "text"),
+        Column("value", chosen.name, text),
+        Column("n", "runs"),
+        Column("folder", "folder", text, "code"),
+        Column("command", "command", text, "code"),
+    ]
     rows = []
     for group in chosen.best_first(comparison.groups)[:_MOST]:
         run = _best_run(group, chosen)
@@ -239,16 +250,17 @@ def searched(comparison: Comparison, folder: Path) -> Section | None:
 
 def _search_table(search: Search) -> Table:
     columns = [
-        Column("parameter", "parameter", text, "text"), Column("low", "lowest", written),
-        Column("high", "highest", written), Column("best", "in the best trial", written),
+        Column("parameter", "parameter", text, "text"),
+        Column("low", "lowest", written),
+        Column("high", "highest", written),
+        Column("best", "in the best trial", written),
         Column("importance", "importance", percent),
-    ]  # fmt: skip
+    ]
     values, _ = search.best_first[0]
-    rows = [
-        {"parameter": each.key, "low": each.low, "high": each.high, "best": values[each.key],
-         "importance": search.importances.get(each.key)}
-        for each in search.parameters
-    ]  # fmt: skip
+    rows = []
+    for each in search.parameters:
+        found = {"parameter": each.key, "importance": search.importances.get(each.key), "best": values[each.key]}
+        rows.append({**found, "low": each.low, "high": each.high})
     return Table("search", columns, rows)
 
 

@@ -32,13 +32,13 @@ def difficulty(files: RunFiles) -> Section | None:
         for set_name, found in sets.items()
     }
     tables = {label: difficulty_table(*about) for label, about in told.items()}
-    correlations = correlation_table("spearman_depth_difficulty", f"depth, {of}", within, {
-        label: found.get("spearman", {}) for label, (_, _, found) in told.items()
-    })  # fmt: skip
-    html = fill(
-        "difficulty", unit=run_unit(files), of=of, figure=figure,
-        correlations=correlations, tables=tables,
-    )  # fmt: skip
+    correlations = correlation_table(
+        "spearman_depth_difficulty",
+        f"depth, {of}",
+        within,
+        {label: found.get("spearman", {}) for label, (_, _, found) in told.items()},
+    )
+    html = fill("difficulty", unit=run_unit(files), of=of, figure=figure, correlations=correlations, tables=tables)
     return Section("Depth and difficulty", "difficulty", html, [figure], [correlations, *tables.values()])
 
 
@@ -104,10 +104,15 @@ def difficulty_table(name: str, set_name: str, found: Mapping[str, Any]) -> Tabl
     """Depth and accuracy of one set, a row a difficulty, or a value of the attribute of that name, or a range."""
     ranges = [Column("range", name, where="view"), *(Column(key, where="file") for key in ("from", "to"))]
     columns = [
-        *([Column(DIFFICULTY)] if name == DIFFICULTY else ranges), Column("n"),
-        Column("mean", "mean depth", rounded(2)), Column("std", "sd", rounded(2)), Column("p10"), Column("p90"),
-        Column("accuracy", "accuracy", percent), Column("accuracy_n", "n predicted"),
-    ]  # fmt: skip
+        *([Column(DIFFICULTY)] if name == DIFFICULTY else ranges),
+        Column("n"),
+        Column("mean", "mean depth", rounded(2)),
+        Column("std", "sd", rounded(2)),
+        Column("p10"),
+        Column("p90"),
+        Column("accuracy", "accuracy", percent),
+        Column("accuracy_n", "n predicted"),
+    ]
     rows = [{"range": _range(row), **row} if "value" in row else row for row in found["rows"]]
     return Table(f"{name}_{set_name}", columns, rows)
 
@@ -119,10 +124,12 @@ def _range(row: Mapping[str, Any]) -> str:
 def correlation_table(name: str, of: str, within: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
     """Rank correlations with their intervals, by group; one that is not defined is missing."""
     columns = [
-        Column("group", within, text, "text"), Column("value", f"Spearman ({of})", signed),
+        Column("group", within, text, "text"),
+        Column("value", f"Spearman ({of})", signed),
         Column("interval", "95 % bootstrap interval", interval, where="view"),
-        *(Column(key, where="file") for key in ("low", "high")), Column("n"),
-    ]  # fmt: skip
+        *(Column(key, where="file") for key in ("low", "high")),
+        Column("n"),
+    ]
     rows = [
         {"group": group, **row, **({"interval": (row["low"], row["high"])} if row else {})}
         for group, row in found.items()
@@ -135,7 +142,7 @@ def rival_difficulty_text(adaptive: Mapping[str, Any], rival: Mapping[str, Any])
 
     Args:
         adaptive: What its halting.json holds; a run that knows no difficulty gives an empty text.
-        rival: That of the rival.
+        rival: What the rival's halting.json holds.
     """
     pairs = zip(difficulty_sets(adaptive).items(), difficulty_sets(rival).values(), strict=False)
     rows = [
@@ -145,9 +152,13 @@ def rival_difficulty_text(adaptive: Mapping[str, Any], rival: Mapping[str, Any])
         if "accuracy" in row
     ]
     columns = [
-        Column("set", "set", text, "text"), Column("difficulty"), Column("n"), Column("mean", "depth", rounded(2)),
-        Column("accuracy", "accuracy", percent), Column("rival", "of the rival", percent),
-    ]  # fmt: skip
+        Column("set", "set", text, "text"),
+        Column("difficulty"),
+        Column("n"),
+        Column("mean", "depth", rounded(2)),
+        Column("accuracy", "accuracy", percent),
+        Column("rival", "of the rival", percent),
+    ]
     return as_text(Table("difficulty", columns, rows)) if rows else ""
 
 

@@ -59,22 +59,27 @@ def exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 def step_table(name: str, summary: Mapping[str, Any]) -> Table:
     """What every step of a set is worth."""
     columns = [
-        Column("step", "step k"), Column("n", "exit here"), Column("share", "share", percent),
-        Column("posterior", "halting distribution", rounded(3)), Column("prior", "prior", rounded(3)),
+        Column("step", "step k"),
+        Column("n", "exit here"),
+        Column("share", "share", percent),
+        Column("posterior", "halting distribution", rounded(3)),
+        Column("prior", "prior", rounded(3)),
         Column("halting_probability", "halting probability", rounded(3)),
         *(Column(metric, metric, rounded(4)) for metric in summary["exit"].get("quality", {})),
         Column("loss", "loss", rounded(4)),
-    ]  # fmt: skip
+    ]
     return Table(f"steps_{name}", columns, [{**row.get("quality", {}), **row} for row in summary["steps"]])
 
 
 def exit_class_table(name: str, summary: Mapping[str, Any]) -> Table:
-    """Exit steps by class."""
+    """Count, mean and spread of the exit steps of every class."""
     columns = [
-        Column("class", "class", text, "text", remark="definition"), Column("n"),
-        Column("mean", "exit step", rounded(2)), Column("std", "sd", rounded(2)),
+        Column("class", "class", text, "text", remark="definition"),
+        Column("n"),
+        Column("mean", "exit step", rounded(2)),
+        Column("std", "sd", rounded(2)),
         Column("expected_steps", "expected steps", rounded(2)),
-    ]  # fmt: skip
+    ]
     rows = [{"class": of, "definition": definition(of), **found} for of, found in summary["classes"].items()]
     return Table(f"exit_classes_{name}", columns, rows)
 
@@ -102,18 +107,26 @@ def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
     online: Where = "everywhere" if any("online" in row for _, row in rows) else "file"
     is_mean = len(metrics) > 2  # `score` is the mean of the others
     columns = [
-        Column("rule", "rule", text, "text"), Column("set", where="file"),
-        Column("kind", where="file"), Column("draws", where="file"),
-        *(Column(metric, metric, rounded(4), where="file" if metric == "score" and not is_mean else "everywhere")
-          for metric in metrics),
-        Column("score_std", "sd over draws", rounded(4)), Column("permuted_score", "permuted exits", rounded(4)),
+        Column("rule", "rule", text, "text"),
+        Column("set", where="file"),
+        Column("kind", where="file"),
+        Column("draws", where="file"),
+        *(
+            Column(metric, metric, rounded(4), where="file" if metric == "score" and not is_mean else "everywhere")
+            for metric in metrics
+        ),
+        Column("score_std", "sd over draws", rounded(4)),
+        Column("permuted_score", "permuted exits", rounded(4)),
         Column("online_score", "run for real", rounded(4), where=online),
         Column("online_updates", "its updates", rounded(2), where=online),
-        Column("mean_updates", "updates", rounded(2)), Column("layer_ratio", "full / mean updates", rounded(2)),
-        Column("macs", where="file"), Column("macs_ratio", "MACs ratio", rounded(2)),
-        *_time_columns(timed), Column("pareto", "Pareto set", text, "text", where="view"),
+        Column("mean_updates", "updates", rounded(2)),
+        Column("layer_ratio", "full / mean updates", rounded(2)),
+        Column("macs", where="file"),
+        Column("macs_ratio", "MACs ratio", rounded(2)),
+        *_time_columns(timed),
+        Column("pareto", "Pareto set", text, "text", where="view"),
         *(Column(f"pareto/{axis}", where="file") for axis in (*X_AXES, *(f"seconds/{batch}" for batch in timed))),
-    ]  # fmt: skip
+    ]
     return Table("exit_rules", columns, [_study_row(name, row, timed) for name, row in rows])
 
 
@@ -135,14 +148,16 @@ def _study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) -> dict[
     axes = (*X_AXES, *(f"seconds/{batch}" for batch in timed))
     times = {f"{key}/{batch}": row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed}
     flat = {key: value for key, value in row.items() if key not in ("time_ratio", "pareto")}
+    scores = {f"{kind}_score": row.get(kind, {}).get("quality", {}).get("score") for kind in ("permuted", "online")}
+    spread, updates = row.get("quality_std", {}).get("score"), row.get("online", {}).get("mean_updates")
+    told = {"set": name, "pareto": in_pareto_sets(row), "score_std": spread, "online_updates": updates, **scores}
     return {
-        **row["quality"], **flat, **times, "set": name, "pareto": in_pareto_sets(row),
-        "score_std": row.get("quality_std", {}).get("score"),
-        "permuted_score": row.get("permuted", {}).get("quality", {}).get("score"),
-        "online_score": row.get("online", {}).get("quality", {}).get("score"),
-        "online_updates": row.get("online", {}).get("mean_updates"),
+        **row["quality"],
+        **flat,
+        **times,
+        **told,
         **{f"pareto/{axis}": int(axis in row["pareto"]) for axis in axes},
-    }  # fmt: skip
+    }
 
 
 def study_text(study: Mapping[str, Any]) -> str:
@@ -151,9 +166,12 @@ def study_text(study: Mapping[str, Any]) -> str:
     Args:
         study: From `study`, or `add_timings`.
     """
-    lines = [f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps", "",
-             as_text(study_table({"": study})),
-             "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random"]  # fmt: skip
+    lines = [
+        f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps",
+        "",
+        as_text(study_table({"": study})),
+        "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random",
+    ]
     if any("online" in row for row in study["rows"]):
         lines.append("run for real: the rule really ran, so that exits change what others see")
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
@@ -300,10 +318,13 @@ def _study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
     members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
     return Panel(
-        f"Against {_axis_title(axis)}", Scatter(list(groups.items()), front, controls),
-        Axis(_axis_title(axis), x), Axis(score_title(study), y),
-        f"{score_title(study)} against {_axis_title(axis)} for every exit rule. Pareto set: {', '.join(members)}", 1.24,
-    )  # fmt: skip
+        f"Against {_axis_title(axis)}",
+        Scatter(list(groups.items()), front, controls),
+        Axis(_axis_title(axis), x),
+        Axis(score_title(study), y),
+        f"{score_title(study)} against {_axis_title(axis)} for every exit rule. Pareto set: {', '.join(members)}",
+        1.24,
+    )
 
 
 def _axis_title(axis: str) -> str:

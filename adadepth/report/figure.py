@@ -296,7 +296,7 @@ def is_followed(curves: Curves) -> bool:
 
 
 def line_panel(title: str, curves: Curves, y_title: str, floor: float | None = None, description: str = "") -> Panel:
-    """Curves over optimiser steps."""
+    """A panel of curves over the steps of the optimiser."""
     points = [point for _, curve in curves for point in curve]
     x, y = ([values[place] for values in points] for place in (0, 1))
     spans = step_axis([int(step) for step in x]), Axis(y_title, padded(y, floor), start=floor or 0.0)
@@ -307,9 +307,13 @@ _MAX_CELLS = 900
 
 
 def heat_over_steps(
-    title: str, history: Sequence[tuple[int, Sequence[float]]], measure: str, y_title: str, first: int = 1,
+    title: str,
+    history: Sequence[tuple[int, Sequence[float]]],
+    measure: str,
+    y_title: str,
+    first: int = 1,
     max_cells: int = _MAX_CELLS,
-) -> Panel:  # fmt: skip
+) -> Panel:
     """Shares of depths, blocks or states (rows) at evaluations (columns, evenly spaced).
 
     Args:

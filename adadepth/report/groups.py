@@ -176,7 +176,7 @@ class Comparison:
     Attributes:
         groups: In the order in which their first runs were named.
         left_out: Sentences about what could not be compared.
-        search: That they are the trials of, where they are.
+        search: The search whose trials the runs are, where they are trials.
     """
 
     groups: Sequence[Group]
@@ -185,7 +185,7 @@ class Comparison:
 
     @property
     def runs(self) -> list[RunFiles]:
-        """All of them."""
+        """The runs of all groups in order."""
         return [run for group in self.groups for run in group.runs]
 
     @property
@@ -193,8 +193,11 @@ class Comparison:
         """What has a colour of its own: the groups, or, of a single group, its runs."""
         if len(self.groups) > 1:
             return self.groups
-        return [Group(f"seed {seed(run)}", group.settings, [run], _summary([run]))
-                for group in self.groups for run in group.runs]  # fmt: skip
+        return [
+            Group(f"seed {seed(run)}", group.settings, [run], _summary([run]))
+            for group in self.groups
+            for run in group.runs
+        ]
 
     @property
     def other_data(self) -> list[str]:
@@ -214,7 +217,7 @@ def compare(runs: Iterable[RunFiles], further: Sequence[str] = ()) -> Comparison
     """Group runs; those that cannot be read, and repetitions of a seed, are named and left out.
 
     Args:
-        runs: Those to compare.
+        runs: The runs to compare.
         further: Sentences about what else is not there.
     """
     left_out, kept = list(further), dict[tuple[str, Any], RunFiles]()
@@ -233,9 +236,10 @@ def compare(runs: Iterable[RunFiles], further: Sequence[str] = ()) -> Comparison
     for (settings, _), run in kept.items():
         grouped.setdefault(settings, []).append(run)
     groups = list(grouped.values())
-    return Comparison([
-        Group(label, settings_of(of[0]), of, _summary(of)) for label, of in zip(labels(groups), groups, strict=True)
-    ], left_out)  # fmt: skip
+    return Comparison(
+        [Group(label, settings_of(of[0]), of, _summary(of)) for label, of in zip(labels(groups), groups, strict=True)],
+        left_out,
+    )
 
 
 def _remarks(run: RunFiles) -> list[str]:
@@ -358,7 +362,7 @@ class Quality(NamedTuple):
     less_is_better: bool
 
     def best_first(self, entries: Sequence[Group]) -> list[Group]:
-        """Those that have it, the best first."""
+        """The entries that have the metric, the best first."""
         sign = 1 if self.less_is_better else -1
         return sorted((entry for entry in entries if entry.figure(self.name)), key=lambda entry: sign * self.of(entry))
 
@@ -398,7 +402,7 @@ def shared_figures(groups: Sequence[Group]) -> list[str]:
 
 
 def unshared_figures(groups: Sequence[Group]) -> list[str]:
-    """Those worth a table that some of these groups have and others lack."""
+    """The figures worth a table that some of these groups have and others lack."""
     shared = set(shared_figures(groups))
     return [name for name in headlines(groups) if name not in shared]
 

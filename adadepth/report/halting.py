@@ -32,12 +32,12 @@ def _panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
         (f"{unit}s that run iteration k", curve(steps, "depth", "survival")),
         ("mean halting probability of those", curve(steps, "depth", "probability")),
     ]
+    share = Axis(f"share of {unit}s", (0, highest), percent=True)
+    both = Axis("share or probability", (0, 1.03), percent=True)
     panels = [
-        Panel("Depth distribution", Bars(shares), depth, Axis(f"share of {unit}s", (0, highest), percent=True),
-              f"Share of {unit}s at each depth"),
-        Panel("Survival and halting probability", Lines(by_iteration), iteration,
-              Axis("share or probability", (0, 1.03), percent=True)),
-    ]  # fmt: skip
+        Panel("Depth distribution", Bars(shares), depth, share, f"Share of {unit}s at each depth"),
+        Panel("Survival and halting probability", Lines(by_iteration), iteration, both),
+    ]
     if losses:
         y = Axis(loss_axis(unit), padded([value for _, value in losses], floor=0.0))
         panels.append(Panel("Loss by depth", Lines([("loss", losses)]), depth, y, "Mean loss at each depth"))
@@ -52,11 +52,15 @@ def loss_axis(unit: str) -> str:
 def step_table(steps: Sequence[Mapping[str, Any]]) -> Table:
     """A row for every depth."""
     columns = [
-        Column("depth", "depth k"), Column("n", "n halting at k"), Column("share", "share", percent),
-        Column("reached", where="file"), Column("survival", "survival", percent),
-        Column("probability", "halting probability", rounded(3)), Column("loss", "mean loss", rounded(3)),
+        Column("depth", "depth k"),
+        Column("n", "n halting at k"),
+        Column("share", "share", percent),
+        Column("reached", where="file"),
+        Column("survival", "survival", percent),
+        Column("probability", "halting probability", rounded(3)),
+        Column("loss", "mean loss", rounded(3)),
         Column("loss_n", "n with loss"),
-    ]  # fmt: skip
+    ]
     return Table("halting", columns, steps)
 
 
@@ -95,11 +99,10 @@ def cosines(files: RunFiles) -> Section | None:
         return Section(title, "states", absent(what, files, "halting.json", reason))
     x = depth_axis("iteration k", files.halting["max_depth"])
     y = Axis("mean cosine similarity", (min(padded(values)[0], 0.95), 1.0))
-    panels = [
-        Panel(heading, Lines([(name, curve(rows, "step", key)) for name, rows in groups.items()]), x, y,
-              f"Cosine similarity. {heading}")
-        for key, heading in _VERSIONS.items()
-    ]  # fmt: skip
+    panels = []
+    for key, heading in _VERSIONS.items():
+        curves = Lines([(name, curve(rows, "step", key)) for name, rows in groups.items()])
+        panels.append(Panel(heading, curves, x, y, f"Cosine similarity. {heading}"))
     figure, table = Figure("cosine", panels), _table(groups)
     html = fill("halting:cosines", figure=figure, table=table, unit=run_unit(files))
     return Section(title, "states", html, [figure], [table])
@@ -107,9 +110,13 @@ def cosines(files: RunFiles) -> Section | None:
 
 def _table(groups: Mapping[str, Any]) -> Table:
     columns = [
-        Column("class", "class", text, "text"), Column("step", "iteration"), Column("running", "running", rounded(4)),
-        Column("running_n", "n"), Column("all", "all", rounded(4)), Column("all_n", "n"),
-    ]  # fmt: skip
+        Column("class", "class", text, "text"),
+        Column("step", "iteration"),
+        Column("running", "running", rounded(4)),
+        Column("running_n", "n"),
+        Column("all", "all", rounded(4)),
+        Column("all_n", "n"),
+    ]
     return Table("cosine", columns, [{"class": name, **row} for name, rows in groups.items() for row in rows])
 
 

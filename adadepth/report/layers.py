@@ -28,7 +28,7 @@ _STATE, _MAX_ROWS, _BAR = "state n (after n blocks)", 40, 40
 
 
 def layer_overview(files: RunFiles) -> Section | None:
-    """Tiles of the distribution."""
+    """Tiles on the distribution over the layers."""
     layers, halting = files.halting.get("layers"), files.halting
     if layers is None:
         return None
@@ -47,14 +47,14 @@ def layers_section(files: RunFiles) -> Section | None:
     weights, history = layers["weights"], layer_history(files.metrics)
     figure = Figure("layers", [_bars(weights), *_history_panels(history)])
     table, over_training = weight_table(weights), _history_table(history)
-    missing = "" if history else absent(
-        "The distribution over training", files, "metrics.jsonl", "metrics.jsonl holds no weights of layers"
-    )  # fmt: skip
-    html = fill(
-        "layers:layers", figure=figure, table=table, over_training=over_training, missing=missing,
-        needed=needed_blocks(layers["deepest"], len(weights) - 1),
-        largest=max(range(len(weights)), key=weights.__getitem__), share=_percentage(max(weights), 1),
-    )  # fmt: skip
+    reason = "metrics.jsonl holds no weights of layers"
+    missing = "" if history else absent("The distribution over training", files, "metrics.jsonl", reason)
+    shown = {"figure": figure, "table": table, "over_training": over_training, "missing": missing}
+    largest, needed = (
+        max(range(len(weights)), key=weights.__getitem__),
+        needed_blocks(layers["deepest"], len(weights) - 1),
+    )
+    html = fill("layers:layers", **shown, needed=needed, largest=largest, share=_percentage(max(weights), 1))
     return Section(title, "layers", html, [figure], [table, *([over_training] if over_training else [])])
 
 
@@ -113,10 +113,13 @@ def _history_table(history: Sequence[tuple[int, Mapping[str, Any]]]) -> Table | 
         return None
     states = range(len(history[0][1]["weights"]))
     columns = [
-        Column("step"), Column("entropy", "entropy (nats)", rounded(3)),
-        Column("expected_depth", "expected depth", rounded(2)), Column("deepest"), Column("active"),
+        Column("step"),
+        Column("entropy", "entropy (nats)", rounded(3)),
+        Column("expected_depth", "expected depth", rounded(2)),
+        Column("deepest"),
+        Column("active"),
         *(Column(f"w{state}", f"w{state}", lambda weight: _percentage(weight, 1)) for state in states),
-    ]  # fmt: skip
+    ]
     rows = [
         {"step": step, **found, **{f"w{state}": weight for state, weight in enumerate(found["weights"])}}
         for step, found in thin(history, _MAX_ROWS)

@@ -82,10 +82,8 @@ def write_page(
     Returns:
         The path of the page.
     """
-    page = fill(
-        "page", title=title, subtitle=subtitle, sections=sections, sources=sources, whose=whose, error=error,
-        downloads=downloads, depth_styles=depth_styles(max_depth),
-    )  # fmt: skip
+    shown = {"sections": sections, "sources": sources, "whose": whose, "error": error, "downloads": downloads}
+    page = fill("page", title=title, subtitle=subtitle, depth_styles=depth_styles(max_depth), **shown)
     write_atomic(directory / REPORT, page)
     _write_tables(directory / TABLES, sections)
     _write_vectors(directory / FIGURES, sections)

@@ -50,14 +50,20 @@ if TYPE_CHECKING:
 MARKERS = dict(zip(SHAPES, ("o", "s", "^", "D", "v"), strict=True))  # matplotlib's names
 _WIDTH, _HEIGHT, _FRAME_MILLISECONDS = 5.2, 3.6, 250
 _STYLES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (8, 2)))
+_AXES = {"titlesize": 11, "titleweight": "bold", "titlelocation": "left", "edgecolor": MUTED, "labelcolor": INK}
+_NO_SPINES = {"spines.top": False, "spines.right": False}
+_GRID_LINES = {"grid": True, "grid.axis": "y", "axisbelow": True}
+_COLOURS = {"text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": GRID}
+_LINES = {"lines.linewidth": 1.8, "lines.markersize": 4, "legend.frameon": False}
+_FONTS = {"font.size": 10, "legend.fontsize": 9, "pdf.fonttype": 42}
+_LAYOUT = {"use": True, "w_pad": 0.1, "h_pad": 0.08}
 _SETTINGS: Any = {
-    "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
-    "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y", "grid.color": GRID,
-    "axes.axisbelow": True, "lines.linewidth": 1.8, "lines.markersize": 4, "legend.frameon": False,
-    "legend.fontsize": 9, "pdf.fonttype": 42, "figure.constrained_layout.use": True,
-    "figure.constrained_layout.w_pad": 0.1, "figure.constrained_layout.h_pad": 0.08,
-}  # fmt: skip
+    **{f"axes.{name}": value for name, value in {**_AXES, **_NO_SPINES, **_GRID_LINES}.items()},
+    **{f"figure.constrained_layout.{name}": value for name, value in _LAYOUT.items()},
+    **_COLOURS,
+    **_LINES,
+    **_FONTS,
+}
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
@@ -247,8 +253,10 @@ def _paint_heat(axes: Axes, mark: Heat) -> None:
 
     blues = LinearSegmentedColormap.from_list("depth", ["#ffffff", *(ramp(step / 8) for step in range(9))])
     percent = [[100 * share for share in shares] for shares in mark.columns]
-    edges = [[start - 0.5 + index for index in range(count + 1)]
-             for start, count in ((mark.left, len(percent)), (mark.bottom, len(percent[0])))]  # fmt: skip
+    edges = [
+        [start - 0.5 + index for index in range(count + 1)]
+        for start, count in ((mark.left, len(percent)), (mark.bottom, len(percent[0])))
+    ]
     mesh = axes.pcolormesh(*edges, list(zip(*percent, strict=True)), cmap=blues, norm=PowerNorm(0.5, 0, 100))
     label = f"{mark.measure} (%)"
     bar = cast(Any, axes.figure).colorbar(mesh, ax=axes, ticks=[0, 1, 5, 10, 25, 50, 100], label=label, pad=0.02)
@@ -308,8 +316,9 @@ def _paint_board(axes: Axes, cells: Sequence[Cell], left: float, top: float) -> 
     wrong = [corners(cell, 0.06) for cell in cells if cell.is_wrong]
     axes.add_collection(PolyCollection(wrong, facecolors="none", edgecolors=WRONG, lw=1.3))
     for cell in cells:
-        axes.text(left + cell.column + 0.5, top + cell.row + 0.53, cell.text, ha="center", va="center", fontsize=5.5,
-                  color=cell.ink, in_layout=False)  # fmt: skip
+        place = left + cell.column + 0.5, top + cell.row + 0.53
+        style: Any = {"ha": "center", "va": "center", "fontsize": 5.5, "color": cell.ink}
+        axes.text(*place, cell.text, **style, in_layout=False)
 
 
 _PAINTERS: dict[type, Callable[[Axes, Any], None]] = {

@@ -1,4 +1,4 @@
-"""Tables of probes.json."""
+"""Tables of what probes of every state and layer reach."""
 
 from __future__ import annotations
 
@@ -32,24 +32,31 @@ def probe_table(name: str, found: Mapping[str, Any]) -> Table:
     """
     metrics = found["rows"][0]["metrics"]
     columns = [
-        Column("read", "read", text, "text", where="view"), Column("state", "state", text, "text", where="view"),
+        Column("read", "read", text, "text", where="view"),
+        Column("state", "state", text, "text", where="view"),
         *(Column(key, write=text, kind="text", where="file") for key in ("readout", "update")),
-        Column("accuracy", "accuracy", percent), Column("interval", "95 % interval", _shares, where="view"),
-        Column("gain", "added", _points), Column("gain_interval", "95 % interval", _two_points, where="view"),
+        Column("accuracy", "accuracy", percent),
+        Column("interval", "95 % interval", _shares, where="view"),
+        Column("gain", "added", _points),
+        Column("gain_interval", "95 % interval", _two_points, where="view"),
         *(Column(key, where="file") for key in ("low", "high", "gain_low", "gain_high")),
         Column("changed", "tokens it changed", percent),
         *(Column(metric) for metric in metrics if metric not in ("accuracy", "score")),
         *(Column(key, where="file") for key in ("train", "validation")),
-        Column("strength", "C", lambda value: f"{value:g}"), Column("converged", where="file"),
-    ]  # fmt: skip
+        Column("strength", "C", lambda value: f"{value:g}"),
+        Column("converged", where="file"),
+    ]
     rows = [
         {
-            **row["metrics"], **row, "read": READOUTS[row["readout"]], "state": state_name(row),
+            **row["metrics"],
+            **row,
+            "read": READOUTS[row["readout"]],
+            "state": state_name(row),
             "interval": (row["low"], row["high"]),
             **({"gain_interval": (row["gain_low"], row["gain_high"])} if "gain" in row else {}),
         }
         for row in found["rows"]
-    ]  # fmt: skip
+    ]
     most = found["majority"]
     always = {"read": f"always {most['class']}", "readout": "majority", **most, "interval": (most["low"], most["high"])}
     return Table(f"probes_{name}", columns, [*rows, always])
@@ -72,9 +79,11 @@ def difficulty_table(name: str, found: Mapping[str, Any]) -> Table | None:
         return None
     states = dict.fromkeys(state_name(row) for row in found["rows"])
     columns = [
-        Column("read", "read", text, "text"), Column("difficulty"), Column("n"),
+        Column("read", "read", text, "text"),
+        Column("difficulty"),
+        Column("n"),
         *(Column(state, write=percent) for state in states),
-    ]  # fmt: skip
+    ]
     return Table(f"probes_by_difficulty_{name}", columns, list(rows.values()))
 
 
@@ -130,11 +139,14 @@ def probes(files: RunFiles) -> Section | None:
     found = files.of(PROBES)
     sets = [
         {
-            "name": name, "n": of_set["n"], "figure": Figure(f"probes_{name}", _panels(of_set)),
-            "table": probe_table(name, of_set), "difficulty": difficulty_table(name, of_set),
+            "name": name,
+            "n": of_set["n"],
+            "figure": Figure(f"probes_{name}", _panels(of_set)),
+            "table": probe_table(name, of_set),
+            "difficulty": difficulty_table(name, of_set),
         }
         for name, of_set in found["sets"].items()
-    ]  # fmt: skip
+    ]
     tables = [table for each in sets for table in (each["table"], each["difficulty"]) if table is not None]
     html = fill("probes", found=found, sets=sets, fewest=FEWEST_EXAMPLES)
     of = "n = " + ", ".join(f"{each['n']:,} sentences of {each['name']}" for each in sets)

@@ -28,17 +28,25 @@ from adadepth.report.worth import SURE, UNDECIDED, whole_percent
 
 def facts_section(files: RunFiles) -> Section:
     """Facts, final metrics, and the configuration as written."""
-    missing = [absent(what, files, name) for what, name in
-               (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
-               if name in files.missing and not is_summary_of_seeds(files)]  # fmt: skip
+    missing = [
+        absent(what, files, name)
+        for what, name in (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
+        if name in files.missing and not is_summary_of_seeds(files)
+    ]
     metrics = final_metrics(files)
-    table = Table("final_metrics", [Column("metric", "metric", text, "text"), Column("value", "value", rounded(4))],
-                  [{"metric": name, "value": value} for name, value in metrics])  # fmt: skip
+    table = Table(
+        "final_metrics",
+        [Column("metric", "metric", text, "text"), Column("value", "value", rounded(4))],
+        [{"metric": name, "value": value} for name, value in metrics],
+    )
     html = fill(
-        "run:facts", missing=Markup("").join(missing), facts=facts(files), table=table if metrics else None,
+        "run:facts",
+        missing=Markup("").join(missing),
+        facts=facts(files),
+        table=table if metrics else None,
         expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.of(TEXTS),
         config=config_text(files),
-    )  # fmt: skip
+    )
     of = f"n = {files.of(SEEDS)['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
     return Section("Run", "run", html, tables=[table] if metrics else [], of=of)
 
@@ -74,9 +82,13 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
 
 # Parts of a configuration -> what they are called; `settings` of run.json has of each what tells a run from others.
 _GROUPS = {
-    "model": "Model", "features": "Stored states", "budget": "Budget", "halting": "Second stage", "search": "Search",
+    "model": "Model",
+    "features": "Stored states",
+    "budget": "Budget",
+    "halting": "Second stage",
+    "search": "Search",
     "context": "Evaluation",
-}  # fmt: skip
+}
 
 
 def _settings(files: RunFiles) -> dict[str, str]:
@@ -126,19 +138,16 @@ def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
 
 
 def config_text(files: RunFiles) -> str:
-    """config.yaml as written."""
+    """The run's config.yaml as written, cut where it is very long."""
     return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
 
 
 def definitions(files: RunFiles) -> Section:
     """Terms, and reasons for what is absent."""
     unit, has_exits = run_unit(files), bool(files.of(EXITS).get("sets") or files.of(EXIT_RULES).get("sets"))
-    html = fill(
-        "run:definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits,
-        fewest=FEWEST_DEPTHS, decided=whole_percent(DECIDED), undecided=whole_percent(UNDECIDED),
-        sure=whole_percent(SURE),
-        not_computed=files.halting.get("missing"),
-    )  # fmt: skip
+    shares = {"decided": whole_percent(DECIDED), "undecided": whole_percent(UNDECIDED), "sure": whole_percent(SURE)}
+    shown = {**shares, "fewest": FEWEST_DEPTHS, "not_computed": files.halting.get("missing")}
+    html = fill("run:definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits, **shown)
     return Section("Definitions", "definitions", html, of=None)
 
 

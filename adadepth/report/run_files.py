@@ -86,7 +86,7 @@ def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
 
 
 def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
-    """Write seeds.json, from `summarise_seeds`."""
+    """Write seeds.json, which holds what `summarise_seeds` found."""
     write_json(directory / SEEDS, summary)
 
 

@@ -77,8 +77,8 @@ class Section:
         title: The heading; a section without one stands above the first heading.
         anchor: Name of its place on the page.
         html: What stands below the heading.
-        figures: Those that are also files of their own.
-        tables: Likewise.
+        figures: The drawings that are also files of their own.
+        tables: The tables that are also files of their own.
         of: What all of it is of, where that is not the evaluation's units: the number of examples, networks or runs.
             None: nothing is measured.
     """
@@ -125,9 +125,12 @@ def fill(template: str, **content: Any) -> Markup:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("adadepth.report"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("adadepth.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {
         "number": number,
         "percent": percent,

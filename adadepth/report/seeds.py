@@ -62,12 +62,13 @@ def headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
     }
 
 
-_DEPTH_METRICS = (
-    "halting/exit_step/mean", "halting/all/mean", "halting/expected_steps", "halting/kl", "halting/calibration/tv",
-    "halting/calibration/ece", "halting/layers/entropy", "halting/layers/expected_depth", "halting/layers/deepest",
-    "cost/layer_ratio", "cost/adaptive_over_full", "search/mean_entropy", "search/expected_blocks",
-    "search/soft/perplexity", "search/argmax/perplexity", "search/sampled/perplexity",
-)  # fmt: skip
+_OF_LAYERS = ("layers/entropy", "layers/expected_depth", "layers/deepest")
+_METRICS_OF = {
+    "halting": ("exit_step/mean", "all/mean", "expected_steps", "kl", "calibration/tv", "calibration/ece", *_OF_LAYERS),
+    "cost": ("layer_ratio", "adaptive_over_full"),
+    "search": ("mean_entropy", "expected_blocks", "soft/perplexity", "argmax/perplexity", "sampled/perplexity"),
+}
+_DEPTH_METRICS = tuple(f"{group}/{name}" for group, names in _METRICS_OF.items() for name in names)
 
 
 def seed_table(summary: Mapping[str, Any]) -> Table:
@@ -85,9 +86,12 @@ def layer_seed_table(summary: Mapping[str, Any]) -> Table | None:
 def _table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
     seeds = [str(seed) for seed in summary["seeds"]]
     columns = [
-        Column("name", key, text, "text"), Column("mean", "mean", rounded(4)), Column("std", "sd", rounded(4)),
-        Column("n"), *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
-    ]  # fmt: skip
+        Column("name", key, text, "text"),
+        Column("mean", "mean", rounded(4)),
+        Column("std", "sd", rounded(4)),
+        Column("n"),
+        *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
+    ]
     rows = [
         {"name": of, **found, **{f"seed_{seed}": found["values"].get(seed) for seed in seeds}}
         for of, found in metrics.items()
@@ -119,18 +123,19 @@ def seeds(files: RunFiles) -> Section | None:
 
 
 def seeds_section(found: Mapping[str, Any]) -> Section:
-    """The same of a summary from `summarise_seeds`."""
+    """The section on seeds, from a summary of `summarise_seeds`."""
     table, layer_table = seed_table(found), layer_seed_table(found)
     agreement = found.get("architecture_agreement")
     strips = [(seed, letters(string)) for seed, string in agreement["strings"].items()] if agreement else []
     thirds = third_table(agreement["thirds"]) if agreement else None
-    html = fill(
-        "seeds", thirds=thirds, n=found["n"], table=table, layer_table=layer_table,
-        distance=found.get("layer_distance"), agreement=agreement, strips=strips,
-    )  # fmt: skip
+    shown = {"thirds": thirds, "n": found["n"], "table": table, "layer_table": layer_table, "strips": strips}
+    html = fill("seeds", **shown, distance=found.get("layer_distance"), agreement=agreement)
     title = f"Over {found['n']} seed{'' if found['n'] == 1 else 's'}"
-    return Section(title, "seeds", html, tables=[table, *([layer_table] if layer_table else [])],
-                   of=f"n = {found['n']} run{'' if found['n'] == 1 else 's'}")  # fmt: skip
+    tables, of = (
+        [table, *([layer_table] if layer_table else [])],
+        f"n = {found['n']} run{'' if found['n'] == 1 else 's'}",
+    )
+    return Section(title, "seeds", html, tables=tables, of=of)
 
 
 SECTIONS = (Placed(200, seeds),)

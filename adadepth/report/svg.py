@@ -314,7 +314,7 @@ def _boards(mark: Boards) -> Iterator[str]:
 
 
 def _side(mark: Boards) -> float:
-    """Pixels of a cell."""
+    """The side of a cell in pixels."""
     return (WIDTH - _GAP * (mark.across - 1)) / mark.across / mark.columns
 
 

@@ -21,7 +21,7 @@ class CellScores:
 
     Attributes:
         settings: The swept keys and its values of them.
-        seeds: Those that were to run.
+        seeds: The seeds that were to run.
         scores: By seed and epoch, as far as there are any.
         failure: Why some are not there.
     """
@@ -100,10 +100,14 @@ def grid_table(found: Mapping[str, Any]) -> Table:
     keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
     seeds = list(dict.fromkeys(seed for row in rows for seed in row["values"]))
     columns = [
-        *(Column(key, key.rpartition(".")[2], text, "text") for key in keys), Column("epoch"),
-        Column("mean", "mean", rounded(4)), Column("std", "sd", rounded(4)), Column("n"),
-        *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds), Column("remark", "", text, "text"),
-    ]  # fmt: skip
+        *(Column(key, key.rpartition(".")[2], text, "text") for key in keys),
+        Column("epoch"),
+        Column("mean", "mean", rounded(4)),
+        Column("std", "sd", rounded(4)),
+        Column("n"),
+        *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
+        Column("remark", "", text, "text"),
+    ]
     flat = [
         {**row, **row["settings"], **{f"seed_{seed}": score for seed, score in row["values"].items()}} for row in rows
     ]

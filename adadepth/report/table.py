@@ -1,4 +1,4 @@
-"""Numbers for people."""
+"""Tables described once: their columns, and how numbers are written for people."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def interval(found: tuple[float, float]) -> str:
 
 
 def spread(found: dict[str, float]) -> str:
-    """Mean and standard deviation."""
+    """A mean with its standard deviation, as text."""
     return f"{found['mean']:.2f} ± {found['std']:.2f}"
 
 
@@ -104,7 +104,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """What stands above it."""
+        """What stands above the column."""
         return self.title or self.key
 
 
@@ -153,8 +153,10 @@ _MISSING = Markup(f'<span title="not available">{ABSENT}</span>')
 def _html_cells(columns: Sequence[Column], row: Mapping[str, Any]) -> list[Markup]:
     first, *others = columns
     remark = Markup("<small>{}</small>").format(row[first.remark]) if row.get(first.remark) else ""
-    return [Markup('<th scope="row">{}{}</th>').format(_html_value(first, row), remark),
-            *(_html_cell(column, row) for column in others)]  # fmt: skip
+    return [
+        Markup('<th scope="row">{}{}</th>').format(_html_value(first, row), remark),
+        *(_html_cell(column, row) for column in others),
+    ]
 
 
 def _html_cell(column: Column, row: Mapping[str, Any]) -> Markup:
@@ -258,11 +260,9 @@ def defused(value: Any) -> Any:
 
 # ---- LaTeX
 
-_LATEX = str.maketrans({
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--",
-    "±": r"$\pm$", "→": r"$\to$",
-})  # fmt: skip
+_NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
+_SIGNS = {"–": "--", "±": r"$\pm$", "→": r"$\to$", **{sign: rf"\{sign}" for sign in "&%$#_{}"}}
+_LATEX = str.maketrans(_SIGNS | {sign: rf"\text{name}{{}}" for sign, name in _NAMED.items()})
 
 
 def as_latex(table: Table, of: str = "") -> str:
@@ -272,10 +272,8 @@ def as_latex(table: Table, of: str = "") -> str:
     head = _latex_line([column.heading for column in columns])
     rows = [_latex_line([_text_value(column, row) for column in columns]) for row in table.rows]
     caption = ". ".join(filter(None, [table.name.replace("_", " ").capitalize(), of])).translate(_LATEX)
-    lines = [
-        r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{form}}}", r"\toprule", head,
-        r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
-    ]  # fmt: skip
+    body = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", *body, r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 

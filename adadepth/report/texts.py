@@ -32,8 +32,9 @@ def shown_tokens(row: Mapping[str, Any]) -> list[Shown]:
             continue
         start, stop = token["span"]
         text = row["text"][token["part"]][start:stop]
-        found.append(Shown(text.strip() or token["piece"], start != end or text != text.lstrip(),
-                           round(token["updates"]), token))  # fmt: skip
+        found.append(
+            Shown(text.strip() or token["piece"], start != end or text != text.lstrip(), round(token["updates"]), token)
+        )
         end = stop
     return found
 

@@ -25,8 +25,8 @@ from adadepth.report.table import Column, Table, percent, rounded
 
 MAX_ROWS = 40
 _TOKEN_CURVES = ("mask", "plain", "cls", "sep")
-_CURVES = {"mean": "halting/all/mean", "std": "halting/all/std", "entropy": "halting/entropy",
-           "ponder_cost": "halting/ponder_cost"}  # fmt: skip
+_HALTING_CURVES = {"mean": "all/mean", "std": "all/std", "entropy": "entropy", "ponder_cost": "ponder_cost"}
+_CURVES = {name: f"halting/{key}" for name, key in _HALTING_CURVES.items()}
 Shares = Sequence[tuple[int, Sequence[float]]]
 
 
@@ -46,10 +46,9 @@ def training(files: RunFiles) -> Section | None:
     figures = [Figure("depth_over_training", _panels(files, shares, first))] if len(shares) > 1 else []
     collapsed = [step for step, row in shares if is_collapsed(effective_depths(row))]
     table = _table(files, shares, first)
-    html = fill(
-        "training:training", figures=figures, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
-        fewest=FEWEST_DEPTHS, collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
-    )  # fmt: skip
+    shown = {"figures": figures, "table": table, "unit": run_unit(files), "collapsed": collapsed, "count": len(shares)}
+    collapsed_now = bool(collapsed) and collapsed[-1] == shares[-1][0]
+    html = fill("training:training", **shown, fewest=FEWEST_DEPTHS, collapsed_now=collapsed_now)
     of = f"{evaluated(files).partition(', step')[0]}, at {len(shares)} evaluation{'s' * (len(shares) != 1)}"
     return Section(title, "training", html, figures, [table], of=of)
 
@@ -57,11 +56,11 @@ def training(files: RunFiles) -> Section | None:
 def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
     unit, deepest = run_unit(files), first + len(shares[0][1]) - 1
     y = depth_axis("mean depth (updates)", deepest, first, air=0.2)
+    x, title = step_axis([step for step, _ in shares]), f"Mean depth of {unit} classes over training"
     return [
         heat_over_steps(f"Share of {unit}s at each depth", shares, f"share of {unit}s", "depth (updates)", first),
-        Panel("Mean depth by class", Lines(_means(files)), step_axis([step for step, _ in shares]), y,
-              f"Mean depth of {unit} classes over training", 1.08),
-    ]  # fmt: skip
+        Panel("Mean depth by class", Lines(_means(files)), x, y, title, 1.08),
+    ]
 
 
 def _means(files: RunFiles) -> Curves:
@@ -85,10 +84,14 @@ def _table(files: RunFiles, shares: Shares, first: int) -> Table:
         for step, row in thin(shares, MAX_ROWS)
     ]
     columns = [
-        Column("step"), Column("mean", "mean", rounded(2)), Column("std", "sd", rounded(2)),
-        Column("entropy", "entropy (nats)", rounded(2)), Column("ponder_cost", "ponder cost", rounded(2)),
-        Column("commonest", "commonest depth"), Column("share", "its share", percent),
-    ]  # fmt: skip
+        Column("step"),
+        Column("mean", "mean", rounded(2)),
+        Column("std", "sd", rounded(2)),
+        Column("entropy", "entropy (nats)", rounded(2)),
+        Column("ponder_cost", "ponder cost", rounded(2)),
+        Column("commonest", "commonest depth"),
+        Column("share", "its share", percent),
+    ]
     return Table("depth_over_training", columns, rows)
 
 
@@ -125,7 +128,7 @@ def _not_drawn(curves: Mapping[str, Curves]) -> Iterator[str]:
 
 
 def loss_title(name: str) -> str:
-    """`mlm_loss` as MLM loss."""
+    """The name of a loss for people: `mlm_loss` is MLM loss."""
     first, *rest = name.split("_")
     return " ".join([first.upper() if first in ("lm", "mlm", "sop", "kl") else first.capitalize(), *rest])
 

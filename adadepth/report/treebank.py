@@ -29,15 +29,21 @@ def kind_table(name: str, kind: str, readings: Mapping[str, Found]) -> Table:
         readings: `plain`, and `masked` where the model predicts masked words.
     """
     columns = [
-        Column("class", kind, text, "text"), Column("n", "words"), Column("mean", "mean", rounded(2)), _INTERVAL,
-        Column("p10"), Column("p90"), Column("over_pieces", "all pieces", rounded(2)),
+        Column("class", kind, text, "text"),
+        Column("n", "words"),
+        Column("mean", "mean", rounded(2)),
+        _INTERVAL,
+        Column("p10"),
+        Column("p90"),
+        Column("over_pieces", "all pieces", rounded(2)),
         Column("split", "split", percent),
-    ]  # fmt: skip
+    ]
     if "masked" in readings:
         columns += [
-            Column("masked_n", "masked words"), Column("masked_mean", "mean", rounded(2)),
+            Column("masked_n", "masked words"),
+            Column("masked_mean", "mean", rounded(2)),
             Column("masked_interval", "95 %", text, "text"),
-        ]  # fmt: skip
+        ]
     masked = {row["class"]: row for row in _with_all(readings.get("masked", {}), kind)}
     rows = []
     for row in _with_all(readings["plain"], kind):
@@ -68,11 +74,9 @@ def every_row(found: Found) -> Table:
         found: `max_depth`, and `sets`: by name, `plain` and `masked`, each from `describe_words`.
     """
     steps = range(1, found["max_depth"] + 1)
-    keys = (
-        "set", "reading", "kind", "class", "n", "sentences", "mean", "low", "high", "std", "p10", "median", "p90",
-        "at_cap", "pieces", "split", "over_pieces", "over_pieces_low", "over_pieces_high",
-        *(f"cosine_{step}" for step in steps), *(f"cosine_{step}_n" for step in steps),
-    )  # fmt: skip
+    keys = ["set", "reading", "kind", "class", "n", "sentences", "mean", "low", "high", "std", "p10", "median", "p90"]
+    keys += ["at_cap", "pieces", "split", "over_pieces", "over_pieces_low", "over_pieces_high"]
+    keys += [*(f"cosine_{step}" for step in steps), *(f"cosine_{step}_n" for step in steps)]
     rows = [
         {"set": name, "reading": reading, "kind": kind, **row, **_cosines(row)}
         for name, readings in found["sets"].items()
@@ -179,11 +183,11 @@ def kind_figure(name: str, kind: str, readings: Mapping[str, Any]) -> Figure:
         for reading, described in readings.items()
     }
     ends = [row[end] for rows in drawn.values() for row in rows for end in ("low", "high")]
-    panels = [
-        _panel(f"{KINDS[kind].partition(':')[0].capitalize()}, {_READINGS[reading]}",
-               sorted(rows, key=lambda row: order.index(row["class"])), padded(ends))
-        for reading, rows in drawn.items() if rows
-    ]  # fmt: skip
+    panels = []
+    for reading, rows in drawn.items():
+        title = f"{KINDS[kind].partition(':')[0].capitalize()}, {_READINGS[reading]}"
+        if rows:
+            panels.append(_panel(title, sorted(rows, key=lambda row: order.index(row["class"])), padded(ends)))
     return Figure(f"depth_by_{kind}_{name}", panels)
 
 

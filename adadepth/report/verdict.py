@@ -25,8 +25,8 @@ from adadepth.report.worth import (
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
 WEAK, MODERATE, STRONG = 0.1, 0.3, 0.5
-_WAYS = {"kind": "kinds of token", "label": "labels", "correctness": "right and wrong predictions",
-         "length": "lengths", "difficulty": "difficulties"}  # fmt: skip
+_WAYS = {"kind": "kinds of token", "label": "labels", "correctness": "right and wrong predictions"}
+_WAYS |= {"length": "lengths", "difficulty": "difficulties"}
 
 
 def adapts(halting: Mapping[str, Any]) -> Finding:
@@ -201,7 +201,7 @@ def _target_depth(files: RunFiles, unit: str) -> Depth:
 
 
 def _advice(files: RunFiles, unit: str, wanted: float) -> Iterator[str]:
-    """The likeliest reason first."""
+    """What to change where depth misses its target, the likeliest reason first."""
     asked = (files.run.get("final_metrics") or {}).get("budget/target", wanted)
     if reason := cut_short(files):
         yield f"the run was cut short ({reason}), let it end"
@@ -233,7 +233,7 @@ def _depth(files: RunFiles) -> Finding | None:
 
 
 def verdict_section(files: RunFiles) -> Section | None:
-    """The answers in words."""
+    """The verdict's questions with their answers in words."""
     found = verdict(files)
     if not found:
         return None

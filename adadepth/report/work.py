@@ -45,10 +45,8 @@ def work(files: RunFiles) -> Section | None:
         return None if is_told else Section("Work", "work", absent("Work is", files, "halting.json"))
     table = work_table(cost, unit)
     speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
-    html = fill(
-        "work:work", table=table, unit=unit, cost=cost, evaluation_speed=speed[-1] if speed else None,
-        clock=list(wall_clock(files)), reasons=list(_reasons(files)),
-    )  # fmt: skip
+    shown = {"table": table, "unit": unit, "cost": cost, "evaluation_speed": speed[-1] if speed else None}
+    html = fill("work:work", **shown, clock=list(wall_clock(files)), reasons=list(_reasons(files)))
     return Section("Work", "work", html, tables=[table])
 
 
@@ -68,9 +66,12 @@ def _reasons(files: RunFiles) -> Iterator[str]:
 def work_table(cost: Mapping[str, Any], unit: str) -> Table:
     """What the model needs, of full depth; below it what the evaluation ran, of the same."""
     about = words(unit)
-    names = {"adaptive": f"{about.needed}, without padding", "full": f"{about.full}, without padding",
-             "executed": "this evaluation as it ran, padding included",
-             "dense": "dense: every row until the deepest has halted"}  # fmt: skip
+    names = {
+        "adaptive": f"{about.needed}, without padding",
+        "full": f"{about.full}, without padding",
+        "executed": "this evaluation as it ran, padding included",
+        "dense": "dense: every row until the deepest has halted",
+    }
     if not about.halts:
         del names["dense"]
     columns = [

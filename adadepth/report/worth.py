@@ -15,13 +15,19 @@ Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
 # What the answers are called; `set` is the depth of a network that has nothing to decide, `against` one that varies and
 # falls with difficulty.
 ANSWERS: Mapping[Answer, str] = {
-    "yes": "yes", "no": "no", "partly": "in part", "against": "yes, but against difficulty",
-    "set": "set beforehand", "unknown": "not known",
-}  # fmt: skip
+    "yes": "yes",
+    "no": "no",
+    "partly": "in part",
+    "against": "yes, but against difficulty",
+    "set": "set beforehand",
+    "unknown": "not known",
+}
 QUESTIONS = {
-    "target": "Was the depth that you set reached?", "adapts": "Does depth adapt?",
-    "worth": "Is it worth it?", "cost": "What did it cost?",
-}  # fmt: skip
+    "target": "Was the depth that you set reached?",
+    "adapts": "Does depth adapt?",
+    "worth": "Is it worth it?",
+    "cost": "What did it cost?",
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ class Comparison:
 
 
 def is_loss(measure: str) -> bool:
-    """Whether less is better."""
+    """Whether less of a measure is better."""
     return measure.rpartition("/")[2].endswith(("loss", "perplexity", "bits_per_character", "mse"))
 
 
@@ -185,8 +191,9 @@ def chooses_operations(described: Mapping[str, Any]) -> Finding:
         described: From `describe_architecture`.
     """
     blocks, expected = described["blocks"], described["expected_blocks"]
-    thirds = "; ".join(_third(name, counts) for name, counts in
-                       zip(("first", "middle", "last"), described["thirds"], strict=True))  # fmt: skip
+    thirds = "; ".join(
+        _third(name, counts) for name, counts in zip(("first", "middle", "last"), described["thirds"], strict=True)
+    )
     by_third = f"Operations by third of the depth: {thirds}."
     figures = {"blocks": blocks, "expected_blocks": expected, "mean_entropy": described["mean_entropy"]}
     if is_fixed(described):

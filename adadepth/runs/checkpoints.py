@@ -144,7 +144,7 @@ def flaw(checkpoint: Path) -> str | None:
 
 
 def _flaw_of_older(checkpoint: Path) -> str | None:
-    """The same of a checkpoint without a manifest, whose last file is the trainer's state."""
+    """What is missing in a checkpoint without a manifest, whose last file is the trainer's state."""
     for patterns in _PARTS:
         if not any(any(checkpoint.glob(pattern)) for pattern in patterns):
             return f"its {patterns[0]} is missing"

@@ -43,16 +43,12 @@ CHECKPOINTS, EVALUATIONS = "checkpoints", "evaluations"  # those of a run
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
 SWEEP = "ADADEPTH_SWEEP"  # environment variable that names the sweep which a run is a part of
 # By what a run goes on that was at its end.
-CONTINUE = (
-    "trainer.max_steps", "trainer.num_train_epochs", "trainer.time_budget_minutes", "trainer.early_stopping_patience",
-    "search.stages", "search.shapes",
-)  # fmt: skip
+_UNTIL = ("max_steps", "num_train_epochs", "time_budget_minutes", "early_stopping_patience")
+CONTINUE = (*(f"trainer.{key}" for key in _UNTIL), "search.stages", "search.shapes")
 _LENGTH = ("trainer.max_steps", "trainer.num_train_epochs")
 # What a continued run may change: when it ends, evaluates and saves, and at which shapes architectures are compared.
-_MAY_CHANGE = frozenset({
-    *CONTINUE, "trainer.early_stopping_threshold", "trainer.eval_strategy", "trainer.eval_steps",
-    "trainer.eval_on_start", "trainer.save_strategy", "trainer.save_steps",
-})  # fmt: skip
+_WHEN = ("early_stopping_threshold", "eval_strategy", "eval_steps", "eval_on_start", "save_strategy", "save_steps")
+_MAY_CHANGE = frozenset({*CONTINUE, *(f"trainer.{key}" for key in _WHEN)})
 
 
 @dataclass

@@ -113,7 +113,7 @@ def resumed(config: ExperimentConfig, composed: DictConfig, given: Set[str]) -> 
 
     Args:
         config: As it was composed.
-        composed: The same with Hydra's own node.
+        composed: The composed settings with Hydra's own node.
         given: Groups and keys of the command line.
 
     Raises:

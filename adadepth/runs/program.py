@@ -13,10 +13,9 @@ from adadepth.settings import ExperimentConfig
 
 # What an evaluation takes from the command line of its training: the data, the tokenizer and the model's own settings
 # it takes from the run. A choice of the model says the family.
-_KEPT = (
-    "model", "task", "trainer", "trainer.precision", "trainer.use_cpu", "trainer.per_device_eval_batch_size", "runtime",
-    "optimise", "predictions", "output_dir", "debug", "small",
-)  # fmt: skip
+_OF_TRAINER = ("trainer.precision", "trainer.use_cpu", "trainer.per_device_eval_batch_size")
+_OF_FILES = ("optimise", "predictions", "output_dir")
+_KEPT = ("model", "task", "trainer", *_OF_TRAINER, "runtime", *_OF_FILES, "debug", "small")
 
 
 def program() -> list[str]:

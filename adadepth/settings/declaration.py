@@ -27,7 +27,7 @@ class Allowed:
 
     Attributes:
         test: Whether a value, never None, is allowed.
-        words: The same for people; continues "must be".
+        words: The allowed values for people; continues "must be".
     """
 
     test: Callable[[Any], bool]
@@ -105,22 +105,31 @@ class Declared:
 
 
 def setting(
-    default: Any, help: str, allowed: Allowed | None = None, *, shape: bool = False, later: bool = False,
-    neutral: bool = False, in_model: bool = True, hub: Any = _UNSAID, debug: Any = _UNSAID, more: str = "",
-) -> Any:  # fmt: skip
+    default: Any,
+    help: str,
+    allowed: Allowed | None = None,
+    *,
+    shape: bool = False,
+    later: bool = False,
+    neutral: bool = False,
+    in_model: bool = True,
+    hub: Any = _UNSAID,
+    debug: Any = _UNSAID,
+    more: str = "",
+) -> Any:
     """Declare a field of a dataclass; see `Declared`.
 
     Args:
         default: Its default; a list or dictionary is copied for every instance, of a class an instance is made.
         help: One line, which begins in lower case and ends without a full stop.
         allowed: Its range, if it has one.
-        shape: See `Declared`, as for the other arguments.
-        later: See there.
-        neutral: See there.
-        in_model: See there.
-        hub: See there.
-        debug: See there.
-        more: See there; whole sentences.
+        shape: See `Declared`.
+        later: See `Declared`.
+        neutral: See `Declared`.
+        in_model: See `Declared`.
+        hub: See `Declared`.
+        debug: See `Declared`.
+        more: See `Declared`; whole sentences.
     """
     return field_with(default, Declared(help, more, allowed, shape, later, neutral, in_model, hub, debug))
 

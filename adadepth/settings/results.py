@@ -9,9 +9,8 @@ from typing import Any
 from adadepth.settings import OPTIONAL_GROUPS, DatasetConfig, ExperimentConfig, TrainerConfig
 from adadepth.settings.declaration import without_neutral
 
-_RESULT_KEYS = (
-    "task", "mode", "seed", "seeds", "exit_rules", "model", "dataset", "tokenizer", *OPTIONAL_GROUPS, "trainer",
-)  # fmt: skip
+_RUN = ("task", "mode", "seed", "seeds", "exit_rules")
+_RESULT_KEYS = (*_RUN, "model", "dataset", "tokenizer", *OPTIONAL_GROUPS, "trainer")
 
 
 def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _lines(what: str, total: float) -> Iterator[Advance]:
 
 
 def minutes(seconds: float) -> str:
-    """`1:05:09` or `5:09`."""
+    """A time for people, such as `1:05:09` or `5:09`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -180,7 +180,7 @@ def _open_closed_ones() -> None:
 
 
 def _patient(stream: TextIO) -> TextIO:
-    """The same stream, on the same file, that no reader's end disturbs; one that is no file stays as it is."""
+    """A stream on the same file that no reader's end disturbs; one that is no file stays as it is."""
     try:
         file = _Patient(stream.fileno(), "w", closefd=False)
     except (OSError, AttributeError):  # a test's, a notebook's

@@ -174,7 +174,7 @@ def remove_leftovers(directory: Path, others: str) -> None:
     """Remove the temporary files that a kill has left in a folder and those inside it.
 
     Args:
-        directory: That nobody else uses.
+        directory: A folder that nobody else uses.
         others: But for the folder of this name in it, which others may be writing to.
     """
     for path in directory.rglob(".*"):
@@ -219,7 +219,7 @@ def damage(folder: Path, record: Record) -> str | None:
 
 
 def _crc32(path: Path) -> int:
-    """It tells any accident, in a third of the time of SHA-256; who wants to deceive could write the record anew."""
+    """The CRC-32 of a file: it tells any accident in a third of the time of SHA-256, though no deceiver."""
     checksum = 0
     with path.open("rb") as file:
         while piece := file.read(_BYTES_AT_ONCE):

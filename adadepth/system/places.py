@@ -103,7 +103,7 @@ def load_trusted(place: str, load: Callable[[bool], T]) -> T:
 
 
 def say_trusted(place: str) -> None:
-    """Tell whose code runs."""
+    """Say on the console whose code is about to run."""
     print(f"code of {place} runs: runtime.trust_remote_code=true", file=sys.stderr, flush=True)
 
 

@@ -18,7 +18,7 @@ _waiting: list[int] = []
 
 
 def ending() -> list[signal.Signals]:
-    """Those that end this run: what is ignored by now stays so, as `nohup` and `&` of a script ask for."""
+    """The signals that end this run: what is ignored by now stays so, as `nohup` and `&` of a script ask for."""
     return [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 

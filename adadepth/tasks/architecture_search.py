@@ -111,12 +111,12 @@ class Search:
 
     @property
     def family(self) -> Family:
-        """Whose architectures are searched."""
+        """The family whose architectures are searched."""
         return family(self.config.model.name)
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes."""
+        """Whether this process is the one that writes."""
         return self.args.process_index == 0
 
 

@@ -160,9 +160,10 @@ def evaluated(folder: Path, checkpoint: Path) -> Path | None:
     """The newest finished evaluation of a checkpoint below a folder."""
     records = {path.parent: read_record(path.parent) for path in sorted(folder.glob(f"*/*/{RECORD}"))}
     done = [
-        run for run, record in records.items()
+        run
+        for run, record in records.items()
         if (record.get("status"), record.get("evaluated")) == ("finished", str(checkpoint))
-    ]  # fmt: skip
+    ]
     return done[-1] if done else None
 
 

@@ -80,7 +80,7 @@ def _encoded(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
 
 
 def describe(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[str, Any]:
-    """What probes.json holds."""
+    """What probes.json holds of all sets."""
     (_, train), (chooses, validation), *told = encoded.items()
     places = _places(train)
 

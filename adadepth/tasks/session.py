@@ -459,9 +459,7 @@ def _shortest_batch(parts: Parts, args: TrainingArguments) -> tuple[Sequence[int
     else:
         return None
     width = 2 if args.bf16 or args.fp16 else 4
-    return lengths, {
-        "width": width, "processes": args.world_size, "recomputed": bool(args.gradient_checkpointing)
-    }  # fmt: skip
+    return lengths, {"width": width, "processes": args.world_size, "recomputed": bool(args.gradient_checkpointing)}
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:

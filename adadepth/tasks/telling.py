@@ -47,7 +47,7 @@ def beginning(
 
 
 def limit_of(config: ExperimentConfig, args: TrainingArguments) -> str:
-    """When a training ends."""
+    """The steps, epochs or minutes at which a training ends, in words."""
     epochs = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else epochs
     minutes = config.trainer.time_budget_minutes

@@ -105,7 +105,7 @@ def _scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer | Mask
 def _describe(
     data: TreebankData, scorers: dict[str, TreebankScorer | MaskedTreebankScorer], session: Session
 ) -> dict[str, Any]:
-    """What words.json holds."""
+    """What words.json holds of all sets."""
     max_depth = session.trainer.unwrapped_model.max_updates
     sets: dict[str, Any] = {}
     for name, found in data.sets.items():
@@ -138,7 +138,7 @@ def _sentences(found: TreebankSet) -> np.ndarray:
 
 
 def _tell(found: dict[str, Any], session: Session) -> None:
-    """Write, print and track."""
+    """Write, print and track what was found of words."""
     write_words(session.run.directory, found)
     say(words_text(found))
     tracker, step = session.tracking.tracker, session.trainer.state.global_step

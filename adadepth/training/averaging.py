@@ -28,7 +28,7 @@ class WeightAverage(Extension, TrainerCallback):
     in training, from which a resumed run goes on, lie beside it.
 
     Args:
-        model: That is trained.
+        model: The model that is trained.
         decay: d.
     """
 

@@ -78,7 +78,7 @@ def totals_of_update(
 
     Args:
         counts: Targets of each loss part, a mapping a micro-batch of this process.
-        tokens: That this process reads in the update.
+        tokens: How many tokens this process reads in the update.
         device: Of the results.
         world_size: Processes; the counts are over all of them, divided by their number because gradients are averaged.
     """

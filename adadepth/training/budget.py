@@ -109,7 +109,7 @@ class TrainingBudget(Extension, TrainerCallback):
 
     Args:
         settings: With a `target`.
-        model: That counts its depth, with the smooth one that the unit of the budget asks for.
+        model: A model that counts its depth, with the smooth one that the unit of the budget asks for.
         device: Of training.
         teaches_depth: Whether anything that a batch teaches can change the depth.
     """
@@ -170,7 +170,7 @@ class TrainingBudget(Extension, TrainerCallback):
 
     @property
     def is_growing(self) -> bool:
-        """Whether nobody halts yet."""
+        """Whether the schedule still forces one depth on every unit."""
         return self.controller.schedule.forced_at(self.progress) is not None
 
     def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -232,5 +232,5 @@ class TrainingBudget(Extension, TrainerCallback):
             write_atomic(checkpoint / STATE, json.dumps(self.controller.state_dict()))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Go on from it."""
+        """Take the controller's state from a checkpoint."""
         self.controller.load_state_dict(json.loads((checkpoint / STATE).read_text(encoding="utf-8")))

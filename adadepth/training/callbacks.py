@@ -56,7 +56,7 @@ class EpochCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the epoch."""
+        """Tell the sampler or the data set which epoch begins."""
         assert self.trainer is not None
         self.epoch += 1
         (self.trainer.train_sampler or self.trainer.train_dataset).set_epoch(self.epoch)
@@ -68,7 +68,7 @@ class StepCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the step."""
+        """Tell the model which step of the optimiser begins."""
         model = kwargs["model"]
         assert isinstance(model, FollowsSchedule)
         model.set_step(state.global_step, state.max_steps)
@@ -111,7 +111,7 @@ class StopCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the clock."""
+        """Start the clock of the time budget."""
         self.started = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -160,7 +160,7 @@ def _is_whole(state: TrainerState) -> bool:
 
 
 class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
-    """That of transformers, which goes on counting where a resumed run was; state is kept under a class's name."""
+    """Early stopping of transformers that goes on counting where a resumed run was; its state has the class's name."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

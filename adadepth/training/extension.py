@@ -106,11 +106,11 @@ class RecurrentMemory(Extension):
         self._kept[_key(batch)] = outputs.memory
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write this process's memories."""
+        """Write the memories of this process into a checkpoint."""
         save_file({key: memory.contiguous() for key, memory in self._kept.items()}, checkpoint / _memory_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read them back."""
+        """Read the memories of this process from a checkpoint."""
         read = load_file(checkpoint / _memory_file(process))
         self._kept = {key: memory.to(device) for key, memory in read.items()}
 

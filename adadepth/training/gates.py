@@ -110,7 +110,7 @@ class StopUnchanged(Extension, TrainerCallback):
             write_atomic(checkpoint / STOP, json.dumps(state))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Go on from it."""
+        """Take from a checkpoint which architecture was seen last, and whether the search has ended."""
         state = json.loads((checkpoint / STOP).read_text(encoding="utf-8"))
         self._architecture, self._has_ended = state["architecture"], state.get("ended", False)
 
@@ -123,7 +123,7 @@ def two_phase(search: SearchConfig, updates: int) -> TwoPhase:
     """When the gates learn, and from which share of the text (FBNet, Wu et al. 2019, section 3.3, as PAR uses it).
 
     Args:
-        search: Its settings.
+        search: The settings of the search.
         updates: All updates of the search.
     """
     first = search.weights_only if search.weights_only >= 1 else search.weights_only * updates

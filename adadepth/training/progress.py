@@ -115,7 +115,7 @@ class TrainingProgress:
         self.begin()
 
     def begin(self) -> None:
-        """Start the clock."""
+        """Start the clock, and count updates and tokens from nothing."""
         self._clock = time.perf_counter()
         self._updates = 0
         self._tokens: Tensor | int = 0

@@ -22,7 +22,7 @@ def tokenizer_of(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreTr
 
     Args:
         model: Any `DepthModel`.
-        tokenizer: That of the data; None where there is no text.
+        tokenizer: The tokenizer of the data; None where there is no text.
     """
     return None if tokenizer is None else for_model(tokenizer, model.longest_sequence, reads_types=_reads_types(model))
 
@@ -94,5 +94,5 @@ class Beginning(TrainerCallback):
         self._function = function
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Call it."""
+        """Call the function when a training begins."""
         self._function()

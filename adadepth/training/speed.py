@@ -53,7 +53,7 @@ class _Steps(TrainerCallback):
         self._tracing = tracing
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Tell it."""
+        """Tell the profiler that a step has ended."""
         self._tracing.step()
 
 
@@ -109,7 +109,7 @@ def compare_executions(trainer: Any, *, seconds: float, training: bool = False) 
 
     Args:
         trainer: With a model that is left as it was; its gradients are dropped.
-        seconds: That all of it may take.
+        seconds: How long all of the timing may take.
         training: Whether it is forward and backward passes of training data, and not passes of evaluation data.
 
     Returns:

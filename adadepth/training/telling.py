@@ -42,7 +42,7 @@ class TimeLeft(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the clock."""
+        """Start the clock of the time that is left."""
         self._begun = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -99,17 +99,15 @@ class TimeLeft(TrainerCallback):
 
 
 # Not worth a place on the console's line.
-_UNPRINTED = (
-    *UNLOGGED, "epoch", "learning_rate", "grad_norm", "tokens_per_second", "eval_tokens_per_second",
-    "peak_memory_gib", "eval_runtime", "step",
-)  # fmt: skip
+_OF_SPEED = ("tokens_per_second", "eval_tokens_per_second", "eval_runtime", "peak_memory_gib")
+_UNPRINTED = (*UNLOGGED, *_OF_SPEED, "epoch", "learning_rate", "grad_norm", "step")
 
 
 class ProgressBarCallback(ProgressCallback):
     """The bar alone; what is logged goes to the console in the project's own words."""
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Say nothing."""
+        """Say nothing, since `ConsoleCallback` prints the logs."""
 
 
 class ConsoleCallback(TrainerCallback):

@@ -231,7 +231,7 @@ class DepthTrainer(Trainer):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """See `build_schedule`."""
+        """Make the schedule of `build_schedule` where there is none."""
         if self.lr_scheduler is None:
             scheduled: Any = optimizer or self.optimizer
             scheduler: Any = build_schedule(scheduled, self.settings, num_training_steps)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from adadepth.data.batches import known_lengths
-from adadepth.data.cache import CACHE_FORMAT, digest, discard_damaged, find_damage, seal, usable_cache
+from adadepth.data.cache import digest, discard_damaged, find_damage, seal, tell_older, usable_cache
 from adadepth.data.features.store import (
     DESCRIPTION,
     Description,
@@ -29,11 +29,11 @@ from adadepth.data.features.store import (
     check_description,
     create_store,
     finished_tokens,
-    open_store,
     size_in_bytes,
 )
 from adadepth.data.labelled.contract import Examples
 from adadepth.data.randomness import epoch_and_index
+from adadepth.data.stores.arrays import STORE_FORMAT
 from adadepth.errors import DataError
 from adadepth.system.console import progress
 
@@ -84,12 +84,11 @@ def cached_features(
         DataError: Too large, no room, damaged, or not representable; one line. What was finished stays.
     """
     tokens_digest, lengths = _fingerprint(examples)
-    description: Description = {
-        "format": CACHE_FORMAT, "base": base_key, "examples": tokens_digest, "rows": len(lengths),
-        "tokens": int(lengths.sum()), "states": list(states), "width": width, "precision": str(precision),
-        "torch": torch.__version__, "transformers": transformers.__version__,
-    }  # fmt: skip
-    folder = root / f"features-{digest(description)}"
+    size = {"rows": len(lengths), "tokens": int(lengths.sum()), "states": list(states), "width": width}
+    made_of = {"base": base_key, "examples": tokens_digest, "precision": str(precision)}
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    description: Description = {"format": STORE_FORMAT, **made_of, **size, **versions}
+    folder, older = (root / f"features-{digest(told)}" for told in (description, description | {"format": 1}))
     partial = folder.with_name(f"{folder.name}.partial")
     is_main = processes[0] == 0
     with ExitStack() as held, usable_cache(root, "what was finished stays, free some space and start again"):
@@ -108,18 +107,19 @@ def cached_features(
             if is_main:
                 logger.info("features: %s, %d tokens done already, in %s", _describe(description), done, folder)
                 if not is_begun:
+                    tell_older(older)
                     create_store(partial, description, lengths)
             barrier()
             _compute_share(partial, examples, tuple(states), compute, collate, batch_tokens, processes)
             barrier()
             if is_main:
-                open_store(partial)  # refuses if a process wrote to a disk of its own
+                FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
                 seal(partial)
                 partial.rename(folder)
                 logger.info("features: computed in %.1f s", time.perf_counter() - started)
             barrier()
         check_description(folder, description)
-        return open_store(folder)
+        return FeatureStore.open(folder)
 
 
 @dataclass(frozen=True)
@@ -141,15 +141,15 @@ class RowNumbers(Dataset[dict[str, Any]]):
         return {**self.examples[item], "feature_row": self.first + epoch_and_index(item)[1]}
 
     def lengths(self) -> np.ndarray | None:
-        """See `known_lengths`."""
+        """Return the number of tokens of each example, as `known_lengths` finds it."""
         return known_lengths(self.examples)
 
     def gold(self, index: int) -> list[int]:
-        """Return what the examples of a tagging task say."""
+        """Return the tags of all words of an example of a tagging task."""
         return self.examples.gold(index)  # type: ignore[attr-defined, no-any-return]
 
     def first_pieces(self, index: int) -> np.ndarray:
-        """Return what the examples of a tagging task say."""
+        """Return where the words of an example of a tagging task begin, (words,)."""
         return self.examples.first_pieces(index)  # type: ignore[attr-defined, no-any-return]
 
 
@@ -158,7 +158,7 @@ class FeatureReader:
     """Adds cached states to batches whose examples know their rows.
 
     Attributes:
-        stores: Their rows are numbered on from one to the next. A batch comes from one of them.
+        stores: States of several sets, whose rows are numbered on from one to the next. A batch is of one set.
     """
 
     stores: Sequence[FeatureStore]

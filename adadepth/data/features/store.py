@@ -1,4 +1,4 @@
-"""Hidden states of texts on disk: ragged (no padding), one file a state, read through memory maps.
+"""Hidden states of texts as named arrays on disk, one a state, without padding.
 
 A row is one text, a state the base's hidden state after so many blocks. The rows lie longest first, so that a batch of
 similar length is one piece of every file and where each row lies follows from the lengths alone.
@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from adadepth.data.batches import longest_first
+from adadepth.data.stores.arrays import StoredArrays, create_array, open_arrays
 from adadepth.errors import DataError
 from adadepth.system.files import write_atomic
 
@@ -33,7 +34,7 @@ Description = dict[str, Any]  # rows, tokens, states, width, precision, and what
 
 
 @dataclass(frozen=True)
-class FeatureStore:
+class FeatureStore(StoredArrays):
     """Hidden states of some texts.
 
     Attributes:
@@ -41,14 +42,12 @@ class FeatureStore:
         dtype: What the bits are.
         lengths: Tokens of each row, (rows,) int64.
         starts: Where each row begins in the files, (rows,) int64.
-        folder: Where the values are mapped from.
     """
 
     states: dict[int, np.ndarray]
     dtype: torch.dtype
     lengths: np.ndarray
     starts: np.ndarray
-    folder: Path
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -70,9 +69,21 @@ class FeatureStore:
             batch[state] = values
         return batch
 
-    def __reduce__(self) -> Any:
-        """Send a loader worker the folder, not a copy of its content."""
-        return open_store, (self.folder,)
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Map the arrays of a folder of which every row is finished.
+
+        Raises:
+            DataError: Something is missing, cut or unfinished; nothing is changed.
+        """
+        description, arrays = _check_arrays(folder)
+        if not arrays["finished"].all():
+            raise _damaged(folder, "some rows were never computed")
+        order, lengths = longest_first(arrays["lengths"]), arrays["lengths"]
+        starts = np.empty_like(lengths)
+        starts[order] = lengths[order].cumsum() - lengths[order]
+        states = {state: arrays[_name(state)] for state in description["states"]}
+        return cls(states, PRECISIONS[description["precision"]], lengths, starts, folder=folder)
 
 
 class FeatureWriter:
@@ -88,14 +99,16 @@ class FeatureWriter:
     """
 
     def __init__(self, folder: Path) -> None:
-        description, lengths = _check_files(folder)
-        self.order = longest_first(lengths)
-        self.lengths = lengths[self.order]
-        self.finished = np.memmap(folder / "finished", np.uint8, mode="r+")
+        description, arrays = _check_arrays(folder)
+        self.order = longest_first(arrays["lengths"])
+        self.lengths = arrays["lengths"][self.order]
+        self.finished = np.load(folder / "finished.npy", mmap_mode="r+")
         self._dtype = PRECISIONS[description["precision"]]
         self._width = description["width"]
         self._bounds = np.concatenate([[0], self.lengths.cumsum()])
-        self._files = {state: os.open(_state_file(folder, state), os.O_WRONLY) for state in description["states"]}
+        files = {state: folder / f"{_name(state)}.npy" for state in description["states"]}
+        self._first = {state: np.load(file, mmap_mode="r").offset for state, file in files.items()}
+        self._files = {state: os.open(file, os.O_WRONLY) for state, file in files.items()}
         self._unsaved: list[slice] = []
         self._saved_at = time.monotonic()
 
@@ -115,7 +128,8 @@ class FeatureWriter:
             assert values.shape[2] == self._width, "the width of a state"
             real = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
             stored = _convert(values[real.to(values.device)], self._dtype, state)
-            _write_at(file, stored.cpu(), int(self._bounds[rows.start]) * self._width * stored.itemsize)
+            place = int(self._bounds[rows.start]) * self._width * stored.itemsize
+            _write_at(file, stored.cpu(), self._first[state] + place)
         self._unsaved.append(rows)
         if time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self.save()
@@ -148,33 +162,10 @@ def create_store(folder: Path, description: Description, lengths: np.ndarray) ->
     """Make a folder whose rows are all unfinished. The files take no space before they are filled."""
     shutil.rmtree(folder, ignore_errors=True)  # of a process killed in this very function
     folder.mkdir()
+    for name, (kind, shape) in _arrays(description).items():
+        create_array(folder, name, kind, shape)
     np.save(folder / "lengths.npy", lengths)
-    (folder / "finished").write_bytes(bytes(len(lengths)))
-    for state in description["states"]:
-        with _state_file(folder, state).open("wb") as file:
-            file.truncate(size_in_bytes({**description, "states": [state]}))
     write_atomic(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")  # last: with it the folder is usable
-
-
-def open_store(folder: Path) -> FeatureStore:
-    """Map the files of a folder of which every row is finished.
-
-    Raises:
-        DataError: Something is missing, cut or unfinished; nothing is changed.
-    """
-    description, lengths = _check_files(folder)
-    if not np.fromfile(folder / "finished", np.uint8).all():
-        raise _damaged(folder, "some rows were never computed")
-    order = longest_first(lengths)
-    starts = np.empty_like(lengths)
-    starts[order] = lengths[order].cumsum() - lengths[order]
-    dtype, shape = PRECISIONS[description["precision"]], (description["tokens"], description["width"])
-    bits = _BITS[dtype.itemsize][1]
-    states = {  # as plain arrays, which are cut several times faster than memmap objects
-        state: np.asarray(np.memmap(_state_file(folder, state), bits, mode="r", shape=shape))
-        for state in description["states"]
-    }
-    return FeatureStore(states, dtype, lengths, starts, folder)
 
 
 def check_description(folder: Path, wanted: Description) -> None:
@@ -183,7 +174,7 @@ def check_description(folder: Path, wanted: Description) -> None:
     Raises:
         DataError: One line with the first difference.
     """
-    found, _ = _check_files(folder)
+    found, _ = _check_arrays(folder)
     for name, value in json.loads(json.dumps(wanted)).items():
         if found.get(name) != value:
             raise _damaged(folder, f"it was made with {name} {found.get(name)}, not {value}")
@@ -191,8 +182,9 @@ def check_description(folder: Path, wanted: Description) -> None:
 
 def finished_tokens(folder: Path) -> int:
     """Return the number of tokens whose states are in the files already."""
-    lengths = np.load(folder / "lengths.npy")
-    return int(lengths[longest_first(lengths)] @ np.fromfile(folder / "finished", np.uint8).astype(np.int64))
+    arrays = _check_arrays(folder)[1]
+    lengths = arrays["lengths"]
+    return int(lengths[longest_first(lengths)] @ arrays["finished"].astype(np.int64))
 
 
 def size_in_bytes(description: Description, tokens: int | None = None) -> int:
@@ -201,33 +193,42 @@ def size_in_bytes(description: Description, tokens: int | None = None) -> int:
     return int(token_bytes * (description["tokens"] if tokens is None else tokens))
 
 
-def _check_files(folder: Path) -> tuple[Description, np.ndarray]:
-    """Return the description and the lengths of a folder after comparing them with the sizes of its files."""
+def _check_arrays(folder: Path) -> tuple[Description, dict[str, np.ndarray]]:
+    """Return the description and the arrays of a folder after comparing them with each other."""
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        lengths = np.load(folder / "lengths.npy")
-        wanted = {folder / "finished": description["rows"]}
-        for state in description["states"]:
-            wanted[_state_file(folder, state)] = size_in_bytes({**description, "states": [state]})
-        found = {file: file.stat().st_size for file in wanted}
+        wanted = _arrays(description)
+        found = open_arrays(folder)
     except FileNotFoundError as error:
         raise _damaged(folder, f"{Path(error.filename).name} is missing") from error
-    except (KeyError, TypeError, EOFError, ValueError) as error:
-        raise _damaged(folder, f"{DESCRIPTION} or lengths.npy is unreadable") from error
-    for file, size in wanted.items():
-        if found[file] != size:
-            raise _damaged(folder, f"{file.name} has {found[file]} bytes, not {size}")
-    if (len(lengths), lengths.sum()) != (description["rows"], description["tokens"]):
+    except (KeyError, TypeError, json.JSONDecodeError, UnicodeError) as error:
+        raise _damaged(folder, f"{DESCRIPTION} is unreadable") from error
+    except ValueError as error:
+        raise _damaged(folder, str(error)) from error
+    for name, (kind, shape) in wanted.items():
+        if name not in found:
+            raise _damaged(folder, f"{name}.npy is missing")
+        if (found[name].dtype, found[name].shape) != (kind, shape):
+            raise _damaged(folder, f"{name}.npy is of other texts")
+    if found["lengths"].sum() != description["tokens"]:
         raise _damaged(folder, "lengths.npy is of other texts")
-    return description, lengths
+    return description, found
+
+
+def _arrays(description: Description) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Return types and shapes of the arrays of a folder, by their names."""
+    bits = np.dtype(_BITS[PRECISIONS[description["precision"]].itemsize][1])
+    states = {_name(state): (bits, (description["tokens"], description["width"])) for state in description["states"]}
+    rows = (description["rows"],)
+    return {"lengths": (np.dtype(np.int64), rows), "finished": (np.dtype(np.uint8), rows), **states}
 
 
 def _damaged(folder: Path, what: str) -> DataError:
     return DataError(f"features={folder}: not a whole cache of this base and these texts: {what}")
 
 
-def _state_file(folder: Path, state: int) -> Path:
-    return folder / f"state_{state:02d}"
+def _name(state: int) -> str:
+    return f"state_{state:02d}"
 
 
 def _convert(values: Tensor, dtype: torch.dtype, state: int) -> Tensor:

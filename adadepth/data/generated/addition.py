@@ -45,7 +45,7 @@ class AdditionExamples(DrawnTags):
         return {"numbers": numbers, "sums": sums, "difficulties": difficulties, "place": place}
 
     def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Place the columns."""
+        """Return a token for every column of two digits; the labels are the digits of the sum."""
         first, second = drawn["numbers"].astype(np.int64)
         return {
             "input_ids": symbol_ids(10 * first + second),

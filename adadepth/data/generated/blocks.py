@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -123,12 +124,11 @@ def tagging_data(
 ) -> LabelledData:
     """Return drawn sequences of symbols, without special tokens, as data of a tagging run; `facts` are for reports."""
     words = symbol_tokenizer(symbols, is_wrapped=False)
-    return LabelledData(
-        train, dict(evaluation), {}, words,
-        SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length),
-        summary_of(dataset, train, evaluation, facts), "tagging", labels, ("token_accuracy",),
-        has_difficulty=True, has_special_tokens=False, picture=picture, least_fields=least_fields or {},
-    )  # fmt: skip
+    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    summary, metrics = summary_of(dataset, train, evaluation, facts), ("token_accuracy",)
+    data = LabelledData(train, dict(evaluation), {}, words, collate, summary, "tagging", labels, metrics)
+    data = replace(data, picture=picture, least_fields=least_fields or {})
+    return replace(data, has_difficulty=True, has_special_tokens=False)
 
 
 def summary_of(
@@ -136,9 +136,12 @@ def summary_of(
 ) -> dict[str, Any]:
     """Return what was drawn, for logs and reports."""
     return {
-        "name": dataset.name, "source": "drawn", **facts, "train": {"examples": len(train)},
+        "name": dataset.name,
+        "source": "drawn",
+        **facts,
+        "train": {"examples": len(train)},
         "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
-    }  # fmt: skip
+    }
 
 
 def evaluation_size(dataset: GeneratedConfig) -> int:

@@ -65,9 +65,11 @@ class HopsExamples(DrawnExamples):
         lots = np.where(hops == wanted, generator.random(hops.shape, dtype=np.float32), -1.0)
         symbols = np.where(hops == 0, self.nodes + colours, targets)
         return {
-            "symbols": symbols.astype(np.int16), "hops": hops, "colours": colours,
+            "symbols": symbols.astype(np.int16),
+            "hops": hops,
+            "colours": colours,
             "marked": lots.argmax(axis=1).astype(np.int16),
-        }  # fmt: skip
+        }
 
 
 class TaggedHops(HopsExamples, DrawnTags):
@@ -94,7 +96,7 @@ class MarkedHops(HopsExamples):
         self.layout = layout
 
     def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Mark the node."""
+        """Return a graph's sequence, in which the type of one token marks the node to begin at."""
         found = self.layout.build([symbol_ids(drawn["symbols"])])
         marked = int(drawn["marked"])
         found["token_type_ids"][np.flatnonzero(found["special_tokens_mask"] == 0)[marked]] = _MARKED
@@ -170,7 +172,7 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     marked = {name: MarkedHops(dataset, range_of(ends), *how, layout=layout) for name, ends, *how in drawn}
     train = marked.pop("train")
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    summary = summary_of(dataset, train, marked, facts)
     return LabelledData(
-        train, dict(marked), {}, words, collate, summary_of(dataset, train, marked, facts), "classification", labels,
-        ("accuracy",), has_difficulty=True,
-    )  # fmt: skip
+        train, dict(marked), {}, words, collate, summary, "classification", labels, ("accuracy",), has_difficulty=True
+    )

@@ -48,7 +48,7 @@ class ParityExamples(DrawnExamples):
         return {"values": draw_values(rows, self.size, self._ones_of(epoch), generator)}
 
     def example(self, drawn: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Count the ones."""
+        """Return a vector with the parity of its ones as label and their number as difficulty."""
         values = drawn["values"]
         counted = int(np.count_nonzero(values) if self.counts_negative else (values > 0).sum())
         found = {"label": counted % 2, "difficulty": counted}
@@ -97,12 +97,15 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
         if ones is not None
     }
     summary = {
-        "name": dataset.name, "source": f"drawn, {dataset.representation}", "size": dataset.size,
-        "counted": str(dataset.counted), "train": {"examples": len(train), "ones": list(train.ones)},
+        "name": dataset.name,
+        "source": f"drawn, {dataset.representation}",
+        "size": dataset.size,
+        "counted": str(dataset.counted),
+        "train": {"examples": len(train), "ones": list(train.ones)},
         "evaluation": {
             name: {"examples": len(examples), "ones": list(examples.ones)} for name, examples in evaluation.items()
         },
-    }  # fmt: skip
+    }
     collate: Any = collate_vectors
     if words is not None:
         collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)

@@ -124,17 +124,19 @@ def load_bigram_shift(
     if not len(train) or not len(evaluation):
         raise DataError(f"dataset.sequence_length={dataset.sequence_length}: no sentence is as short as that")
     summary = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "name": dataset.name,
+        "source": str(dataset.source),
+        "sequence_length": dataset.sequence_length,
         "train": {"sentences": len(train.rows), "examples": len(train)},
         "evaluation": {"validation": {"sentences": len(evaluation.rows), "examples": len(evaluation)}},
         "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
-    }  # fmt: skip
+    }
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     words = as_fed(words, layout, splits_words=True)
+    sets: dict[str, Any] = {"validation": evaluation}
     return LabelledData(
-        train, {"validation": evaluation}, {}, words, collate, summary, "classification", LABELS,
-        tuple(dataset.metrics), has_difficulty=True,
-    )  # fmt: skip
+        train, sets, {}, words, collate, summary, "classification", LABELS, tuple(dataset.metrics), has_difficulty=True
+    )
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[Sentence]:

@@ -17,8 +17,10 @@ NO_DIFFICULTY = -1  # of a unit for which none is defined
 
 # What some data sets know of every token: name -> value of padding, type.
 _TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
-    "labels": (IGNORE, np.int64), "position_ids": (0, np.int64), "difficulties": (NO_DIFFICULTY, np.int64),
-}  # fmt: skip
+    "labels": (IGNORE, np.int64),
+    "position_ids": (0, np.int64),
+    "difficulties": (NO_DIFFICULTY, np.int64),
+}
 
 
 class SequenceCollator(PaddingCollator):
@@ -61,7 +63,7 @@ class StoredExamples(Dataset[dict[str, Any]], Generic[Store]):
 
     Args:
         store: Tokens and labels of all rows.
-        rows: Those of the set, (examples,).
+        rows: Numbers of the set's rows in the store, (examples,).
         layout: Special tokens and length of a sequence.
     """
 

@@ -118,10 +118,9 @@ def data_of_tables(
     }
     collate: Any = collator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     wanted = getattr(dataset, "class_weights", None)
-    return LabelledData(
-        train, dict(evaluation), dict(test), words, collate, summary, problem, labels, tuple(dataset.metrics),
-        class_weights=None if wanted is None else weights_of_classes(wanted, summary["train"]["labels"]),
-    )  # fmt: skip
+    sets, kind = (train, dict(evaluation), dict(test)), (problem, labels, tuple(dataset.metrics))
+    weights = None if wanted is None else weights_of_classes(wanted, summary["train"]["labels"])
+    return LabelledData(*sets, words, collate, summary, *kind, class_weights=weights)
 
 
 def weights_of_classes(wanted: Any, counts: Mapping[str, int]) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from adadepth.data.labelled.collate import StoredExamples, example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
+from adadepth.data.stores.rows import LabelledStore, read_labels, write_store
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.data.text.tables import Rows, Table, class_reader, first_texts
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
@@ -90,13 +90,14 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     read = dict.fromkeys(train.columns[:-1], "ending_columns")
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: first_texts(train, read, tokenizer.train_documents), needed_tokens(cls_tokens),
-        )  # fmt: skip
-        key = digest(
-            CACHE_FORMAT, dataset.context_columns, dataset.ending_columns, dataset.label_column, names,
-            words.backend_tokenizer.to_str(),
-        )  # fmt: skip
+            tokenizer,
+            root,
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
+            lambda: first_texts(train, read, tokenizer.train_documents),
+            needed_tokens(cls_tokens),
+        )
+        columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
+        key = digest(CACHE_FORMAT, *columns_read, names, words.backend_tokenizer.to_str())
 
         parts = [dataset.context_columns[0], *dataset.ending_columns]
         classes = partial(read_labels, column=dataset.label_column, read_label=class_reader(names))
@@ -106,8 +107,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
 
         def store(split: str, table: Table) -> LabelledStore:
             name, blanks = f"choices-{digest(key, table.fingerprint())}", dict.fromkeys(texts)
-            folder = cached_rows(root, name, dataset, split, table, write, blanks, classes)
-            return open_store(folder, len(parts))
+            return LabelledStore.open(cached_rows(root, name, dataset, split, table, write, blanks, classes))
 
         stores = {split: store(split, table) for split, table in tables.items()}
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
@@ -156,7 +156,10 @@ def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any
     """Return rows there are and rows used, how many sequences these are, how many of them are cut, and the labels."""
     tokens, labels = examples.tokens(), examples.store.classes()
     return {
-        "rows": len(examples.store), "examples": len(examples), "choices": tokens.size, "tokens": int(tokens.sum()),
+        "rows": len(examples.store),
+        "examples": len(examples),
+        "choices": tokens.size,
+        "tokens": int(tokens.sum()),
         "cut": int((tokens > examples.layout.room(2)).sum()),
         **describe_labels(np.asarray(labels[examples.rows]), names),
-    }  # fmt: skip
+    }

@@ -14,7 +14,7 @@ from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.contract import LabelledData, data_of_tables
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, open_questions, write_questions
+from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tables import Table, first_texts
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
@@ -39,7 +39,7 @@ class QuestionExamples(Dataset[dict[str, Any]]):
 
     Args:
         store: Questions.
-        rows: Those of the set, (questions,).
+        rows: Numbers of the set's questions in the store, (questions,).
         layout: Special tokens and length of a window.
         stride: Context tokens from the beginning of a window to that of the next one.
         max_question_length: Tokens; longer questions are cut.
@@ -82,10 +82,8 @@ class QuestionExamples(Dataset[dict[str, Any]]):
             positions = (IGNORE, IGNORE)
         else:
             positions = tuple(token - start + first for token in answer) if is_inside else (0, 0)
-        return {
-            **example, "token_kind": kinds, "index": index, "question": number, "context_shift": start - first,
-            "start_positions": positions[0], "end_positions": positions[1],
-        }  # fmt: skip
+        window = {"token_kind": kinds, "index": index, "question": number, "context_shift": start - first}
+        return {**example, **window, "start_positions": positions[0], "end_positions": positions[1]}
 
     def text(self, question: int) -> Question:
         """Return the text of a question of this set."""
@@ -118,7 +116,7 @@ def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np
 
 
 class QuestionCollator(PaddingCollator):
-    """Batches of windows."""
+    """Makes batches of windows of questions and their contexts."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return the tokens' columns (B, S), ``token_kind`` among them, and one number a window (B,) int64."""
@@ -141,9 +139,12 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     columns = [*texts, dataset.answers_column, dataset.id_column]
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), list(texts)),
-            lambda: first_texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
-        )  # fmt: skip
+            tokenizer,
+            root,
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), list(texts)),
+            lambda: first_texts(train, texts, tokenizer.train_documents),
+            needed_tokens(cls_tokens),
+        )
         key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())
 
         write = partial(write_questions, dataset=dataset, tokenizer=words)
@@ -152,7 +153,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
 
         def store(split: str, table: Table) -> QuestionStore:
             name = f"questions-{digest(key, table.fingerprint())}"
-            return open_questions(cached_rows(root, name, dataset, split, table, write, blanks))
+            return QuestionStore.open(cached_rows(root, name, dataset, split, table, write, blanks))
 
         stores = {split: store(split, table) for split, table in tables.items()}
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
@@ -179,7 +180,7 @@ def _describe(examples: QuestionExamples) -> dict[str, Any]:
     """Return rows there are and questions used, their windows and tokens, and how many have no answer in tokens."""
     store, rows = examples.store, examples.rows
     first = np.asarray(store.answers[rows, 0])
-    return {
-        "rows": len(store), "examples": len(rows), "windows": len(examples), "tokens": int(store.lengths()[rows].sum()),
-        "unanswerable": int((first == NO_ANSWER).sum()), "answers_lost": int((first == IGNORE).sum()),
-    }  # fmt: skip
+    tokens, windows = int(store.lengths()[rows].sum()), len(examples)
+    counts = {"rows": len(store), "examples": len(rows), "windows": windows, "tokens": tokens}
+    without, lost = int((first == NO_ANSWER).sum()), int((first == IGNORE).sum())
+    return {**counts, "unanswerable": without, "answers_lost": lost}

@@ -18,7 +18,7 @@ from adadepth.data.labelled.contract import LabelledData, data_of_tables, descri
 from adadepth.data.labelled.load import check_submission_names
 from adadepth.data.labelled.splits import cached_rows, open_splits, open_tests, split_examples, table_splits
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
+from adadepth.data.stores.rows import LabelledStore, read_labels, write_store
 from adadepth.data.text.layout import DoubleCls, Layout
 from adadepth.data.text.tables import (
     Table,
@@ -91,9 +91,12 @@ def load_sentences(
     texts = dict.fromkeys(dataset.text_columns, "text_columns")
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
-            lambda: first_texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
-        )  # fmt: skip
+            tokenizer,
+            root,
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
+            lambda: first_texts(train, texts, tokenizer.train_documents),
+            needed_tokens(cls_tokens),
+        )
         key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
         stores = {
             split: _store(dataset, split, table, key, names if split in labelled else None, words, root)
@@ -127,23 +130,26 @@ def _store(
     """Return a split's tokens and, unless ``names`` is None, its labels and difficulties."""
     label_column, difficulty = (None, []) if names is None else (dataset.label_column, _difficulty(dataset))
     is_one = dataset.problem == "classification"
+    shape = (len(names),) if names and dataset.problem == "multi_label" else ()
     read_label: Any = read_value if not names else class_reader(names) if is_one else labels_reader(names)
 
     def write(folder: Path, table: Table) -> None:
-        write_store(folder, table, dataset.text_columns, words, label_column, read_label, *difficulty)
+        texts, hard = dataset.text_columns, next(iter(difficulty), None)
+        write_store(folder, table, texts, words, label_column, read_label, hard, shape)
 
     name = f"labelled-{digest(key, table.fingerprint(), label_column, *difficulty)}"
     classes = partial(read_labels, column=dataset.label_column, read_label=read_label) if names and is_one else None
     blanks = dict.fromkeys(dataset.text_columns, "")
-    folder = cached_rows(root, name, dataset, split, table, write, blanks, classes)
-    return open_store(folder, len(dataset.text_columns))
+    return LabelledStore.open(cached_rows(root, name, dataset, split, table, write, blanks, classes))
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:
     """Return rows there are and rows used, how many of these are cut, and their labels."""
     store, rows = examples.store, examples.rows
     counts = {
-        "rows": len(store), "examples": len(rows), "tokens": int(store.lengths()[rows].sum()),
+        "rows": len(store),
+        "examples": len(rows),
+        "tokens": int(store.lengths()[rows].sum()),
         "cut": int((store.lengths()[rows] > examples.layout.room(store.texts)).sum()),
-    }  # fmt: skip
+    }
     return counts if store.labels is None else {**counts, **describe_labels(np.asarray(store.labels[rows]), names)}

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from adadepth.data.cache import cached_folder, digest
+from adadepth.data.cache import digest
 from adadepth.data.labelled.contract import spread_rows
 from adadepth.data.labelled.probing import agreement_tables
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
+from adadepth.data.stores.arrays import cached_arrays, versioned
 from adadepth.data.text.files import (
     COLUMN_TEXT,
     JSON_SUFFIXES,
@@ -104,7 +105,7 @@ def rows_by_split(dataset: TableConfig, split: str, rows: int, classes: np.ndarr
 
     Args:
         dataset: Says what share is held out.
-        split: That of the table.
+        split: The name of the table's split.
         rows: How many it has.
         classes: See `set_aside`.
     """
@@ -327,23 +328,23 @@ def cached_rows(
         root: Cache folder.
         name: Of the folder of all rows.
         dataset: Says how many rows are used.
-        split: That of the table.
-        table: Its rows.
+        split: The name of the table's split.
+        table: The rows of the split.
         write: From an empty folder and a table to the files in it.
         blanks: Column to what stands there in a row that is not used.
         classes: From the training table to the class of each row, see `set_aside`.
     """
     limits = _limits(dataset, split)
     texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
-    if limits is None or (root / name).exists():
-        return cached_folder(root, name, lambda folder: write(folder, _counted(table, texts)))
+    if limits is None or (root / versioned(name)).exists():
+        return cached_arrays(root, name, lambda folder: write(folder, _counted(table, texts)))
 
     def write_used(folder: Path) -> None:
         used = _used(dataset, split, table, classes)
         write(folder, _blanked(_counted(table, texts, used), used, blanks))
 
     # Which rows these are follows from the table, which the name stands for, and from how many of them are used.
-    return cached_folder(root, f"{name}-{digest(limits, dataset.held_out)}", write_used)
+    return cached_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used)
 
 
 def _limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
@@ -386,8 +387,9 @@ def _counted(table: Table, columns: Sequence[str], used: np.ndarray | None = Non
             yield batch
             first += rows
         if missing:
-            logger.warning("columns %s: %s lacks %d texts, which are read as empty ones",
-                           ", ".join(columns), table.label, missing)  # fmt: skip
+            logger.warning(
+                "columns %s: %s lacks %d texts, which are read as empty ones", ", ".join(columns), table.label, missing
+            )
 
     return replace(table, batches=batches)
 

@@ -19,7 +19,7 @@ from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.words import TaggedStore, open_tagged, write_tagged
+from adadepth.data.stores.rows import TaggedStore, write_tagged
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tables import Table, class_names, class_reader
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
@@ -36,8 +36,8 @@ class TaggingExamples(StoredExamples[TaggedStore]):
 
     Args:
         store: See `StoredExamples`.
-        rows: See there.
-        layout: See there.
+        rows: See `StoredExamples`.
+        layout: See `StoredExamples`.
         later: The label of a word's later pieces for every label of its first one, (labels,) int64.
     """
 
@@ -92,9 +92,12 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
     train = tables[dataset.train_split]
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), dataset.token_column),
-            lambda: _sentences(train, dataset.token_column, tokenizer.train_documents), needed_tokens(cls_tokens),
-        )  # fmt: skip
+            tokenizer,
+            root,
+            lambda: digest(CACHE_FORMAT, train.fingerprint(), dataset.token_column),
+            lambda: _sentences(train, dataset.token_column, tokenizer.train_documents),
+            needed_tokens(cls_tokens),
+        )
         columns = (dataset.token_column, dataset.tag_column)
 
         def store(split: str, table: Table) -> TaggedStore:
@@ -102,7 +105,7 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
             write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=_reader(names, declared))
             key = digest(CACHE_FORMAT, columns, names, declared, words.backend_tokenizer.to_str(), table.fingerprint())
             blanks: dict[str, list[Any]] = {column: [] for column in columns}
-            return open_tagged(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
+            return TaggedStore.open(cached_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
 
         stores = {split: store(split, table) for split, table in tables.items()}
     later = later_labels(names) if dataset.labelled_pieces == "all" else np.full(len(names), IGNORE)
@@ -149,7 +152,5 @@ def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, An
     store, rows = examples.store, examples.rows
     lengths = store.lengths()[rows]
     tags = np.concatenate([store.tags_of(int(row)) for row in rows])
-    return {
-        "rows": len(store), "examples": len(rows), "words": len(tags), "tokens": int(lengths.sum()),
-        "cut": int((lengths > examples.layout.room(1)).sum()), **describe_labels(tags, names),
-    }  # fmt: skip
+    counts = {"rows": len(store), "examples": len(rows), "words": len(tags), "tokens": int(lengths.sum())}
+    return {**counts, "cut": int((lengths > examples.layout.room(1)).sum()), **describe_labels(tags, names)}

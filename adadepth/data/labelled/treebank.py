@@ -243,7 +243,7 @@ class TreebankSet:
         trees: All of its words.
         per_million: Frequency of each word's form, (words,).
         plain: The evaluated sentences as they are.
-        masked: The same with masked tokens, for a model that predicts them.
+        masked: The evaluated sentences with masked tokens, for a model that predicts them.
     """
 
     trees: Trees
@@ -308,11 +308,14 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
         plain, masked = (TreebankExamples(pieces, trees.sentences[rows], layout, kind) for kind in (None, rule))
         sets[name] = TreebankSet(trees, per_million(trees.forms, counts), plain, masked if masks else None)
     summary = {
-        "name": dataset.name, "source": "hub" if dataset.path is None else "local",
-        "sequence_length": dataset.sequence_length, "counted_words": sum(counts.values()),
-        "counted_in": list(tables), "tokenizer": {"path": tokenizer, "vocab_size": len(words)},
+        "name": dataset.name,
+        "source": "hub" if dataset.path is None else "local",
+        "sequence_length": dataset.sequence_length,
+        "counted_words": sum(counts.values()),
+        "counted_in": list(tables),
+        "tokenizer": {"path": tokenizer, "vocab_size": len(words)},
         "evaluation": {name: _describe(found, layout) for name, found in sets.items()},
-    }  # fmt: skip
+    }
     return TreebankData(sets, words, summary, dataset.sequence_length, dataset.pad_to_length)
 
 
@@ -355,7 +358,10 @@ def _describe(found: TreebankSet, layout: Layout) -> dict[str, int]:
     pieces = found.plain.pieces
     tokens = [sum(map(len, words)) for words in pieces]
     return {
-        "sentences": len(found.trees), "words": len(found.trees.forms), "examples": len(pieces),
-        "examples_words": sum(map(len, pieces)), "tokens": sum(tokens),
+        "sentences": len(found.trees),
+        "words": len(found.trees.forms),
+        "examples": len(pieces),
+        "examples_words": sum(map(len, pieces)),
+        "tokens": sum(tokens),
         "cut": sum(length > layout.room(1) for length in tokens),
-    }  # fmt: skip
+    }

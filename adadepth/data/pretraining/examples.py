@@ -103,10 +103,8 @@ def make_example(
     types[len(first) + 2 :] = 1
     special[[0, len(first) + 1, -1]] = 1
     corrupted, labels, kinds = mask_tokens(ids, vocabulary, dataset.masking, generator)
-    return {
-        "input_ids": corrupted, "token_type_ids": types, "labels": labels, "mask_kind": kinds,
-        "special_tokens_mask": special, "sentence_order_label": label,
-    }  # fmt: skip
+    columns = {"input_ids": corrupted, "token_type_ids": types, "labels": labels, "mask_kind": kinds}
+    return {**columns, "special_tokens_mask": special, "sentence_order_label": label}
 
 
 class PretrainingExamples(Dataset[dict[str, Any]]):

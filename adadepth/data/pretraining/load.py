@@ -13,12 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE, PretrainingCollator
-from adadepth.data.cache import cache_root, cached_folder, digest
+from adadepth.data.cache import cache_root, digest
 from adadepth.data.pretraining.examples import PretrainingExamples
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.pretraining.streaming import StreamedExamples, first_documents
 from adadepth.data.randomness import EVALUATION_SEED
-from adadepth.data.stores.documents import TokenStore, open_store, write_store
+from adadepth.data.stores.arrays import cached_arrays
+from adadepth.data.stores.documents import TokenStore, write_store
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.passages import split_sentences
@@ -73,11 +74,14 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
             held_out = _store(root, f"evaluation-{key}", split.evaluation, words)
         evaluation = PretrainingExamples(held_out, vocabulary, dataset, EVALUATION_SEED)
     summary: dict[str, Any] = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "name": dataset.name,
+        "source": str(dataset.source),
+        "sequence_length": dataset.sequence_length,
         "train": {"streamed": True} if isinstance(train, StreamedExamples) else _counts(dataset, "training", train),
         "evaluation": _counts(dataset, "held-out", evaluation),
-        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)}, "cache_key": key,
-    }  # fmt: skip
+        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
+        "cache_key": key,
+    }
     evaluation.keep(dataset.max_evaluation_examples)
     summary["evaluation"]["examples_used"] = len(evaluation)
     collate = PretrainingCollator(vocabulary.pad, dataset.sequence_length, dataset.pad_to_length)
@@ -98,7 +102,7 @@ def corpus_tokenizer(
 
 
 def _store(root: Path, name: str, texts: Callable[[], Iterator[str]], tokenizer: PreTrainedTokenizerFast) -> TokenStore:
-    return open_store(cached_folder(root, name, lambda folder: write_store(folder, texts(), tokenizer)))
+    return TokenStore.open(cached_arrays(root, name, lambda folder: write_store(folder, texts(), tokenizer)))
 
 
 def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:
@@ -133,6 +137,8 @@ def unigram_baseline(data: PretrainingData) -> dict[str, Any]:
     labels = labels[labels != IGNORE]
     answer = int(log_probabilities.argmax())
     return {
-        "accuracy": float((labels == answer).mean()), "cross_entropy": float(-log_probabilities[labels].mean()),
-        "token": str(data.tokenizer.convert_ids_to_tokens(answer)), "positions": len(labels),
-    }  # fmt: skip
+        "accuracy": float((labels == answer).mean()),
+        "cross_entropy": float(-log_probabilities[labels].mean()),
+        "token": str(data.tokenizer.convert_ids_to_tokens(answer)),
+        "positions": len(labels),
+    }

@@ -31,9 +31,13 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
     """
 
     def __init__(
-        self, documents: Callable[[int, int], Iterator[str]], tokenizer: PreTrainedTokenizerFast,
-        vocabulary: Vocabulary, dataset: CorpusConfig, seed: int,
-    ) -> None:  # fmt: skip
+        self,
+        documents: Callable[[int, int], Iterator[str]],
+        tokenizer: PreTrainedTokenizerFast,
+        vocabulary: Vocabulary,
+        dataset: CorpusConfig,
+        seed: int,
+    ) -> None:
         self.documents = documents
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
 
     Args:
         puzzles: Tokens of the cells, (rows, L).
-        solutions: Likewise; 0 where a cell is not asked for.
+        solutions: Tokens of the solved cells, (rows, L); 0 where a cell is not asked for.
         difficulty: Of each row, (rows,) int64.
         attributes: What reports tell the steps of puzzles by, name to whole numbers (rows,).
         starts: The first row of each example, and the number of rows, (examples + 1,) int64: rows of one example are
@@ -87,9 +88,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         puzzle, solution = self.puzzles[row], self.solutions[row]
         if generator is not None and self.symmetry is not None:
             puzzle, solution = self.symmetry(puzzle, solution, generator)
-        return {
-            "index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[row]),
-        }  # fmt: skip
+        return {"index": index, "input_ids": puzzle, "labels": solution, "difficulty": int(self.difficulty[row])}
 
 
 def count_cells(
@@ -114,9 +113,11 @@ def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
     )
     numbers = {name: torch.tensor([example[name] for example in examples]) for name in ("index", "difficulty")}
     return {
-        "input_ids": cells, "attention_mask": torch.ones_like(cells), "labels": answers.masked_fill(answers == 0, -100),
+        "input_ids": cells,
+        "attention_mask": torch.ones_like(cells),
+        "labels": answers.masked_fill(answers == 0, -100),
         **numbers,
-    }  # fmt: skip
+    }
 
 
 def puzzle_tokenizer(symbols: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -137,7 +138,7 @@ def puzzle_data(
     """The data of a run on puzzles; `facts` are for reports.
 
     Args:
-        dataset: Its name and metrics.
+        dataset: Has a name and metrics.
         train: Training puzzles.
         evaluation: Evaluation puzzles by the name of their set.
         symbols: Symbol n is token n + 1.
@@ -150,12 +151,13 @@ def puzzle_data(
     if (train.puzzles == train.solutions).all():
         raise DataError(f"dataset={dataset.name}: there is nothing to learn, every training puzzle is its own answer")
     summary = {
-        "name": dataset.name, "source": str(getattr(dataset, "source", "drawn")), "cells": cells, **facts,
+        "name": dataset.name,
+        "source": str(getattr(dataset, "source", "drawn")),
+        "cells": cells,
+        **facts,
         "train": {"examples": len(train)},
         "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
-    }  # fmt: skip
-    return LabelledData(
-        train, dict(evaluation), {}, puzzle_tokenizer(symbols), collate_puzzles, summary, "puzzle",
-        (PADDING, *symbols), tuple(settings.metrics), has_difficulty=True, has_special_tokens=False,
-        model_fields={"cells": cells},
-    )  # fmt: skip
+    }
+    words, labels, metrics = puzzle_tokenizer(symbols), (PADDING, *symbols), tuple(settings.metrics)
+    data = LabelledData(train, dict(evaluation), {}, words, collate_puzzles, summary, "puzzle", labels, metrics)
+    return replace(data, has_difficulty=True, has_special_tokens=False, model_fields={"cells": cells})

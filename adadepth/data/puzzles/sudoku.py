@@ -29,7 +29,7 @@ class Shape:
 
     @property
     def cells(self) -> int:
-        """All of them."""
+        """The number of cells of the whole square."""
         return self.size**2
 
     @cached_property
@@ -102,7 +102,7 @@ def rounds_needed(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.n
 
     Args:
         puzzles: (rows, n^2).
-        solved: Their solutions, likewise.
+        solved: The solutions of the puzzles, (rows, n^2).
         shape: Of the grids.
     """
     candidates, answers = candidates_of(puzzles, shape), candidates_of(solved, shape)
@@ -302,7 +302,7 @@ def alike_in_sudoku(tokens: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def alike_in_a_square(tokens: np.ndarray) -> np.ndarray:
-    """Likewise under the symmetries of a square: the first of the eight in alphabetical order, bytes (rows,)."""
+    """Equal bytes, (rows,), for puzzles that are one under a square's symmetries: the first of the eight."""
     laid = tokens.astype(np.uint8)[:, square_symmetries(tokens.shape[1])]
     return np.array([min(row.tobytes() for row in rows) for rows in laid], dtype=object).astype(bytes)
 

@@ -239,8 +239,11 @@ def _parts(
             texts = rows[column]
             length = len(texts[0]) if length is None else length
             tokens.append(_tokens(texts, length, lookup, f"{table.label}: column {column}, row", first))
-        numbers = {name: np.array(list(map(int, values)), dtype=np.int64) for name, values in rows.items()
-                   if name not in texts_in and all(map(_is_whole, values))}  # fmt: skip
+        numbers = {
+            name: np.array(list(map(int, values)), dtype=np.int64)
+            for name, values in rows.items()
+            if name not in texts_in and all(map(_is_whole, values))
+        }
         yield tokens[0], tokens[1], numbers
         first += len(rows[dataset.question_column])
 

@@ -1,1 +1,1 @@
-"""Tokenised examples as flat arrays on disk, written as they come and read through memory maps."""
+"""Tokenised examples as named arrays on disk, and a view of them for each kind of data."""

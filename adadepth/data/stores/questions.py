@@ -1,4 +1,4 @@
-"""Tokenised questions with their contexts and answers, written to disk as they come and read through memory maps.
+"""Tokenised questions with their contexts and answers, as flat arrays.
 
 Nothing here depends on how contexts are cut: windows of any length and stride are made from the same files.
 """
@@ -15,8 +15,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE
-from adadepth.data.stores.documents import map_file
-from adadepth.data.stores.rows import map_tokens, token_type
+from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
 from adadepth.data.text.tables import Rows, Table
 from adadepth.data.text.tokenizer import encode_sentences, encode_with_spans
 from adadepth.errors import DataError
@@ -37,7 +36,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QuestionStore:
+class QuestionStore(StoredArrays):
     """Token ids of questions and contexts, and where in their texts the tokens and the answers are.
 
     Attributes:
@@ -47,7 +46,6 @@ class QuestionStore:
         answers: First and last context token of the first answer, `NO_ANSWER` or `IGNORE`, (rows, 2) int64.
         records: The rows' `Question` as JSON, (bytes,) uint8.
         record_offsets: Where each row begins in ``records``, then their size, (rows + 1,) int64.
-        folder: Where the arrays are mapped from.
     """
 
     tokens: np.ndarray
@@ -56,7 +54,6 @@ class QuestionStore:
     answers: np.ndarray
     records: np.ndarray
     record_offsets: np.ndarray
-    folder: Path
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -82,10 +79,6 @@ class QuestionStore:
         first, last = self.record_offsets[row : row + 2]
         return Question(*json.loads(self.records[first:last].tobytes()))
 
-    def __reduce__(self) -> Any:
-        """Send a loader worker the folder, not a copy of its content."""
-        return open_questions, (self.folder,)
-
 
 def write_questions(folder: Path, table: Table, dataset: QuestionConfig, tokenizer: PreTrainedTokenizerFast) -> None:
     """Tokenise a table's questions and contexts into files in ``folder``, which is there and empty.
@@ -94,36 +87,22 @@ def write_questions(folder: Path, table: Table, dataset: QuestionConfig, tokeniz
         DataError: A text is not text, an answer is not in its context, or there is none though all questions should
             have one; the message names the row.
     """
-    dtype = token_type(tokenizer)
-    lengths, sizes = [0], [0]
-    spans: list[np.ndarray] = [np.empty((0, 2), np.int32)]
-    answers: list[tuple[int, int]] = []
     known: set[str] = set()
-    with (folder / dtype.__name__).open("wb") as tokens, (folder / "records").open("wb") as records:
+    pairs = {"spans": (np.int32, 2), "answers": (np.int64, 2)}
+    flat = {"tokens": token_type(tokenizer), "records": np.uint8, "offsets": np.int64, "record_offsets": np.int64}
+    with ArrayWriter(folder, {**pairs, **flat}, totals=("offsets", "record_offsets")) as writer:
         for batch in table.batches():
-            rows = list(read_rows(table, batch, dataset, len(answers)))
+            rows = list(read_rows(table, batch, dataset, len(known)))
             questions = encode_sentences(tokenizer, [question for question, _, _ in rows])
             contexts = encode_with_spans(tokenizer, [row.context for _, row, _ in rows])
-            for question, (context, places), (_, row, starts) in zip(questions, contexts, rows, strict=True):
-                tokens.write(np.array([*question, *context], dtype=dtype).tobytes())
-                lengths += [len(question), len(context)]
-                spans.append(places)
-                answers.append(answer_tokens(places, starts[0], row.answers[0]) if starts else (NO_ANSWER, NO_ANSWER))
-                sizes.append(records.write(json.dumps(row).encode()))
+            for question, (context, spans), (_, row, starts) in zip(questions, contexts, rows, strict=True):
+                answer = answer_tokens(spans, starts[0], row.answers[0]) if starts else (NO_ANSWER, NO_ANSWER)
+                record = np.frombuffer(json.dumps(row).encode(), np.uint8)
+                writer.append(tokens=[*question, *context], offsets=[len(question), len(context)], spans=spans)
+                writer.append(answers=answer, records=record, record_offsets=len(record))
                 if row.id in known:
                     raise DataError(f"dataset.id_column={dataset.id_column}: {table.label} has {row.id!r} twice")
                 known.add(row.id)
-    np.save(folder / "offsets.npy", np.array(lengths, dtype=np.int64).cumsum())
-    np.save(folder / "spans.npy", np.concatenate(spans))
-    np.save(folder / "answers.npy", np.array(answers, dtype=np.int64).reshape(-1, 2))
-    np.save(folder / "record_offsets.npy", np.array(sizes, dtype=np.int64).cumsum())
-
-
-def open_questions(folder: Path) -> QuestionStore:
-    """Map the files that `write_questions` left in ``folder``."""
-    names = ("offsets", "spans", "answers", "record_offsets")
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
-    return QuestionStore(map_tokens(folder), records=map_file(folder / "records", np.uint8), folder=folder, **arrays)
 
 
 def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:

@@ -1,43 +1,40 @@
-"""Tokenised rows of a table as flat arrays, written to disk as they come and read through memory maps."""
+"""Tokenised rows of a table as flat arrays: texts with a label, or words with a tag each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.stores.documents import map_file
+from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
 from adadepth.data.text.tables import Rows, Table
-from adadepth.data.text.tokenizer import encode_sentences
+from adadepth.data.text.tokenizer import encode_sentences, encode_words
 from adadepth.errors import DataError
-
-_FILES = {"label": "labels.npy", "difficulty": "difficulty.npy"}
 
 
 @dataclass(frozen=True)
-class LabelledStore:
+class LabelledStore(StoredArrays):
     """Token ids of rows with one or two texts, and their labels.
 
     Attributes:
         tokens: Ids without special tokens, (tokens,) uint16, or uint32 when the vocabulary needs it.
         offsets: Where each text begins in ``tokens``, row by row, then their number, (rows · texts + 1,) int64.
+        texts: Texts of a row.
         labels: Class number or value of each row, (rows,) float64, or of several labels 1 or 0 for each class,
             (rows, C); None for an unlabelled table.
-        texts: Texts of a row, 1 or 2.
         difficulty: How hard each row is, (rows,) float64; None where nothing says so.
-        folder: Where the arrays are mapped from.
     """
 
     tokens: np.ndarray
     offsets: np.ndarray
-    labels: np.ndarray | None
     texts: int
-    folder: Path
+    labels: np.ndarray | None = None
     difficulty: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -57,10 +54,6 @@ class LabelledStore:
         assert self.labels is not None
         return self.labels
 
-    def __reduce__(self) -> Any:
-        """Send a loader worker the folder, not a copy of its content."""
-        return open_store, (self.folder, self.texts)
-
 
 def write_store(
     folder: Path,
@@ -68,42 +61,30 @@ def write_store(
     columns: list[str],
     tokenizer: PreTrainedTokenizerFast,
     label_column: str | None,
-    read_label: Callable[[Any], float],
+    read_label: Callable[[Any], Any],
     difficulty_column: str | None = None,
+    label_shape: tuple[int, ...] = (),
 ) -> None:
     """Tokenise the text columns of a table into files in ``folder``; without a ``label_column`` it has no labels.
 
     Raises:
         DataError: A text is not text, or a label or difficulty is not allowed; the message names the row.
     """
-    dtype = token_type(tokenizer)
-    lengths = []
-    numbers: dict[str, tuple[str, Callable[[Any], float], list[np.ndarray]]] = {}
+    arrays: dict[str, DTypeLike] = {"tokens": token_type(tokenizer), "offsets": np.int64}
+    numbers: dict[str, tuple[str, str, Callable[[Any], Any]]] = {}
     if label_column is not None:
-        numbers["label"] = (label_column, read_label, [])
+        arrays["labels"], numbers["labels"] = (np.float64, label_shape), ("label", label_column, read_label)
     if difficulty_column is not None:
-        numbers["difficulty"] = (difficulty_column, _read_difficulty, [])
-    with (folder / dtype.__name__).open("wb") as tokens:
-        first = 0
+        arrays["difficulty"], numbers["difficulty"] = np.float64, ("difficulty", difficulty_column, _read_difficulty)
+    np.save(folder / "texts.npy", len(columns))
+    first = 0
+    with ArrayWriter(folder, arrays, totals=("offsets",)) as writer:
         for batch in table.batches():
             encoded = encode_sentences(tokenizer, list(_texts(table, batch, columns, first)))
-            lengths.append(np.array([len(ids) for ids in encoded], dtype=np.int64))
-            tokens.write(np.array([token for ids in encoded for token in ids], dtype=dtype).tobytes())
-            for kind, (column, read, found) in numbers.items():
-                found.append(_numbers(table, batch[column], kind, column, read, first))
+            writer.append(tokens=list(chain.from_iterable(encoded)), offsets=list(map(len, encoded)))
+            for name, (kind, column, read) in numbers.items():
+                writer.append(**{name: _numbers(table, batch[column], kind, column, read, first)})
             first += len(batch[columns[0]])
-    np.save(folder / "offsets.npy", np.concatenate([[0], *lengths]).cumsum())
-    for kind, (_, _, found) in numbers.items():
-        np.save(folder / _FILES[kind], np.concatenate(found) if found else np.empty(0))
-
-
-def open_store(folder: Path, texts: int) -> LabelledStore:
-    """Map the files that `write_store` left in ``folder``."""
-    labels, difficulty = (
-        np.load(folder / name, mmap_mode="r") if (folder / name).exists() else None for name in _FILES.values()
-    )
-    offsets = np.load(folder / "offsets.npy", mmap_mode="r")
-    return LabelledStore(map_tokens(folder), offsets, labels, texts, folder, difficulty)
 
 
 def read_labels(table: Table, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
@@ -114,17 +95,6 @@ def read_labels(table: Table, column: str, read_label: Callable[[Any], float]) -
         found.append(_numbers(table, batch[column], "label", column, read_label, first))
         first += len(batch[column])
     return np.concatenate(found)
-
-
-def token_type(tokenizer: PreTrainedTokenizerFast) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest type that holds the ids; a file of ids is called by its name."""
-    return np.uint16 if len(tokenizer) <= 2**16 else np.uint32
-
-
-def map_tokens(folder: Path) -> np.ndarray:
-    """Map the file of ids in ``folder``."""
-    (name,) = (dtype.__name__ for dtype in (np.uint16, np.uint32) if (folder / dtype.__name__).exists())
-    return map_file(folder / name, name)
 
 
 def _texts(table: Table, batch: Rows, columns: list[str], first: int) -> Iterator[str]:
@@ -154,3 +124,100 @@ def _numbers(
             place = f"row {first + position} of {table.label}"
             raise DataError(f"dataset.{kind}_column={column}: {place} has the {kind} {value!r}; {error}") from error
     return np.array(found, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class TaggedStore(StoredArrays):
+    """Token ids of words, and a tag of each.
+
+    Attributes:
+        tokens: Ids without special tokens, (tokens,) uint16, or uint32 when the vocabulary needs it.
+        words: Where each word begins in ``tokens``, then their number, (words + 1,) int64.
+        sentences: Where each sentence begins in ``words``, then their number, (sentences + 1,) int64.
+        tags: Number of each word's tag, (words,) int64.
+    """
+
+    tokens: np.ndarray
+    words: np.ndarray
+    sentences: np.ndarray
+    tags: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.sentences) - 1
+
+    def pieces(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of a sentence, (tokens,), and where in them each of its words begins, (words,)."""
+        first, last = self.sentences[row : row + 2]
+        start, end = self.words[[first, last]]
+        return self.tokens[start:end], self.words[first:last] - start
+
+    def tags_of(self, row: int) -> np.ndarray:
+        """Return the tags of a sentence, (words,)."""
+        first, last = self.sentences[row : row + 2]
+        return self.tags[first:last]
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sentence, (sentences,) int64."""
+        return np.diff(self.words[self.sentences])
+
+
+def write_tagged(
+    folder: Path,
+    table: Table,
+    columns: tuple[str, str],
+    tokenizer: PreTrainedTokenizerFast,
+    read_tag: Callable[[Any], int],
+) -> None:
+    """Tokenise a table's sentences into files in ``folder``.
+
+    Args:
+        folder: Is there and empty.
+        table: Rows with a list of words and a list of tags.
+        columns: Of the words and of the tags.
+        tokenizer: Of words.
+        read_tag: From what the table holds to the tag's number; a ValueError says what is allowed.
+
+    Raises:
+        DataError: Words are not text, tags are not allowed, or there are not as many of them; it names the row.
+    """
+    arrays = {"tokens": token_type(tokenizer), "words": np.int64, "sentences": np.int64, "tags": np.int64}
+    first = 0
+    with ArrayWriter(folder, arrays, totals=("words", "sentences")) as writer:
+        for batch in table.batches():
+            rows = list(_rows(table, batch, columns, first))
+            writer.append(tags=list(_tags(table, rows, columns[1], read_tag, first)))
+            sentences = [sentence for sentence, _ in rows]
+            words = list(chain.from_iterable(encode_words(tokenizer, sentences)))
+            writer.append(tokens=list(chain.from_iterable(words)), words=list(map(len, words)))
+            writer.append(sentences=list(map(len, sentences)))
+            first += len(rows)
+
+
+def _rows(table: Table, batch: Rows, columns: tuple[str, str], first: int) -> Iterator[tuple[list[str], list[Any]]]:
+    """Yield the words and tags of each row."""
+    token_column, tag_column = columns
+    for number, (words, tags) in enumerate(zip(*map(batch.get, columns), strict=True), start=first):
+        row = f"row {number} of {table.label}"
+        for key, column, values in (("token", token_column, words), ("tag", tag_column, tags)):
+            if not isinstance(values, list):
+                raise DataError(f"dataset.{key}_column={column}: {row} holds {type(values).__name__}, not a list")
+        if wrong := [word for word in words if not isinstance(word, str)]:
+            raise DataError(
+                f"dataset.token_column={token_column}: {row} holds the word {wrong[0]!r}, which is not text"
+            )
+        if len(words) != len(tags):
+            raise DataError(f"dataset.tag_column={tag_column}: {row} has {len(words)} words but {len(tags)} tags")
+        yield words, tags
+
+
+def _tags(
+    table: Table, rows: list[tuple[list[str], list[Any]]], column: str, read_tag: Callable[[Any], int], first: int
+) -> Iterator[int]:
+    for number, (_, tags) in enumerate(rows, start=first):
+        for tag in tags:
+            try:
+                yield read_tag(tag)
+            except ValueError as error:
+                raise DataError(
+                    f"dataset.tag_column={column}: row {number} of {table.label} has the tag {tag!r}; {error}"
+                ) from error

@@ -128,9 +128,12 @@ class StreamBatches(Dataset[dict[str, Any]]):
     """
 
     def __init__(
-        self, streams: Mapping[str, TokenStream], share: RowShare, counts: Mapping[str, int],
+        self,
+        streams: Mapping[str, TokenStream],
+        share: RowShare,
+        counts: Mapping[str, int],
         two_phase: TwoPhase | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.streams = dict(streams)
         self.share = share
         self.two_phase = two_phase
@@ -147,9 +150,7 @@ class StreamBatches(Dataset[dict[str, Any]]):
         update, slot = divmod(index, self.share.slots)
         name, position = self.position(epoch * self.updates_per_epoch + update)
         inputs, targets = self.streams[name].segment(position, self.share.of(slot))
-        return {
-            "input_ids": inputs, "targets": targets, "stream": name, "slot": slot, "is_start": position == 0
-        }  # fmt: skip
+        return {"input_ids": inputs, "targets": targets, "stream": name, "slot": slot, "is_start": position == 0}
 
     def position(self, update: int) -> tuple[str, int]:
         """Return which stream an update reads, and at which step of it."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.cache import cache_root, cached_folder, digest
-from adadepth.data.stores.documents import LineStore, open_lines, write_lines
+from adadepth.data.cache import cache_root, digest
+from adadepth.data.stores.arrays import cached_arrays
+from adadepth.data.stores.documents import LineStore, write_lines
 from adadepth.data.streams.batches import RowShare, StreamBatches, TokenStream, TwoPhase
 from adadepth.data.streams.lines import LineText, open_texts
 from adadepth.data.streams.tokenizer import stream_tokenizer
@@ -28,7 +29,7 @@ class LanguageData:
     Attributes:
         train: ``train[(epoch, index)]`` is a micro-batch of this process.
         evaluation: ``evaluation[index]``, in order.
-        test: The same of a text that selects nothing, where there is one.
+        test: ``test[index]``, in order, of a text that selects nothing, where there is one.
         tokenizer: To be saved with the model.
         summary: What was read, for logs and reports.
     """
@@ -75,22 +76,20 @@ def load_language_data(
     texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
     with parallel_encoding():
         train_text = texts["train"]
-        words = stream_tokenizer(
-            tokenizer, root, train_text.key, lambda: train_text.lines(tokenizer.train_documents)
-        )  # fmt: skip
+        words = stream_tokenizer(tokenizer, root, train_text.key, lambda: train_text.lines(tokenizer.train_documents))
         stores = {name: _store(root, name, text, words, dataset) for name, text in texts.items()}
     train = _train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
     share = RowShare(evaluation_rows, 1, process, processes)
     held_out = {name: _evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"}
+    sides, kind = {"train": train, **held_out}, None if tokenizer.path else str(tokenizer.kind)
+    about = {"name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length}
     summary: dict[str, Any] = {
-        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        **about,
         "append_eos": dataset.append_eos,
-        **{name: _described(stores[name], batches) for name, batches in {"train": train, **held_out}.items()},
-        "tokenizer": {
-            "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words)
-        },
+        **{name: _described(stores[name], batches) for name, batches in sides.items()},
+        "tokenizer": {"path": tokenizer.path, "kind": kind, "vocab_size": len(words)},
         "cache_key": _key(train_text, words, dataset),
-    }  # fmt: skip
+    }
     return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
 
 
@@ -105,13 +104,16 @@ def _store(
     def build(folder: Path) -> None:
         write_lines(folder, text.lines(), tokenizer, dataset.append_eos)
 
-    return open_lines(cached_folder(root, f"{name}-lines-{_key(text, tokenizer, dataset)}", build))
+    return LineStore.open(cached_arrays(root, f"{name}-lines-{_key(text, tokenizer, dataset)}", build))
 
 
 def _train(
-    dataset: StreamConfig, tokenizer: PreTrainedTokenizerFast, store: LineStore, share: RowShare,
+    dataset: StreamConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    store: LineStore,
+    share: RowShare,
     two_phase: TwoPhase | None,
-) -> StreamBatches:  # fmt: skip
+) -> StreamBatches:
     tokens = len(store.tokens)
     bounds, text = {"weights": (0, tokens)}, "training text"
     if two_phase is not None:
@@ -155,6 +157,9 @@ def _described(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
     """Return the counts of a whole text, and how much of it is read, in how many rows and steps."""
     counts = store.counts()
     return {
-        **counts, "tokens_per_word": counts["tokens"] / max(counts["words"], 1), "tokens_used": batches.tokens,
-        "rows": batches.share.rows, "steps": {name: stream.steps for name, stream in batches.streams.items()},
-    }  # fmt: skip
+        **counts,
+        "tokens_per_word": counts["tokens"] / max(counts["words"], 1),
+        "tokens_used": batches.tokens,
+        "rows": batches.share.rows,
+        "steps": {name: stream.steps for name, stream in batches.streams.items()},
+    }

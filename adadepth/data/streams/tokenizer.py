@@ -50,9 +50,11 @@ def stream_tokenizer(
     key = digest(text_key(), kind, config.vocab_size, config.lowercase, symbols, config.train_documents)
     file = trained_once(root, key, lambda: {"unigram": _unigram, "word": _word, "byte": _byte}[kind](config, lines))
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")), model_input_names=["input_ids"],
-        split_special_tokens=True, **SPECIAL_TOKENS,
-    )  # fmt: skip
+        tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
+        model_input_names=["input_ids"],
+        split_special_tokens=True,
+        **SPECIAL_TOKENS,
+    )
 
 
 def _unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:
@@ -65,10 +67,8 @@ def _unigram(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tok
     normalizer = normalizers.Sequence([normalizers.NFKC(), *_lowercase(config)])
     counts = _word_counts(lines(), normalizer)
     counted = (f"{part}\t{count}" for word, count in counts.items() for part in short_parts(word))
-    return train_unigram(
-        counted, config.vocab_size, _SPECIAL, normalizer, config.symbols,
-        input_format="tsv", required_chars="".join(sorted(set("".join(_SPECIAL)))),  # see _NEVER_TEXT
-    )  # fmt: skip
+    options = {"input_format": "tsv", "required_chars": "".join(sorted(set("".join(_SPECIAL))))}  # see _NEVER_TEXT
+    return train_unigram(counted, config.vocab_size, _SPECIAL, normalizer, config.symbols, **options)
 
 
 def _word(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokenizer:

@@ -186,7 +186,7 @@ class Split:
         return (text for text in self._with_text(self._documents(shard, shards)) if not is_held_out(text))
 
     def evaluation(self) -> Iterator[str]:
-        """Yield the held-out documents."""
+        """Yield the documents of the held-out part that have text."""
         if self.held_out is not None:
             return self._with_text(self.held_out.documents(0, 1))
         is_held_out = self._is_held_out

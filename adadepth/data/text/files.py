@@ -191,6 +191,9 @@ def _guess_separator(lines: Iterator[str]) -> tuple[Iterator[str], str]:
 
 
 _FIELDS = 10
+_NUMBERED = (
+    "words are numbered 1, 2, 3, ..., n-m is a contraction of the words that follow, n.1 a word that is not written"
+)
 _LONGEST_ID_TOLD = 40  # characters of an id in a message
 
 
@@ -242,10 +245,7 @@ def _check_ids(rows: list[Row]) -> None:
         elif word >= contracted and (last := _last_of_contraction(found, word + 1)):
             contracted = last
         else:
-            allowed = "an empty line has to end the sentence before" if found == "1" else (
-                "words are numbered 1, 2, 3, ..., n-m is a contraction of the words that follow, "
-                "n.1 a word that is not written"
-            )  # fmt: skip
+            allowed = "an empty line has to end the sentence before" if found == "1" else _NUMBERED
             raise DataError(f"{place} has the id {found[:_LONGEST_ID_TOLD]!r} where {word + 1} was due; {allowed}")
     if word < contracted:
         raise DataError(f"{rows[-1].place} ends a sentence of {word} words, of which a contraction has {contracted}")

@@ -91,9 +91,12 @@ def hub_rows(
     """
     from datasets import load_dataset
 
-    rows = _ask_hub(entry, lambda: load_dataset(
-        entry["path"], entry.get("name"), split=entry.get("split") or "train", streaming=streaming
-    ))  # fmt: skip
+    rows = _ask_hub(
+        entry,
+        lambda: load_dataset(
+            entry["path"], entry.get("name"), split=entry.get("split") or "train", streaming=streaming
+        ),
+    )
     by_file = streaming and rows.num_shards >= shards
     if by_file and shards > 1:
         rows = rows.shard(num_shards=shards, index=shard)
@@ -116,11 +119,14 @@ def hub_tables(entry: Mapping[str, Any]) -> dict[str, Table]:
 
     return {
         str(split): Table(
-            _label(entry), rows.column_names, _class_names(rows), partial(rows.iter, batch_size=_BATCH),
+            _label(entry),
+            rows.column_names,
+            _class_names(rows),
+            partial(rows.iter, batch_size=_BATCH),
             partial(hub_digest, {**entry, "split": str(split)}),
         )
         for split, rows in _ask_hub(entry, lambda: load_dataset(entry["path"], entry.get("name"))).items()
-    }  # fmt: skip
+    }
 
 
 def _class_names(rows: Any) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ class Template:
     """The special tokens around one text or two.
 
     Attributes:
-        special: Those before the first text and after each, as (id, type).
+        special: The special tokens before the first text and after each, as (id, type).
         types: Token type of each text.
     """
 

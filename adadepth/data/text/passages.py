@@ -12,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.text.layout import Layout, cut_longest
-from adadepth.data.text.tokenizer import encode_words
+from adadepth.data.text.tokenizer import PLAIN_IDS, encode_words
 from adadepth.errors import DataError
 
 # An end mark, closing quotes or brackets, white space, and then what a sentence may start with.
@@ -128,10 +128,7 @@ def _pieces_of_texts(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, 
     """Yield the tokens of every text, part by part."""
     if not texts:
         return
-    encoded = tokenizer(
-        [part for parts in texts for part in parts], add_special_tokens=False, truncation=False, verbose=False,
-        return_offsets_mapping=True, return_attention_mask=False, return_token_type_ids=False,
-    )  # fmt: skip
+    encoded = tokenizer([part for parts in texts for part in parts], return_offsets_mapping=True, **PLAIN_IDS)
     pieces = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
     for parts in texts:
         yield [
@@ -145,11 +142,13 @@ def _pieces_of_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[st
     if not sentences:
         return
     for words, pieces in zip(sentences, encode_words(tokenizer, sentences), strict=True):
-        yield [[
-            (token, Place(number, (len(word) if place else 0, len(word))))
-            for number, (word, ids) in enumerate(zip(words, pieces, strict=True))
-            for place, token in enumerate(ids)
-        ]]  # fmt: skip
+        yield [
+            [
+                (token, Place(number, (len(word) if place else 0, len(word))))
+                for number, (word, ids) in enumerate(zip(words, pieces, strict=True))
+                for place, token in enumerate(ids)
+            ]
+        ]
 
 
 def _laid_out(layout: Layout, parts: list[_Pieces]) -> EncodedText:

@@ -19,6 +19,8 @@ from adadepth.errors import DataError, nearest
 
 Rows = Mapping[str, list[Any]]  # some rows, as column to values
 
+_MINUS_ONE = "-1 is taken for a class; data sets that mark rows without a label by it need these left out"
+
 
 @dataclass(frozen=True)
 class Table:
@@ -26,7 +28,7 @@ class Table:
 
     Attributes:
         label: What it is, for messages.
-        columns: Their names.
+        columns: The names of the columns.
         class_names: Column to its class names in order, where the data declare them.
         batches: Yields all rows, some at a time, again and again in the same order.
         fingerprint: Identifies the content.
@@ -122,7 +124,7 @@ def class_names(
     """Return the classes in order: those configured, those the data declare, or all that some tables hold.
 
     Args:
-        labels: Those configured, if any.
+        labels: The configured names of classes, if any.
         key: Setting that names the column, for messages.
         column: Where the labels are, one a row or a list of them.
         tables: The first one declares the classes, or all are searched.
@@ -138,8 +140,7 @@ def class_names(
             name for table in tables for name in _distinct(key, column, table, root)
         )
         if "-1" in names and {"0", "1"} <= set(names):
-            logger.warning("dataset.%s=%s: -1 is taken for a class; data sets that mark rows without a label by it "
-                           "need these left out", key, column)  # fmt: skip
+            logger.warning("dataset.%s=%s: %s", key, column, _MINUS_ONE)
         source = f"dataset.{key}={column}: {tables[0].label} has the classes {', '.join(names) or 'none'}"
     if len(names) < 2 or len(set(names)) < len(names):
         raise DataError(f"{source}; at least two different ones are needed")

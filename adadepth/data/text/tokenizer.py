@@ -33,13 +33,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # ALBERT's special tokens; the position is the id, as in the published vocabularies.
-SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS]", "sep_token": "[SEP]",
-                  "mask_token": "[MASK]"}  # fmt: skip
+SPECIAL_TOKENS = {
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 PRETRAINING_TOKENS = tuple(name for name in SPECIAL_TOKENS if name != "unk_token")
 TOKENIZER_FILE = "tokenizer.json"
+# How the tokenizers are called where ids alone are wanted, without special tokens.
+_ALONE = {"return_attention_mask": False, "return_token_type_ids": False}
+PLAIN_IDS: dict[str, Any] = {"add_special_tokens": False, "truncation": False, "verbose": False, **_ALONE}
 _FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # that hold pieces, of tokenizers of any age
 _NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text is never taken for one
 _LONGEST_PART = 10_000  # characters; a cut may part a piece in two, of which there are thousands
+_LIMITS: dict[str, Any] = {"max_sentence_length": 10**9, "minloglevel": 2}  # none, and not a word unless it fails
 _TRAINING_THREADS = 16  # fixed: sums over threads are rounded differently for another number
 
 
@@ -132,9 +141,10 @@ def short_parts(text: str) -> Iterator[str]:
 def wrap_texts(tokenizer: Tokenizer) -> None:
     """Put [CLS] and [SEP] around texts and pairs of texts, as ALBERT does."""
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
-    )  # fmt: skip
+    )
 
 
 def train_unigram(
@@ -174,13 +184,17 @@ def train_unigram(
     symbols = [normalizer.normalize_str(symbol) for symbol in symbols]
     hidden = [f"special token {number}" for number in range(len(special_tokens))]  # no text: spaces are ▁ in there
     proto = io.BytesIO()
-    train = partial(
-        SentencePieceTrainer.train,
-        sentence_iterator=readable(), model_writer=proto, model_type="unigram", vocab_size=vocab_size,
-        hard_vocab_limit=False, num_threads=_TRAINING_THREADS, normalization_rule_name="identity",
-        unk_id=0, bos_id=-1, eos_id=-1, unk_piece=hidden[0], control_symbols=hidden[1:],
-        user_defined_symbols=symbols, max_sentence_length=10**9, minloglevel=2, **options,
-    )  # fmt: skip
+    ids: dict[str, Any] = {
+        "unk_id": 0,
+        "bos_id": -1,
+        "eos_id": -1,
+        "unk_piece": hidden[0],
+        "control_symbols": hidden[1:],
+    }
+    size: dict[str, Any] = {"vocab_size": vocab_size, "hard_vocab_limit": False, "user_defined_symbols": symbols}
+    text: dict[str, Any] = {"sentence_iterator": readable(), "normalization_rule_name": "identity"}
+    work: dict[str, Any] = {"model_writer": proto, "model_type": "unigram", "num_threads": _TRAINING_THREADS}
+    train = partial(SentencePieceTrainer.train, **text, **size, **ids, **work, **_LIMITS, **options)
     try:
         _beside(train)
     except (RuntimeError, ValueError) as error:
@@ -189,8 +203,11 @@ def train_unigram(
     pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(trained.vocab_size())]
     pieces[: len(hidden)] = [(token, _NEVER_TEXT) for token in special_tokens]
     if len(pieces) < vocab_size:
-        logger.warning("tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
-                       vocab_size, len(pieces))  # fmt: skip
+        logger.warning(
+            "tokenizer.vocab_size=%d: the text fills only %d; the vocabulary has that many pieces",
+            vocab_size,
+            len(pieces),
+        )
     return _unigram_tokenizer(pieces, special_tokens, normalizer, symbols)
 
 
@@ -251,7 +268,7 @@ def load_or_train(
         config: Which of the two, and the size of the vocabulary.
         root: Cache folder.
         text_key: What identifies the text; asked only where the tokenizer is trained, as is the text.
-        sentences: Those of the first ``config.train_documents`` documents.
+        sentences: The text of the first ``config.train_documents`` documents.
         needed: Special tokens that an existing one must have.
     """
     if config.path is not None:
@@ -278,9 +295,12 @@ def trained_once(root: Path, key: str, train: Callable[[], Tokenizer]) -> Path:
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     """Return a tokenizer as the transformers class that ``AutoTokenizer`` loads back from a saved folder."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        bos_token=SPECIAL_TOKENS["cls_token"], eos_token=SPECIAL_TOKENS["sep_token"], **SPECIAL_TOKENS,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        bos_token=SPECIAL_TOKENS["cls_token"],
+        eos_token=SPECIAL_TOKENS["sep_token"],
+        **SPECIAL_TOKENS,
+    )
 
 
 def _normalizer(lowercase: bool) -> normalizers.Normalizer:
@@ -312,10 +332,7 @@ def _unigram_tokenizer(
 
 def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[list[int]]:
     """Return the token ids of each sentence, without special tokens and without truncation."""
-    encoded = tokenizer(
-        sentences, add_special_tokens=False, truncation=False, verbose=False,
-        return_attention_mask=False, return_token_type_ids=False,
-    )  # fmt: skip
+    encoded = tokenizer(sentences, **PLAIN_IDS)
     ids: list[list[int]] = encoded["input_ids"]
     return ids
 
@@ -346,10 +363,7 @@ def encode_words(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]])
     Raises:
         DataError: there is such a word, but no unknown token.
     """
-    encoded = tokenizer(
-        [spaced(tokenizer, words) for words in sentences], is_split_into_words=True, add_special_tokens=False,
-        truncation=False, verbose=False, return_attention_mask=False, return_token_type_ids=False,
-    )  # fmt: skip
+    encoded = tokenizer([spaced(tokenizer, words) for words in sentences], is_split_into_words=True, **PLAIN_IDS)
     return [
         _ids_of_words(tokenizer, words, encoding.ids, encoding.word_ids)
         for words, encoding in zip(sentences, encoded.encodings or [], strict=True)

@@ -1,4 +1,4 @@
-"""Configuration of Adalayers."""
+"""The fields that a saved Adalayers model has, and their defaults."""
 
 from __future__ import annotations
 

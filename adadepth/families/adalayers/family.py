@@ -1,4 +1,4 @@
-"""The settings of Adalayers."""
+"""The settings of Adalayers, their checks, and the family's descriptor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,11 +31,12 @@ class AdaLayersSettings(ModelConfig):
         None, "with seed_compat: only the first so many states; None: all of the base's", at_least(1), shape=True
     )
     mix: Mix = setting(
-        Mix.projected, "the weighted sum is of projected states (Adalayers) or of raw ones (ELMo's scalar mix)",
+        Mix.projected,
+        "the weighted sum is of projected states (Adalayers) or of raw ones (ELMo's scalar mix)",
         shape=True,
         more="`projected`: every layer has a projection of its own; `scalar`: the states themselves are mixed (Peters "
         "et al. 2018), and a head with attention projects the result.",
-    )  # fmt: skip
+    )
     project_dim: int = setting(128, "k, width of the head and of projected states", at_least(1), shape=True)
     alpha_distribution: float = setting(
         10.0, "the weights are softmax(alpha p)", POSITIVE, more="It multiplies the step on the logits p too."
@@ -44,9 +45,11 @@ class AdaLayersSettings(ModelConfig):
         0.0, "weights up to this are 0; below 1 / layers", BELOW_ONE, more="Else the uniform start would lose all."
     )
     cutoff_warmup_steps: int = setting(
-        0, "updates before the cutoff begins: a layer once cut rarely returns", at_least(0),
+        0,
+        "updates before the cutoff begins: a layer once cut rarely returns",
+        at_least(0),
         more="A loaded model is past them.",
-    )  # fmt: skip
+    )
     topk_distribution: int | None = setting(
         None, "most layers with weight", at_least(1), more="Only the largest weights take part."
     )
@@ -54,9 +57,11 @@ class AdaLayersSettings(ModelConfig):
         0.0, "weight of the weights' entropy in the loss; positive sharpens", FINITE
     )
     lambda_distribution_depth: float = setting(
-        0.0, "weight of the expected depth, as a share of the base's, in the loss", at_least(0),
+        0.0,
+        "weight of the expected depth, as a share of the base's, in the loss",
+        at_least(0),
         more="Of sum_j p_j n_j / N, where layer j is state n_j and the base has N blocks.",
-    )  # fmt: skip
+    )
     freeze_distribution: bool = setting(False, "keep the uniform weights")
     pick_one_layer_only: int | None = setting(None, "all weight on one layer: its number, negative from the end")
     distribution_lr_multiplier: float = setting(1.0, "learning rate of p over that of the rest", POSITIVE)

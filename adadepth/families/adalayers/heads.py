@@ -26,7 +26,7 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
         self.logits = nn.Linear(config.mixed_width, label_count(config))
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits (B, C)."""
+        """Return the logits of the sequences' classes, (B, C)."""
         if self.config.head == "linear":
             return self.logits(self.dropout(masked_mean(features, mask)))
         attended = attend(self.self_attention, self.dropout, features, mask)
@@ -65,14 +65,14 @@ class AdaLayersForTokenClassification(AdaLayersModel):
         self.logits = nn.Linear(config.mixed_width, label_count(config))
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits (B, T, C)."""
+        """Return the logits of the tokens' classes, (B, T, C)."""
         tokens, padding = features.transpose(0, 1), None if mask is None else mask.eq(0)
         for layer in self.encoder_layers:
             tokens = layer(tokens, src_key_padding_mask=padding)
         return self.logits(self.dropout(tokens.transpose(0, 1)))
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """See `class_loss`."""
+        """Return the `class_loss` of the tokens."""
         return class_loss(self.config, logits, labels)
 
     def count_labels(self, labels: Tensor) -> Tensor:

@@ -484,9 +484,9 @@ class AdaLayersModel(OnBaseModel):
         return self.config.learns_distribution
 
     def added_parameters(self) -> int:
-        """Parameters beside the base's."""
+        """Return how many parameters there are beside the base's."""
         return sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith("model."))
 
     def base_parameters(self) -> int:
-        """Parameters of the base."""
+        """Return how many parameters the base has."""
         return sum(weight.numel() for weight in self.model.parameters())

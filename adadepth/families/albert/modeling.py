@@ -35,7 +35,7 @@ class SequenceOutput(ModelOutput):
 
 
 class PlainAlbertModel(OneBlock, AlbertModel):
-    """transformers' own encoder."""
+    """The encoder of transformers, which applies one block `num_hidden_layers` times."""
 
 
 class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlbert, AlbertForSequenceClassification):

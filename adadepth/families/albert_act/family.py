@@ -1,4 +1,4 @@
-"""The settings of ACT-ALBERT."""
+"""The settings of ACT-ALBERT, their checks, and the family's descriptor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,18 +27,25 @@ class AlbertActSettings(AlbertSettings):
 
     name: str = family_name("albert_act")
     act_epsilon: float = setting(
-        0.01, "a token halts when its summed probability exceeds 1 - act_epsilon", OPEN_SHARE,
+        0.01,
+        "a token halts when its summed probability exceeds 1 - act_epsilon",
+        OPEN_SHARE,
         more="Graves 2016 uses 0.01.",
-    )  # fmt: skip
+    )
     act_penalty: float = setting(
-        1e-3, "tau, weight of the ponder cost N + R in the loss", at_least(0), hub=0.0,
+        1e-3,
+        "tau, weight of the ponder cost N + R in the loss",
+        at_least(0),
+        hub=0.0,
         more="The paper trains with 1e-3, 5e-4, 2.5e-4 for 6, 12, 24 iterations.",
-    )  # fmt: skip
+    )
     readout_weight: float = setting(
-        0.0, "of the loss that reads the head after every iteration; 0: only the last one is read", at_least(0),
+        0.0,
+        "of the loss that reads the head after every iteration; 0: only the last one is read",
+        at_least(0),
         more="Of the loss part `readouts`: after every iteration that a unit ran; see "
         "`adadepth.families.albert_act.recurrence`.",
-    )  # fmt: skip
+    )
     penalty_reduction: PenaltyReduction = setting(
         PenaltyReduction.sum_tokens,
         "over tokens; always a mean over sequences",
@@ -74,9 +81,11 @@ class AlbertActSettings(AlbertSettings):
         more="A whole `sequence` halts on its tokens' mean probability.",
     )
     halt_bias_init: float = setting(
-        0.0, "initial halting bias; negative starts deep, positive starts shallow", FINITE,
+        0.0,
+        "initial halting bias; negative starts deep, positive starts shallow",
+        FINITE,
         more="0 in the paper, where at first every token halts at its second update; 1 in Universal Transformers.",
-    )  # fmt: skip
+    )
     recall: bool = setting(
         False,
         "the block reads the embedded input again in every iteration",

@@ -264,7 +264,7 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         return self.config.hidden_size * label_count(self.config)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
-        """Tokens with a class."""
+        """Return the tokens that have a class, as units."""
         return labelled_tokens(labels)
 
 

@@ -231,11 +231,11 @@ class AlbertActModel(AlbertActPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The word embeddings."""
+        """Return the table of word embeddings."""
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the word embeddings."""
+        """Put another table of word embeddings in the place of this one."""
         self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults

@@ -31,8 +31,9 @@ def published(files: RunFiles) -> Section | None:
     columns = [
         Column("class", "class", text, "text", remark="definition"),
         *(Column(name, f"{name} (of {most})", rounded(1)) for name, most in MODELS.items()),
-        Column("mean", f"this run (of {max_depth(files)})", rounded(2)), Column("n"),
-    ]  # fmt: skip
+        Column("mean", f"this run (of {max_depth(files)})", rounded(2)),
+        Column("n"),
+    ]
     rows = [
         {"class": name, "definition": CLASS_DEFINITIONS[name], **dict(zip(MODELS, means, strict=True)), **classes[name]}
         for name, means in PUBLISHED.items()

@@ -22,9 +22,11 @@ class MultiExitAlbertSettings(AlbertSettings):
         more="`linear`: that of step j is j, over the sum of all; `uniform`: ElasticBERT's sum, as a mean.",
     )
     exit_rule: str = setting(
-        "patience:3", "which step's prediction counts; docs/exit_rules.md lists the rules", hub="patience",
+        "patience:3",
+        "which step's prediction counts; docs/exit_rules.md lists the rules",
+        hub="patience",
         more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
-    )  # fmt: skip
+    )
 
 
 FAMILY = Family(

@@ -139,7 +139,7 @@ class AdaptiveEmbedding(nn.Module):
 
     @property
     def num_embeddings(self) -> int:
-        """Words of all clusters."""
+        """The number of words of all clusters."""
         return self.clusters[-1][1]
 
     def set_last(self, table: nn.Module) -> None:

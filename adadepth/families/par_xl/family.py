@@ -31,9 +31,11 @@ class ParXLSettings(ModelConfig):
 
     name: str = family_name("par_xl")
     architecture: str | None = setting(
-        None, "one of s, f and - for every block; None: the supernet, which has all of them", shape=True,
+        None,
+        "one of s, f and - for every block; None: the supernet, which has all of them",
+        shape=True,
         more="`s`: attention, `f`: feed-forward, `-`: identity.",
-    )  # fmt: skip
+    )
     vocab_size: int | None = setting(
         None, "V, words; None: as many as the tokenizer has", at_least(5), shape=True, hub=12000
     )
@@ -46,21 +48,33 @@ class ParXLSettings(ModelConfig):
     hidden_act: Activation = setting(Activation.relu, "of the feed-forward blocks")
     memory_length: int = setting(16, "M, positions before the segment that attention sees", at_least(0), debug=8)
     cutoffs: list[int] = setting(
-        [], "of the adaptive softmax: where rarer words begin; []: none", shape=True, debug=[50, 200],
+        [],
+        "of the adaptive softmax: where rarer words begin; []: none",
+        shape=True,
+        debug=[50, 200],
         more="First word of every tail, ids sorted by frequency; none: a plain softmax.",
-    )  # fmt: skip
+    )
     cutoff_clusters: int | None = setting(
-        None, "so many clusters, cut where they cost least for the words of the training text; None: as cutoffs says",
-        at_least(2), in_model=False, more="The most frequent words are one of them.",
-    )  # fmt: skip
+        None,
+        "so many clusters, cut where they cost least for the words of the training text; None: as cutoffs says",
+        at_least(2),
+        in_model=False,
+        more="The most frequent words are one of them.",
+    )
     proj_factor: int = setting(
-        4, "each cluster of rarer words is so many times narrower", at_least(1), shape=True,
+        4,
+        "each cluster of rarer words is so many times narrower",
+        at_least(1),
+        shape=True,
         more="Than the cluster before.",
-    )  # fmt: skip
+    )
     proj_dims: list[int] | None = setting(
-        None, "width of every cluster of rarer words; None: as proj_factor says", shape=True, debug=[4, 1],
+        None,
+        "width of every cluster of rarer words; None: as proj_factor says",
+        shape=True,
+        debug=[4, 1],
         more="One for each tail; one as wide as the states has no projection.",
-    )  # fmt: skip
+    )
     softmax_bias: bool = setting(False, "biases of the output layer", shape=True)
     tie_word_embeddings: bool = setting(
         False, "one matrix for input and output words", shape=True, more="The embedding then has the same clusters."
@@ -80,23 +94,30 @@ class ParXLSettings(ModelConfig):
         OutputActivation.none, "after attention's last projection; relu: the original"
     )
     branch_norm: BranchNorm = setting(
-        BranchNorm.per_branch, "a norm in each branch, or one after their mixture", shape=True,
+        BranchNorm.per_branch,
+        "a norm in each branch, or one after their mixture",
+        shape=True,
         more="`per_branch`: LN(x + branch(x)) of each branch and x itself are mixed; `paper`: one norm behind the mix, "
         "LN(x + sum of weighted branches), also where the operation is the identity.",
-    )  # fmt: skip
+    )
     share_position_bias: bool = setting(
-        True, "u and v are the same in all blocks (Transformer-XL)", shape=True,
+        True,
+        "u and v are the same in all blocks (Transformer-XL)",
+        shape=True,
         more="Biases of content and position (Dai et al. 2019); else a pair for each block.",
-    )  # fmt: skip
+    )
     projection_bias: bool = setting(
-        False, "biases in attention's projections", shape=True,
+        False,
+        "biases in attention's projections",
+        shape=True,
         more="In all five: queries, keys, values, positions, output.",
-    )  # fmt: skip
+    )
     layer_norm_eps: float = setting(1e-5, "added to the variance of every layer norm", POSITIVE)
     initializer: Initializer = setting(
-        Initializer.normal, "initial weights: normal with initializer_range; glorot: the original's, by their shapes",
+        Initializer.normal,
+        "initial weights: normal with initializer_range; glorot: the original's, by their shapes",
         more="Glorot & Bengio 2010; Keras' defaults for every kind of weight.",
-    )  # fmt: skip
+    )
     initializer_range: float = setting(0.02, "standard deviation of normal initial weights", POSITIVE)
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
 

@@ -373,7 +373,7 @@ class ParXLSupernet(ParXLLanguageModel):
         return noise
 
     def gate_probabilities(self) -> Tensor:
-        """softmax(a), float32, (N, 3)."""
+        """The probabilities softmax(a) of the operations of every block, (N, 3) float32."""
         return gate_weights(self.gates)
 
     def architecture(self) -> str:

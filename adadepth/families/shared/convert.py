@@ -40,7 +40,7 @@ def auto_map(model_type: str) -> dict[str, str]:
 
 
 def write_module(folder: Path) -> None:
-    """Write the file."""
+    """Write the module of the model's own code into a folder."""
     (folder / f"{MODULE}.py").write_text(_CODE, encoding="utf-8")
 
 

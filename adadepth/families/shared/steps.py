@@ -52,9 +52,13 @@ def rule_of(model: StepsAndExits, given: str | ExitRule | None) -> ExitRule:
     given = config.exit_rule if given is None else given
     rule = parse_rule(given) if isinstance(given, str) else given
     check_rule(
-        rule, model.exit_signals, label_count(config), model.max_updates, config.model_type,
+        rule,
+        model.exit_signals,
+        label_count(config),
+        model.max_updates,
+        config.model_type,
         one_class=takes_one_class(config),
-    )  # fmt: skip
+    )
     return rule
 
 

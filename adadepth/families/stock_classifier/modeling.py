@@ -297,11 +297,11 @@ class StockForSequenceClassification(StockClassifier):
     depth_unit = "sequence"
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """See `sequence_loss`."""
+        """Return the `sequence_loss` of the sequences."""
         return sequence_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Sequences with a target."""
+        """Return how many sequences have a target."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
 
@@ -312,7 +312,7 @@ class StockForTokenClassification(StockClassifier):
     depth_unit = "token"
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """See `class_loss`."""
+        """Return the `class_loss` of the tokens."""
         return class_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,9 +20,12 @@ class TrmSettings(ModelConfig):
 
     name: str = family_name("trm")
     vocab_size: int | None = setting(
-        None, "V, symbols of a cell, in puzzle and answer; None: as many as the data have", at_least(2), shape=True,
+        None,
+        "V, symbols of a cell, in puzzle and answer; None: as many as the data have",
+        at_least(2),
+        shape=True,
         hub=11,
-    )  # fmt: skip
+    )
     hidden_size: int = setting(512, "D, width of answer and reasoning states", at_least(1), shape=True, debug=16)
     num_layers: int = setting(2, "blocks of the one network", at_least(1), shape=True)
     mixing: Mixing = setting(
@@ -30,43 +33,58 @@ class TrmSettings(ModelConfig):
     )
     num_attention_heads: int = setting(8, "must divide hidden_size", at_least(1), shape=True, debug=2)
     intermediate_size: int | None = setting(
-        None, "F, inner width of the feed-forward layers; None: 8/3 D, up to a multiple of 256",
-        at_least(1), shape=True, debug=32,
-    )  # fmt: skip
+        None,
+        "F, inner width of the feed-forward layers; None: 8/3 D, up to a multiple of 256",
+        at_least(1),
+        shape=True,
+        debug=32,
+    )
     mixing_size: int | None = setting(
         None, "inner width of mixing=positions; None: 8/3 S, up to a multiple of 256", at_least(1), shape=True, debug=32
     )
     positions: Positions = setting(Positions.rotary, "of cells; learned ones are added to their embeddings", shape=True)
     rope_theta: float = setting(10000.0, "base of rotary positions", POSITIVE)
     prefix_length: int = setting(
-        16, "P, registers before the cells; the first holds the vector of the puzzle's kind", at_least(1), shape=True,
+        16,
+        "P, registers before the cells; the first holds the vector of the puzzle's kind",
+        at_least(1),
+        shape=True,
         debug=1,
-    )  # fmt: skip
+    )
     cycles: int = setting(
-        3, "T, of a step: only the last one has gradients", at_least(1), debug=2,
+        3,
+        "T, of a step: only the last one has gradients",
+        at_least(1),
+        debug=2,
         more="A step applies the network T (n + 1) times.",
-    )  # fmt: skip
+    )
     reasoning_updates: int = setting(
         6, "n, of a cycle: updates of the reasoning before one of the answer", at_least(1), debug=1
     )
     num_steps: int = setting(16, "N, most supervision steps", at_least(1), debug=4)
     exploration: float = setting(
-        0.1, "probability with which training makes a puzzle stay for a drawn number of steps", SHARE,
+        0.1,
+        "probability with which training makes a puzzle stay for a drawn number of steps",
+        SHARE,
         more="At every step anew: it then halts at none before m, uniform in 2..N.",
-    )  # fmt: skip
+    )
     halt_loss_weight: float = setting(0.5, "of the loss of the Q head", at_least(0))
     answer_loss: AnswerLoss = setting(
-        AnswerLoss.stablemax, "of a cell: what makes logits probabilities (the paper's figure 3 has softmax)",
+        AnswerLoss.stablemax,
+        "of a cell: what makes logits probabilities (the paper's figure 3 has softmax)",
         more="`stablemax`: s(v) = v + 1 for v >= 0, else 1/(1 - v) (Prieto et al. 2025, arXiv 2501.04697).",
-    )  # fmt: skip
+    )
     places: int | None = setting(
-        None, "evaluation: puzzles computed at a time; who exits makes room for who waits. None: all N steps of all",
-        at_least(1), more="Then its loss is that of the answers that count, and no step is studied but these.",
-    )  # fmt: skip
+        None,
+        "evaluation: puzzles computed at a time; who exits makes room for who waits. None: all N steps of all",
+        at_least(1),
+        more="Then its loss is that of the answers that count, and no step is studied but these.",
+    )
     exit_rule: str = setting(
-        "correct:0.5", "which step's answer counts; fixed:N is the published evaluation",
+        "correct:0.5",
+        "which step's answer counts; fixed:N is the published evaluation",
         more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
-    )  # fmt: skip
+    )
 
 
 def check_slots(config: ExperimentConfig) -> Iterator[str]:

@@ -110,9 +110,13 @@ def refilled(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle
     """What the slots hold at the beginning of a step: new puzzles where the old ones have halted."""
     answer, reasoning = model.start(len(input_ids))
     fresh = {
-        "answer": answer, "reasoning": reasoning, "steps": puzzle_kinds.new_zeros(len(input_ids), dtype=torch.int64),
-        "input_ids": input_ids, "labels": labels, "puzzle_kinds": puzzle_kinds,
-    }  # fmt: skip
+        "answer": answer,
+        "reasoning": reasoning,
+        "steps": puzzle_kinds.new_zeros(len(input_ids), dtype=torch.int64),
+        "input_ids": input_ids,
+        "labels": labels,
+        "puzzle_kinds": puzzle_kinds,
+    }
     if not carry:
         return fresh
     halted = carry["halted"]
@@ -278,9 +282,13 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         held = {"answer": answer.detach(), "reasoning": reasoning.detach(), "steps": steps, "halted": halted}
         trace = DepthTrace("sequence", steps.float(), halted, self.max_updates, execution=Execution(1))
         return TrmOutput(
-            loss=loss, loss_parts=parts, logits=logits, halting_logits=q.unsqueeze(1), trace=trace,
+            loss=loss,
+            loss_parts=parts,
+            logits=logits,
+            halting_logits=q.unsqueeze(1),
+            trace=trace,
             carry={**carry, **held},
-        )  # fmt: skip
+        )
 
     def _mean_loss(
         self, output: TrmOutput, labels: Tensor, num_targets: Mapping[str, Tensor] | None
@@ -291,9 +299,12 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         answers, steps = output.step_logits, output.step_logits.shape[1]
         every = labels.repeat_interleave(steps, dim=0)
         terms = step_terms(
-            answers.flatten(0, 1), output.halting_logits.flatten(), every, self.config.answer_loss,
+            answers.flatten(0, 1),
+            output.halting_logits.flatten(),
+            every,
+            self.config.answer_loss,
             self.config.halt_loss_weight,
-        )  # fmt: skip
+        )
         rows = torch.full((), len(labels), device=labels.device)
         means = {name: LossTerm(term.total / steps, rows, term.weight) for name, term in terms.items()}
         return combine_terms(means, num_targets)
@@ -386,7 +397,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
 
     @property
     def vocabulary_size(self) -> int:
-        """Symbols of a cell."""
+        """The number of symbols that a cell can have."""
         return self.config.vocab_size
 
     @property
@@ -414,12 +425,12 @@ class TrmStepper:
         return self._model.read(answer)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows."""
+        """Go on with some rows and drop all others."""
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
 
     def admit(self, rows: Tensor) -> None:
-        """Begin other puzzles."""
+        """Begin some waiting puzzles beside those that run."""
         embedded = self._model.embed(self._cells[rows], self._kinds[rows])
         self._embedded = torch.cat([self._embedded, embedded])
         answer, reasoning = self._model.start(len(rows))

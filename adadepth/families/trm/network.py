@@ -103,7 +103,7 @@ class Attention(nn.Module):
 
 
 class Block(GradientCheckpointingLayer):
-    """See the module."""
+    """Mixes over positions, by attention or an MLP, then an MLP over the width; each is added and normalised."""
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class Tracker:
         Args:
             config: Of the run.
             directory: Of the run.
-            identity: That of this run, where it was opened before.
+            identity: What the service calls this run, where it was opened before.
             resume_step: The step that training continues from; None: it begins.
         """
 
@@ -46,13 +46,13 @@ class Tracker:
         """Log counts, or weights, of the whole numbers ``first_bin, first_bin + 1, ...``."""
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
-        """Log a small table."""
+        """Log a small table under a name."""
 
     def image(self, name: str, path: Path, step: int) -> None:
-        """Log a PNG file."""
+        """Log a PNG file under a name."""
 
     def animation(self, name: str, path: Path, step: int) -> None:
-        """Log a GIF file."""
+        """Log a GIF file under a name."""
 
     def artifact(self, kind: str, path: Path) -> None:
         """Keep a file or folder: the `report` or the `model` of the run."""
@@ -65,7 +65,7 @@ class Tracker:
 
 
 def numbers(metrics: Mapping[str, Value]) -> dict[str, float]:
-    """The scalars among metrics."""
+    """The metrics that are numbers, without texts."""
     return {name: value for name, value in metrics.items() if isinstance(value, int | float)}
 
 

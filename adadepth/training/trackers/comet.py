@@ -12,10 +12,9 @@ from adadepth.settings.experiment import TrackerMode
 from adadepth.training.trackers.base import Tracker, Value, numbers
 
 # What Comet would find out by itself, of a library that is imported before it.
-_UNWANTED = (
-    "log_code", "log_graph", "parse_args", "log_git_metadata", "log_git_patch", "log_env_details",
-    "auto_param_logging", "auto_metric_logging", "auto_output_logging", "auto_log_co2",
-)  # fmt: skip
+_LOGS = ("log_code", "log_graph", "parse_args", "log_git_metadata", "log_git_patch", "log_env_details")
+_AUTOMATIC = ("auto_param_logging", "auto_metric_logging", "auto_output_logging", "auto_log_co2")
+_UNWANTED = (*_LOGS, *_AUTOMATIC)
 
 
 class CometTracker(Tracker):

@@ -21,19 +21,19 @@ class Panel(NamedTuple):
     metrics: tuple[str, ...]
 
 
+_OF_TASKS = ("eval/score", "eval/accuracy", "eval/token_accuracy", "eval/mlm_accuracy", "eval/perplexity")
+_MEANS = ("halting/all/mean", "halting/expected_steps", "halting/layers/expected_depth", "search/expected_blocks")
 PANELS = (
     Panel("Quality", "Loss", ("train/loss", "eval/loss")),
-    Panel("Quality", "Task", ("eval/score", "eval/accuracy", "eval/token_accuracy", "eval/mlm_accuracy",
-                              "eval/perplexity")),
-    Panel("Depth", "Mean depth", ("halting/all/mean", "halting/expected_steps", "halting/layers/expected_depth",
-                                  "search/expected_blocks")),
+    Panel("Quality", "Task", _OF_TASKS),
+    Panel("Depth", "Mean depth", _MEANS),
     Panel("Depth", "Does depth adapt?", ("halting/effective_depths", "halting/effective_depths_within")),
     Panel("Depth", "Depth and difficulty", ("halting/spearman_depth_loss", "halting/spearman_depth_difficulty")),
     Panel("Depth", "Price", ("halting/ponder_cost", "halting/kl", "budget/measured", "budget/target")),
     Panel("Work", "Work that the depths need, of full depth", ("cost/adaptive_over_full",)),
     Panel("Work", "Work as the evaluation ran, of full depth", ("cost/executed_over_full",)),
     Panel("Work", "Measured speed", ("cost/speedup_over_dense", "train/tokens_per_second", "eval/tokens_per_second")),
-)  # fmt: skip
+)
 _SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)
 
 

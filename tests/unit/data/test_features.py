@@ -135,8 +135,8 @@ def test_stored_states_are_the_computed_ones_without_padding(
     expect_all(store, examples, dtype)
     assert len(store) == len(examples)
     for state in STATES:
-        size = (store.folder / f"state_{state:02d}").stat().st_size
-        assert size == sum(LENGTHS) * WIDTH * dtype.itemsize
+        stored = np.load(store.folder / f"state_{state:02d}.npy")
+        assert stored.nbytes == sum(LENGTHS) * WIDTH * dtype.itemsize
 
 
 @settings(max_examples=25, deadline=None)
@@ -237,6 +237,20 @@ def test_the_description_says_what_the_states_are(tmp_path: Path) -> None:
     assert (said["rows"], said["tokens"], said["states"]) == (len(LENGTHS), sum(LENGTHS), list(STATES))
     assert (said["width"], said["precision"]) == (WIDTH, "fp32")
     assert {"examples", "torch", "transformers", "format"} <= said.keys()
+
+
+def test_states_of_an_earlier_version_are_told_and_computed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "STORE_FORMAT", 1)
+        older = build(tmp_path).folder
+    with caplog.at_level("INFO"):
+        store = build(tmp_path)
+    expect_all(store, make_examples())
+    assert store.folder != older
+    (told,) = [record.getMessage() for record in caplog.records if "earlier version" in record.getMessage()]
+    assert told.startswith(f"{older} is of an earlier version")
 
 
 # --- interrupted, shared
@@ -410,13 +424,13 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def cut_state(folder: Path) -> None:
-    os.truncate(folder / "state_02", 8)
+    os.truncate(folder / "state_02.npy", 8)
 
 
 def unfinish(folder: Path) -> None:
-    marks = bytearray((folder / "finished").read_bytes())
+    marks = np.load(folder / "finished.npy")
     marks[-1] = 0
-    (folder / "finished").write_bytes(marks)
+    np.save(folder / "finished.npy", marks)
 
 
 def remove_lengths(folder: Path) -> None:
@@ -447,7 +461,7 @@ def change_base(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (cut_state, "state_02 is damaged (8 bytes of "), (unfinish, "finished is "),
+        (cut_state, "state_02.npy is damaged (8 bytes of "), (unfinish, "finished.npy is "),
         (remove_lengths, "lengths.npy is missing"), (garble, "features.json is damaged (1 bytes of "),
         (garble_lengths, "lengths.npy is damaged (0 bytes of "), (forget, "features.json is damaged (2 bytes of "),
         (swap_lengths, "lengths.npy is "), (change_base, "features.json is damaged ("),
@@ -481,7 +495,7 @@ def test_a_damaged_unfinished_cache_is_begun_anew(tmp_path: Path, caplog: pytest
     base = Base()
     expect_all(build(tmp_path, base=base), make_examples())
     assert len(base.rows) == len(LENGTHS)
-    assert "state_02 has 8 bytes" in caplog.text
+    assert "state_02.npy is cut or no array" in caplog.text
 
 
 @pytest.mark.parametrize(

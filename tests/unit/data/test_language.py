@@ -202,7 +202,7 @@ def test_what_is_prepared_is_reused_only_for_the_same_text(tmp_path: Path, monke
     assert len(built) == 8
     data = load(tmp_path)
     assert len(built) == 8
-    assert isinstance(next(iter(data.train.streams.values())).store.tokens, np.memmap)
+    assert isinstance(next(iter(data.train.streams.values())).store.tokens.base, np.memmap)
 
 
 def message(folder: Path, **changes: Any) -> str:

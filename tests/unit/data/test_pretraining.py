@@ -18,7 +18,7 @@ from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import cached_folder, digest
 from adadepth.data.pretraining import load as pretraining
-from adadepth.data.stores.documents import open_store, write_store
+from adadepth.data.stores.documents import TokenStore, write_store
 from adadepth.errors import DataError
 
 from .support import TokenizerConfig, flat, local_config, same, small_tokenizer, write_corpus
@@ -214,7 +214,7 @@ def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(folder: Path, texts: Any, tokenizer: Any) -> None:
-        (folder / "tokens_16").write_bytes(b"half")
+        (folder / "tokens.npy").write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     file, cache = write_corpus(tmp_path), tmp_path / "cache"
@@ -246,7 +246,7 @@ def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_p
 def test_store_keeps_every_id_and_boundary(tmp_path: Path, data: PretrainingData) -> None:
     texts = ["One cat. The dog sees.", "", "The whale."]
     write_store(tmp_path, texts, data.tokenizer)
-    store = open_store(tmp_path)
+    store = TokenStore.open(tmp_path)
     expected = [
         data.tokenizer(s, add_special_tokens=False)["input_ids"] for s in ("One cat.", "The dog sees.", "The whale.")
     ]

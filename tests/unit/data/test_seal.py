@@ -43,7 +43,7 @@ def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, kind: str, capl
     corpus, cache = write_corpus(tmp_path), tmp_path / "cache"
     whole = read(corpus, cache)
     files = [file.relative_to(cache) for file in sorted(cache.glob("*/*"))]
-    assert {file.name for file in files} == {"tokens_16", "sentences", "documents", "tokenizer.json", SEAL}
+    assert {file.name for file in files} == {"tokens.npy", "sentences.npy", "documents.npy", "tokenizer.json", SEAL}
     for file in files:
         caplog.clear()
         DAMAGES[kind](cache / file)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from adadepth.data.stores.documents import LineStore, open_lines
+from adadepth.data.stores.documents import LineStore
 from adadepth.data.streams.batches import RowShare, StreamBatches, TokenStream, TwoPhase, is_architecture_update
 
 EOS, PAD = 1, 0
@@ -22,10 +22,10 @@ def store_of(tokens: int, folder: Path | None = None) -> LineStore:
     values = np.arange(10, 10 + tokens, dtype=np.uint16)
     lines = np.arange(tokens + 1)[:, None] * np.array([1, 1, 2])
     if folder is None:
-        return LineStore(values, lines.ravel())
-    (folder / "tokens_16").write_bytes(values.tobytes())
-    (folder / "lines").write_bytes(lines.astype(np.int64).tobytes())
-    return open_lines(folder)
+        return LineStore(values, lines)
+    np.save(folder / "tokens.npy", values)
+    np.save(folder / "lines.npy", lines)
+    return LineStore.open(folder)
 
 
 def batches_of(
@@ -138,7 +138,7 @@ def test_batches_are_sent_to_workers_without_their_tokens(tmp_path: Path) -> Non
 
 
 def test_counts_of_whole_lines() -> None:
-    lines = np.array([[0, 0, 0], [3, 2, 9], [3, 2, 9], [10, 6, 30]]).ravel()
+    lines = np.array([[0, 0, 0], [3, 2, 9], [3, 2, 9], [10, 6, 30]])
     store = LineStore(np.zeros(10, np.uint16), lines)
 
     def counts(most: int | None) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.stores import questions, rows, words
+from adadepth.data.stores import questions, rows
 from adadepth.errors import DataError
 from adadepth.settings import (
     ChoiceConfig,
@@ -57,7 +57,7 @@ KINDS: dict[str, tuple[type[TableConfig], dict[str, Any]]] = {
     "questions": (QuestionConfig, {"sequence_length": 32, "stride": 5, "max_question_length": 12}),
     "choices": (ChoiceConfig, {}),
 }
-ENCODERS = {"pairs": rows, "values": rows, "choices": rows, "questions": questions, "tags": words}
+ENCODERS = {"pairs": rows, "values": rows, "choices": rows, "questions": questions, "tags": rows}
 
 
 def load(folder: Path, kind: str, **changes: Any) -> LabelledData:

@@ -279,8 +279,9 @@ class OneBlock:
         config, tokens, updates = self.config, sum(lengths), self.least_updates
         at_once = 1 if recomputed else updates
         found = {
-            "states": updates * tokens * config.hidden_size, "feed-forward": at_once * tokens * config.intermediate_size
-        }  # fmt: skip
+            "states": updates * tokens * config.hidden_size,
+            "feed-forward": at_once * tokens * config.intermediate_size,
+        }
         if config._attn_implementation == "eager":
             pairs = sum(length**2 for length in lengths)
             found["attention"] = at_once * config.num_attention_heads * pairs

@@ -38,7 +38,7 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
 
     @property
     def max_steps(self) -> int:
-        """The last step."""
+        """The number of the last step, N."""
         return self.num_hidden_layers
 
 

@@ -124,11 +124,11 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
     depth_unit: DepthUnit = "sequence"
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The word embeddings."""
+        """Return the table of word embeddings."""
         return self.albert.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the word embeddings."""
+        """Put another table of word embeddings in the place of this one."""
         self.albert.embeddings.word_embeddings = value
 
 

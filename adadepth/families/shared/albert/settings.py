@@ -25,17 +25,22 @@ class AlbertSettings(ModelConfig):
         None, "H, width of the block and its states", at_least(1), shape=True, hub=4096, debug=32
     )
     num_hidden_layers: int | None = setting(
-        None, "L, most iterations of the shared block", at_least(1), hub=12,
+        None,
+        "L, most iterations of the shared block",
+        at_least(1),
+        hub=12,
         more="The most updates that a token or sequence can get; the block's weights do not depend on it.",
-    )  # fmt: skip
+    )
     num_attention_heads: int | None = setting(None, "must divide hidden_size", at_least(1), shape=True, hub=64, debug=2)
     intermediate_size: int | None = setting(
         None, "F, inner width of the feed-forward part", at_least(1), shape=True, hub=16384, debug=64
     )
     hidden_act: Activation | None = setting(
-        None, "of the feed-forward part", hub="gelu_new",
+        None,
+        "of the feed-forward part",
+        hub="gelu_new",
         more="`gelu_new` is the tanh form that the published weights were trained with.",
-    )  # fmt: skip
+    )
     hidden_dropout_prob: float = setting(
         0.0, "after the embeddings, the attention and the feed-forward part", BELOW_ONE
     )
@@ -52,9 +57,13 @@ class AlbertSettings(ModelConfig):
 
 
 _SIZES = (
-    "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
     "max_position_embeddings",
-)  # fmt: skip
+)
 
 
 def check_sizes(config: ExperimentConfig) -> Iterator[str]:

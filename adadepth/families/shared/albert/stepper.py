@@ -114,7 +114,7 @@ class AlbertStepper:
         return logits, halting_logits
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows."""
+        """Go on with some rows and drop all others."""
         self._memory = None if self._memory is None else self._memory[rows]
         self._running.keep(rows)
 
@@ -142,7 +142,7 @@ class PaddedRows:
 
     @property
     def width(self) -> int:
-        """T."""
+        """The padded length T of the rows."""
         return self._state.shape[1]
 
     @property
@@ -162,13 +162,13 @@ class PaddedRows:
 
     @property
     def hidden_states(self) -> tuple[Tensor | None, ...] | None:
-        """See `AlbertStepper.hidden_states`."""
+        """The kept states that `AlbertStepper.hidden_states` tells of."""
         choice = self._shown.get("hidden_states")
         return None if choice is None else choose_states(self._states, choice)
 
     @property
     def attentions(self) -> tuple[Tensor, ...] | None:
-        """See `AlbertStepper.attentions`."""
+        """The attention weights that `AlbertStepper.attentions` tells of."""
         return tuple(self._weights) if self._weights else None
 
     def keep(self, rows: Tensor) -> None:

@@ -1,0 +1,123 @@
+"""A folder of named arrays: written as they come, read through memory maps.
+
+Every array is a file of NumPy's own format, ``<name>.npy``, which knows its type and shape. A folder that
+`cached_arrays` returns appears whole or not at all, sealed as `cached_folder` seals it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import ArrayLike, DTypeLike
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.cache import cached_folder
+
+STORE_FORMAT = 2  # raise it when what is in such a folder changes
+
+
+def cached_arrays(root: Path, name: str, write: Callable[[Path], None]) -> Path:
+    """Return the folder of some arrays in the cache, made with ``write(empty folder)`` where it is not there."""
+    return cached_folder(root, versioned(name), write, older=root / name)
+
+
+def versioned(name: str) -> str:
+    """Return the name that a folder of arrays has in the cache; those of format 1 had no number in theirs."""
+    return f"{name}-v{STORE_FORMAT}"
+
+
+def token_type(tokenizer: PreTrainedTokenizerFast) -> type[np.unsignedinteger[Any]]:
+    """Return the smallest type that holds the ids of a tokenizer, uint16 or uint32."""
+    return np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+
+
+class ArrayWriter(ExitStack):
+    """Appends rows to the arrays of a folder, which can be read when the block ends; memory does not grow with them.
+
+    Args:
+        folder: Is there, without these arrays.
+        arrays: Name to the type of an array, or to the type and the shape of a row.
+        totals: Names of those that say where things begin: what is appended are sizes, what is stored are the sums of
+            all before, from a first row of zeros to a last one of the sums of all.
+    """
+
+    def __init__(self, folder: Path, arrays: Mapping[str, DTypeLike], totals: Collection[str] = ()) -> None:
+        super().__init__()
+        self._types = {name: np.dtype(kind) for name, kind in arrays.items()}
+        self._files = {name: self.enter_context((folder / f"{name}.npy").open("wb")) for name in arrays}
+        self._rows = dict.fromkeys(arrays, 0)
+        self._totals = {name: np.zeros(self._types[name].shape, self._types[name].base) for name in totals}
+        for name, file in self._files.items():
+            self._write_header(name, file)
+            self.callback(self._write_header, name, file)  # again, with the number of rows
+        for name, zeros in self._totals.items():
+            self._write(name, zeros[None])
+
+    def append(self, **parts: ArrayLike) -> None:
+        """Append rows to some of the arrays."""
+        for name, part in parts.items():
+            rows = np.asarray(part, self._types[name].base).reshape(-1, *self._types[name].shape)
+            if name in self._totals and len(rows):
+                rows = self._totals[name] + rows.cumsum(axis=0)
+                self._totals[name] = rows[-1]
+            self._write(name, rows)
+
+    def _write(self, name: str, rows: np.ndarray) -> None:
+        self._files[name].write(rows.tobytes())
+        self._rows[name] += len(rows)
+
+    def _write_header(self, name: str, file: BinaryIO) -> None:
+        """Write what stands before the rows, in which NumPy leaves room for any number of them."""
+        file.seek(0)
+        kind, rows = self._types[name], self._rows[name]
+        shape = (rows, *kind.shape)
+        npy.write_array_header_1_0(file, {"descr": kind.base.str, "fortran_order": False, "shape": shape})
+
+
+def create_array(folder: Path, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
+    """Make an array of zeros, to be filled in any order; the file takes no space before that."""
+    npy.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
+
+
+def open_arrays(folder: Path) -> dict[str, Any]:
+    """Map the arrays of a folder by their names; one without dimensions is a number.
+
+    They are plain arrays, which are cut several times faster than NumPy's own objects for memory maps.
+
+    Raises:
+        ValueError: A file is none of NumPy's, or shorter than it says; the message names it.
+    """
+    found = {}
+    for file in folder.glob("*.npy"):
+        try:
+            array = np.asarray(np.load(file, mmap_mode="r"))
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{file.name} is cut or no array") from error
+        found[file.stem] = array if array.ndim else array.item()
+    return found
+
+
+@dataclass(frozen=True)
+class StoredArrays:
+    """What views of a folder of arrays have in common: a field for each array, by its name.
+
+    Attributes:
+        folder: Where the arrays are mapped from, None in memory.
+    """
+
+    folder: Path | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Map the arrays that were written into a folder."""
+        return cls(**open_arrays(folder), folder=folder)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Send a loader worker the folder, not a copy of its content."""
+        return super().__reduce_ex__(protocol) if self.folder is None else (type(self).open, (self.folder,))
