@@ -213,7 +213,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
             num_items_in_batch: The same as one number, from a stock `Trainer`.
         """
-        loops = self.config.num_loops if num_loops is None else num_loops
+        loops = self.config.loops(num_loops)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
         every = self._every(run_all_steps, labels, rule, loops)
         run = self.model.begin(

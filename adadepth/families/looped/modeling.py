@@ -91,6 +91,19 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
         """P + N C + Q, layers that a token passes, each of which has a place in a cache."""
         return self.prelude + self.num_loops * self.core + self.coda
 
+    def loops(self, asked: int | None) -> int:
+        """N of a call.
+
+        Args:
+            asked: What the call says; None: as many as this says.
+
+        Raises:
+            ConfigError: If that is less than 1.
+        """
+        if asked is not None and asked < 1:
+            raise ConfigError(f"num_loops={asked} must be at least 1")
+        return self.num_loops if asked is None else asked
+
     @property
     def width_of_head(self) -> int:
         """Features of a head."""
@@ -103,6 +116,8 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
 
     def _take_sizes(self, base: PreTrainedConfig) -> None:
         for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "tie_word_embeddings"):
+            if not hasattr(base, name):
+                raise ConfigError(f"base_config: a {base.model_type} has no {name}: its layers cannot be looped here")
             setattr(self, name, getattr(base, name))
         for name in ("num_key_value_heads", "head_dim", "max_position_embeddings"):
             setattr(self, name, getattr(base, name, None) or getattr(self, name))
@@ -464,9 +479,7 @@ class LoopedModel(LoopedPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
-        loops = self.config.num_loops if num_loops is None else num_loops
-        if loops < 1:
-            raise ConfigError(f"num_loops={loops} must be at least 1")
+        loops = self.config.loops(num_loops)
         embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if self.config.scale_embeddings:
             embedded = embedded * math.sqrt(self.config.hidden_size)
@@ -484,7 +497,7 @@ class LoopedModel(LoopedPreTrainedModel):
         else:
             rotation = self.rotary_emb(embedded, position_ids)
         run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)
-        run.embedded = self._apply(self.prelude, run.embedded, run, first=0, place=0)
+        run.embedded = self.run_layers(self.prelude, run.embedded, run, first=0, place=0)
         run.state = self._start(run, initial_state)
         return run
 
@@ -493,7 +506,9 @@ class LoopedModel(LoopedPreTrainedModel):
         config = self.config
         previous = run.normed if config.queries == "previous" else None
         place = config.prelude + run.done * config.core
-        reached = self._apply(self.core, self._inject(run), run, first=config.prelude, place=place, queries=previous)
+        reached = self.run_layers(
+            self.core, self._inject(run), run, first=config.prelude, place=place, queries=previous
+        )
         damping = 1.0 / run.loops if config.damping is None else config.damping
         state = reached if damping == 1.0 else run.state + damping * (reached - run.state)
         normed: Tensor = self.norm(state)
@@ -509,7 +524,9 @@ class LoopedModel(LoopedPreTrainedModel):
         config = self.config
         place = config.prelude + run.loops * config.core + (run.loops - run.done) * config.coda
         state = run.state if config.state_norm == "none" else run.normed
-        after: Tensor = self.norm(self._apply(self.coda, state, run, first=config.prelude + config.core, place=place))
+        after: Tensor = self.norm(
+            self.run_layers(self.coda, state, run, first=config.prelude + config.core, place=place)
+        )
         return after
 
     def _inject(self, run: Looping) -> Tensor:
@@ -524,7 +541,7 @@ class LoopedModel(LoopedPreTrainedModel):
                 return run.embedded
         return run.state
 
-    def _apply(
+    def run_layers(
         self, layers: nn.ModuleList, states: Tensor, run: Looping, *, first: int, place: int,
         queries: Tensor | None = None,
     ) -> Tensor:  # fmt: skip

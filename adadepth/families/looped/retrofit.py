@@ -71,8 +71,9 @@ def retrofit(
     )
     weights = renamed(decoder, kept, prelude, core)
     looped = (model_class or LoopedForCausalLM).from_pretrained(
-        None, config=config, state_dict=weights, dtype=decoder.dtype
-    )
+        None, config=config, state_dict=weights, dtype=decoder.dtype,
+        attn_implementation=decoder.config._attn_implementation,
+    )  # fmt: skip
     looped.train(decoder.training)
     _compare(decoder, base, kept, looped)
     return looped
@@ -114,8 +115,8 @@ def _compare(decoder: Any, base: PreTrainedConfig, kept: list[int], looped: Any)
         inner.layers, inner.config = layers, config
     try:
         run = model.begin(ids)
-        states = model._apply(model.core, run.embedded, run, first=len(model.prelude), place=0)
-        states = model._apply(model.coda, states, run, first=len(model.prelude) + len(model.core), place=0)
+        states = model.run_layers(model.core, run.embedded, run, first=len(model.prelude), place=0)
+        states = model.run_layers(model.coda, states, run, first=len(model.prelude) + len(model.core), place=0)
         found = model.norm(states).float()
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
