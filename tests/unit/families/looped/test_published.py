@@ -1,4 +1,4 @@
-"""Folders as Ouro and Huginn are published, read by their names: the same numbers as the equations and their own code."""
+"""Folders as Ouro and Huginn are published, read by their names: the numbers of the equations and of their own code."""
 
 from __future__ import annotations
 
