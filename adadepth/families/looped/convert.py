@@ -70,7 +70,9 @@ def published_weights(path: Any, options: Mapping[str, Any]) -> tuple[dict[str, 
     kind = found.get("model_type")
     if kind not in PUBLISHED:
         return None
-    folder = Path(path) if Path(path).is_dir() else Path(snapshot_download(path, allow_patterns=_FILES, **place))
+    folder = Path(path)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **place))
     return found, dict(renamed(kind, _weights(folder), found))
 
 

@@ -15,6 +15,7 @@ Start = StrEnum("Start", ["input", "zeros", "drawn"])
 Queries = StrEnum("Queries", ["state", "previous"])
 Initializer = StrEnum("Initializer", ["normal", "scaled"])
 Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
+TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
 Pairing = StrEnum("Pairing", ["next", "made"])
 
 
@@ -66,9 +67,10 @@ class LoopedSettings(ModelConfig):
         Start.input, "the state before the first loop: the input e, zeros, or drawn",
         more="Drawn from a normal of standard deviation sqrt(2/5), cut at three; in training anew, else by position.",
     )  # fmt: skip
-    state_seed: int = setting(
-        0, "of the states that are drawn outside training: a position has the same one in every row", at_least(0)
-    )
+    draw_seed: int = setting(
+        0, "of drawn states outside training, where a position has the same one in every row, and of drawn loops",
+        at_least(0),
+    )  # fmt: skip
     queries: Queries = setting(
         Queries.state, "what attention's queries are made of: the layer's own input, or the loop before's final state",
         more="`previous`: fully looped transformers (arXiv 2605.18797); the first loop has the layer's own input.",
@@ -92,6 +94,16 @@ class LoopedSettings(ModelConfig):
     gate_pairing: Pairing = setting(
         Pairing.next, "objective=gate_alone: a loop's unit learns what the next loop gains; made: what its own has",
         more="`made` is as Ouro prints it.",
+    )  # fmt: skip
+    train_loops: TrainLoops = setting(
+        TrainLoops.fixed, "how many loops a text trains: N, or drawn for each text, around N",
+        more="`drawn`: 1 + Poisson(rate), ln rate normal with mean ln N - spread^2/2 (Huginn), for every text of an "
+        "update by itself. The loss is that of the last of them.",
+    )  # fmt: skip
+    loop_spread: float = setting(0.5, "train_loops=drawn: standard deviation of the logarithm of the rate", at_least(0))
+    backprop_loops: int | None = setting(
+        None, "so many last loops of a text have gradients in training; None: all", at_least(1),
+        more="Where nothing is injected, prelude and embedding then learn nothing from texts with more loops.",
     )  # fmt: skip
     max_position_embeddings: int = setting(2048, "longest text", at_least(1))
     rope_theta: float = setting(10000.0, "base of the rotary positions", POSITIVE)
@@ -124,6 +136,8 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
+    if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
+        yield f"model.train_loops=drawn: has model.objective=last, not {model.objective}"
     if model.queries is Queries.state and model.injection is Injection.restart:
         yield "model.injection=restart: every loop would be the same; model.queries=previous tells it of the one before"
 

@@ -16,10 +16,16 @@ from transformers import Cache, DynamicCache, GenerationMixin
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.errors import DataError
+from adadepth.errors import ConfigError, DataError
 from adadepth.families.looped.exits import ROWS, Loops, Reading, run_loops
 from adadepth.families.looped.modeling import LoopedConfig, LoopedModel, LoopedPreTrainedModel, Looping
-from adadepth.families.looped.objectives import causal_targets, loop_terms, objective_terms
+from adadepth.families.looped.objectives import (
+    causal_targets,
+    drawn_loops,
+    loop_terms,
+    objective_terms,
+    text_uniforms,
+)
 from adadepth.families.shared.losses import (
     CLASSES,
     class_losses,
@@ -88,6 +94,7 @@ class LoopedTaskModel(LoopedPreTrainedModel):
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
         self.model = LoopedModel(config)
+        self._step: int | None = None
 
     @property
     def exit_signals(self) -> frozenset[str]:
@@ -104,6 +111,24 @@ class LoopedTaskModel(LoopedPreTrainedModel):
         rule = Fixed(loops) if named is None else parse_rule(named) if isinstance(named, str) else named
         check_rule(rule, self.exit_signals, classes, loops, self.config.model_type, one_class=one_class)
         return rule
+
+    def set_step(self, step: int, total: int) -> None:
+        """Tell it that `step` updates were made, from which, its texts and `draw_seed` drawn loops follow."""
+        self._step = step
+
+    def _draw(self, run: Looping, input_ids: Tensor | None, labels: Tensor | None, asked: int | None) -> None:
+        """Give every text a number of loops of its own, in training where the configuration says so."""
+        if not self.training or labels is None or asked is not None or self.config.train_loops == "fixed":
+            return
+        if self.config.objective != "last":
+            raise ConfigError(f"train_loops=drawn: has objective=last, not {self.config.objective}")
+        rows, spread, mean = len(run.embedded), self.config.loop_spread, self.config.num_loops
+        if input_ids is None or self._step is None:
+            uniform = torch.rand(rows, 2, dtype=torch.float64).to(run.state.device)
+        else:
+            uniform = text_uniforms(input_ids, self.config.draw_seed, self._step)
+        run.counts = drawn_loops(uniform, mean, spread)
+        run.loops = int(run.counts.max())
 
     def _every(self, asked: bool | None, labels: Tensor | None, rule: ExitRule, loops: int) -> bool:
         """Whether all loops are run and read: where a call says so, or a loss needs them."""
@@ -219,14 +244,17 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         run = self.model.begin(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
         )
+        self._draw(run, input_ids, labels, num_loops)
+        rule = Fixed(run.loops) if run.counts is not None else rule
         shape = run.embedded.shape[:2]
         real = _real(attention_mask, shape, run.embedded.device)
         wanted = bool(output_hidden_states)
         frozen = labels is not None and self.config.objective == "gate_alone"
         reading = Reading(None, self.lm_head, rule, real.flatten(), every, wanted, generator, frozen)
         found = run_loops(self.model, run, reading)
-        exits = found.exit_steps.view(shape)
-        halting = found.halting_logits
+        exits, halting = found.exit_steps.view(shape), found.halting_logits
+        if run.counts is not None:
+            exits = exits.minimum(run.counts.unsqueeze(1))
         output = LoopedOutput(
             past_key_values=run.cache,
             hidden_states=found.states,

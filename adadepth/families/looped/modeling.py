@@ -285,7 +285,7 @@ def stock_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
     if missing := [name for name in _STOCK if not hasattr(decoder, name)]:
         raise ConfigError(f"base_config: a {base.model_type} has no {missing[0]}: its layers cannot be looped here")
     config.base_config = decoder.config  # the layers' own: one place says how attention is computed
-    return tuple(getattr(decoder, name) for name in _STOCK)  # type: ignore[return-value]
+    return tuple(getattr(decoder, name) for name in _STOCK)
 
 
 # ---- The model
@@ -323,6 +323,7 @@ class Looping:
         cache: Keys and values of earlier tokens; None: there are none, and none are kept.
         loops: N of this call.
         done: n.
+        counts: After how many loops each row stops, int64 (B,), where rows train for numbers of their own; else None.
     """
 
     embedded: Tensor
@@ -334,6 +335,7 @@ class Looping:
     cache: Cache | None
     loops: int
     done: int = 0
+    counts: Tensor | None = None
 
 
 class LoopedPreTrainedModel(PreTrainedModel):
@@ -344,8 +346,8 @@ class LoopedPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    _no_split_modules = ("LoopedLayer",)
-    _skip_keys_device_placement = ("past_key_values",)
+    _no_split_modules = ["LoopedLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
     depth_unit: DepthUnit = "token"
 
@@ -375,6 +377,12 @@ class LoopedPreTrainedModel(PreTrainedModel):
     def vocabulary_size(self) -> int | None:
         """Pieces that it has embeddings for."""
         return self.config.vocab_size
+
+    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
+        """A loop is made again as a whole, not layer by layer: what is kept grows with loops and not with layers."""
+        super()._set_gradient_checkpointing(*args, **kwargs)
+        for layer in getattr(self, self.base_model_prefix, self).core:
+            layer.gradient_checkpointing = False
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -422,9 +430,10 @@ class LoopedModel(LoopedPreTrainedModel):
         if config.gate:
             self.gate = HaltingUnit(config.hidden_size, 1)
         for layer in every if config.base_config is None else ():
-            layer.self_attn.o_proj.ends_branch = layer.mlp.down_proj.ends_branch = True  # type: ignore[union-attr]
-            layer.mlp.up_proj.ends_branch = True  # type: ignore[union-attr]  # Huginn's own
+            layer.self_attn.o_proj.ends_branch = layer.mlp.down_proj.ends_branch = True
+            layer.mlp.up_proj.ends_branch = True  # Huginn's own
         self._drawn: dict[int, Tensor] = {}
+        self.gradient_checkpointing = False
         self.post_init()
 
     @can_return_tuple
@@ -489,7 +498,7 @@ class LoopedModel(LoopedPreTrainedModel):
         position_ids = position_ids.expand(embedded.shape[:2])
         masks: Any = attention_mask
         if not isinstance(attention_mask, dict):
-            of = self.config if self.config.base_config is None else self.config.base_config
+            of: Any = self.config if self.config.base_config is None else self.config.base_config
             masks = create_masks_for_generate(of, embedded, attention_mask, cache, position_ids)
         rotation: Any
         if self.config.base_config is None:
@@ -502,17 +511,44 @@ class LoopedModel(LoopedPreTrainedModel):
         return run
 
     def loop(self, run: Looping) -> Tensor:
-        """One more loop; returns the final norm of the new state, (B, T, D), which the halting unit reads."""
-        config = self.config
+        """One more loop; returns the final norm of the new state, (B, T, D), which the halting unit reads.
+
+        In training the loops before a row's last `backprop_loops` have no gradients, and a row that has had its own
+        number of loops stays as it is.
+        """
+        kept = self.config.backprop_loops if self.training and torch.is_grad_enabled() else None
+        if kept is not None:
+            counts = torch.full((1,), run.loops) if run.counts is None else run.counts
+            if run.done < int(counts.min()) - kept:
+                with torch.no_grad():
+                    return self._loop(run)
+            begins = ((counts == run.done + kept) & (counts > kept)).view(-1, 1, 1).to(run.state.device)
+            run.state = torch.where(begins, run.state.detach(), run.state)
+            run.normed = None if run.normed is None else torch.where(begins, run.normed.detach(), run.normed)
+        return self._loop(run)
+
+    def _loop(self, run: Looping) -> Tensor:
+        config, number = self.config, run.done
         previous = run.normed if config.queries == "previous" else None
-        place = config.prelude + run.done * config.core
-        reached = self.run_layers(
-            self.core, self._inject(run), run, first=config.prelude, place=place, queries=previous
-        )
+
+        def reach(state: Tensor, embedded: Tensor, queries: Tensor | None) -> Tensor:
+            place = config.prelude + number * config.core
+            begun = self._inject(state, embedded)
+            return self.run_layers(self.core, begun, run, first=config.prelude, place=place, queries=queries)
+
+        if self.gradient_checkpointing and self.training:  # keeps the state of every loop, and makes the rest again
+            reached = self._gradient_checkpointing_func(reach, run.state, run.embedded, previous)
+        else:
+            reached = reach(run.state, run.embedded, previous)
         damping = 1.0 / run.loops if config.damping is None else config.damping
         state = reached if damping == 1.0 else run.state + damping * (reached - run.state)
         normed: Tensor = self.norm(state)
-        run.state, run.normed = normed if config.state_norm == "fed" else state, normed
+        state = normed if config.state_norm == "fed" else state
+        if run.counts is not None:
+            goes_on = (run.done < run.counts).view(-1, 1, 1)
+            state = torch.where(goes_on, state, run.state)
+            normed = normed if run.normed is None else torch.where(goes_on, normed, run.normed)
+        run.state, run.normed = state, normed
         run.done += 1
         return normed
 
@@ -529,17 +565,17 @@ class LoopedModel(LoopedPreTrainedModel):
         )
         return after
 
-    def _inject(self, run: Looping) -> Tensor:
+    def _inject(self, state: Tensor, embedded: Tensor) -> Tensor:
         """Z, (B, T, D): what a loop begins with."""
         match self.config.injection:
             case "add":
-                return run.state + run.embedded
+                return state + embedded
             case "linear":
-                joined: Tensor = self.adapter(torch.cat([run.state, run.embedded], dim=-1))
+                joined: Tensor = self.adapter(torch.cat([state, embedded], dim=-1))
                 return joined
             case "restart":
-                return run.embedded
-        return run.state
+                return embedded
+        return state
 
     def run_layers(
         self, layers: nn.ModuleList, states: Tensor, run: Looping, *, first: int, place: int,
@@ -560,7 +596,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return states
 
     def _mask(self, run: Looping, layer: int) -> Any:
-        return run.masks[self.config.base_config.layer_types[layer]] if isinstance(run.masks, dict) else run.masks  # type: ignore[union-attr]
+        return run.masks[self.config.base_config.layer_types[layer]] if isinstance(run.masks, dict) else run.masks
 
     def _start(self, run: Looping, given: Tensor | None) -> Tensor:
         """s_0, (B, T, D)."""
@@ -577,10 +613,10 @@ class LoopedModel(LoopedPreTrainedModel):
         return self._drawn_at(run.positions).to(run.embedded)
 
     def _drawn_at(self, positions: Tensor) -> Tensor:
-        """What `state_seed` draws for every position, (B, T, D): a cache, padding or another row cannot change it."""
+        """What `draw_seed` draws for every position, (B, T, D): a cache, padding or another row cannot change it."""
         last = int(positions.max()) // _BLOCK
         for block in range(len(self._drawn), last + 1):
-            generator = torch.Generator().manual_seed(self.config.state_seed * 1_000_003 + block)
+            generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + block)
             self._drawn[block] = _truncated(torch.empty(_BLOCK, self.config.hidden_size), generator)
         return torch.cat([self._drawn[block] for block in range(last + 1)])[positions.cpu()]
 

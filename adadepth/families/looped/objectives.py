@@ -16,6 +16,7 @@ tokens at a time, and again in the backward pass. Shape legend: M targets, N loo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -122,3 +123,55 @@ def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
     asked = halting[:, 1:] if pairing == "made" else halting[:, :-1]
     each = nn.functional.binary_cross_entropy_with_logits(-asked.float(), goes_on, reduction="none")
     return each.mean(dim=-1)
+
+
+# ---- Drawn numbers of loops
+
+_WORD = 0x9E3779B97F4A7C15 - 2**64  # splitmix64's constants (Steele et al. 2014), as signed numbers
+_MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+_MOST = 8  # times the mean: no text gets more loops
+
+
+def text_uniforms(ids: Tensor, seed: int, step: int) -> Tensor:
+    """Two numbers in [0, 1) for every text of an update, float64 (B, 2): functions of text, seed and update alone.
+
+    So a run that goes on draws what it would have drawn, and a text gets its loops whichever process or micro-batch has
+    it.
+
+    Args:
+        ids: (B, T).
+        seed: `draw_seed`.
+        step: Updates made.
+    """
+    places = torch.arange(1, ids.shape[1] + 1, device=ids.device) * _WORD
+    texts = _mixed(ids.long() + places).sum(dim=1)
+    start = _mixed(torch.tensor([seed, step], device=ids.device) * _WORD + torch.tensor([1, 2], device=ids.device))
+    keys = texts + start[0] + _mixed(start[1:])
+    numbers = [_mixed(keys + which) for which in (1, 2)]
+    return torch.stack([((number >> 11) & (2**53 - 1)).double() * 2.0**-53 for number in numbers], dim=1)
+
+
+def drawn_loops(uniform: Tensor, mean: int, spread: float) -> Tensor:
+    """1 + Poisson(rate), ln rate ~ Normal(ln mean - spread^2/2, spread) (Huginn, arXiv 2502.05171), int64 (B,).
+
+    Args:
+        uniform: Two numbers in [0, 1) for every text, float64 (B, 2), whose quantiles are taken.
+        mean: Of the rate.
+        spread: sigma.
+    """
+    normal = torch.special.ndtri(uniform[:, 0].clamp(1e-12, 1 - 1e-12))
+    rate = torch.exp(math.log(mean) - spread**2 / 2 + spread * normal)
+    counts = torch.arange(1, _MOST * mean, device=uniform.device, dtype=torch.float64)
+    below = torch.special.gammaincc(counts.unsqueeze(0), rate.unsqueeze(1))  # P(Poisson < count)
+    return 1 + (below <= uniform[:, 1:]).sum(dim=1)
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """Words of 64 bits, every bit of which depends on every bit of what is given."""
+    for shift, factor in _MIX:
+        words = (words ^ _shifted(words, shift)) * factor
+    return words ^ _shifted(words, 31)
+
+
+def _shifted(words: Tensor, bits: int) -> Tensor:
+    return (words >> bits) & (2 ** (64 - bits) - 1)

@@ -161,7 +161,7 @@ def test_drawn_states_are_those_of_their_positions() -> None:
     assert 0.55 < model._drawn_at(torch.arange(600).unsqueeze(0)).std() < 0.65  # sqrt(2/5), a little cut
     fresh = small(LoopedModel, **HUGINN)  # in another order
     assert torch.equal(fresh._drawn_at(torch.tensor([[5]])), states[:1, 1:2])
-    assert not torch.equal(small(LoopedModel, **HUGINN, state_seed=1)._drawn_at(torch.tensor([[5]])), states[:1, 1:2])
+    assert not torch.equal(small(LoopedModel, **HUGINN, draw_seed=1)._drawn_at(torch.tensor([[5]])), states[:1, 1:2])
 
 
 def test_drawn_states_are_new_in_training() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from adadepth import LoopedForCausalLM
 from adadepth.errors import DataError
 from adadepth.families.looped import objectives
-from adadepth.families.looped.objectives import cross_entropies, gate_losses
+from adadepth.families.looped.objectives import cross_entropies, drawn_loops, gate_losses, text_uniforms
 from tests.unit.families.looped.test_looped import IDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
@@ -167,3 +167,132 @@ def test_it_learns() -> None:
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.1
+
+
+# ---- Drawn loops, truncation, recomputation
+
+DRAWN = {"prelude": 1, "core": 1, "coda": 1, "num_loops": 4, "injection": "linear", "train_loops": "drawn"}
+
+
+def test_drawn_loops_have_the_published_law() -> None:
+    """Mean 1 + r; variance of a Poisson with a lognormal rate: r + r^2 (exp(sigma^2) - 1)."""
+    uniform = torch.rand(200_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    counts = drawn_loops(uniform, 32, 0.5).double()
+    assert counts.min() >= 1
+    assert counts.mean().item() == pytest.approx(33, rel=0.01)
+    assert counts.var().item() == pytest.approx(32 + 32**2 * (math.exp(0.25) - 1), rel=0.05)
+    assert drawn_loops(uniform, 4, 0.0).double().var().item() == pytest.approx(4, rel=0.02)
+
+
+def test_texts_draw_evenly_and_by_themselves() -> None:
+    ids = torch.randint(0, 50, (20_000, 6), generator=torch.Generator().manual_seed(1))
+    uniform = text_uniforms(ids, seed=3, step=5)
+    assert ((uniform >= 0) & (uniform < 1)).all()
+    assert uniform.mean(dim=0).tolist() == pytest.approx([0.5, 0.5], abs=0.01)
+    assert uniform.var(dim=0).tolist() == pytest.approx([1 / 12, 1 / 12], rel=0.03)
+    assert abs(torch.corrcoef(uniform.T)[0, 1]) < 0.03
+    later = text_uniforms(ids, seed=3, step=6)
+    assert abs(torch.corrcoef(torch.stack([uniform[:, 0], later[:, 0]]))[0, 1]) < 0.03
+    assert torch.equal(text_uniforms(ids[7:9], seed=3, step=5), uniform[7:9])  # whatever is beside them
+    assert not torch.equal(text_uniforms(ids.flip(1), seed=3, step=5), uniform)  # the order of a text counts
+    assert not torch.equal(text_uniforms(ids, seed=4, step=5), uniform)
+
+
+def test_a_text_trains_its_own_number_of_loops() -> None:
+    model = small(**DRAWN).train()
+    model.set_step(7, 100)
+    counts = drawn_loops(text_uniforms(IDS, 0, 7), 4, 0.5)
+    assert len(set(counts.tolist())) > 1
+    found = model(IDS, labels=LABELS)
+    assert torch.equal(found.trace.updates, counts.float().unsqueeze(1).expand(-1, LENGTH))
+    assert found.trace.max_depth == counts.max()
+    total, targets = 0.0, 0
+    for row, count in enumerate(counts.tolist()):
+        alone = model(IDS[row : row + 1], labels=LABELS[row : row + 1], num_loops=count)
+        number = int((LABELS[row, 1:] >= 0).sum())
+        total, targets = total + alone.loss.item() * number, targets + number
+    near(found.loss, torch.tensor(total / targets))
+
+
+def test_draws_do_not_depend_on_how_an_update_is_cut_up() -> None:
+    def gradient(parts: list[slice], step: int) -> Tensor:
+        model = small(**DRAWN, backprop_loops=2).train()
+        model.set_step(step, 100)
+        torch.manual_seed(len(parts))  # nothing is drawn from there
+        count = model.count_targets({"labels": LABELS})
+        for part in parts:
+            model(IDS[part], labels=LABELS[part], num_targets=count).loss.backward()
+        return model.model.core[0].self_attn.q_proj.weight.grad
+
+    near(gradient([slice(0, 1), slice(1, 2), slice(2, 3)], 7), gradient([slice(0, 3)], 7))
+    assert not torch.allclose(gradient([slice(0, 3)], 7), gradient([slice(0, 3)], 8))
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_gradients_end_so_many_loops_before_the_end(kept: int) -> None:
+    """The last loops from a state without gradients; the input of every loop still has some."""
+    fields = {name: value for name, value in DRAWN.items() if name != "train_loops"}
+    model = small(**fields, backprop_loops=kept).train()
+    model(IDS, labels=LABELS).loss.backward()
+    plain = small(**fields).train()
+    with torch.no_grad():
+        run = plain.model.begin(IDS)
+        while run.done < 4 - kept:
+            plain.model.loop(run)
+    plain(IDS, labels=LABELS, num_loops=kept, initial_state=run.state).loss.backward()
+    for (name, weight), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert (weight.grad is None) == (other.grad is None), name
+        if weight.grad is not None:
+            near(weight.grad, other.grad)
+
+
+def test_all_loops_kept_is_no_truncation() -> None:
+    gradients = []
+    for kept in (None, 4, 9):
+        model = small(**{**DRAWN, "train_loops": "fixed"}, backprop_loops=kept).train()
+        model(IDS, labels=LABELS).loss.backward()
+        gradients.append(model.model.embed_tokens.weight.grad)
+    near(gradients[1], gradients[0])
+    near(gradients[2], gradients[0])
+
+
+FULLY = {"core": 2, "num_loops": 3, "state_norm": "fed", "injection": "restart", "queries": "previous"}
+
+
+@pytest.mark.parametrize("fields", [OURO | {"objective": "gate"}, DRAWN, FULLY], ids=["ouro", "drawn", "fully"])
+def test_a_loop_that_is_made_again_has_the_same_gradients(fields: dict[str, Any]) -> None:
+    found = []
+    for again in (False, True):
+        model = small(**fields).train()
+        model.set_step(3, 10)
+        if again:
+            model.gradient_checkpointing_enable()
+        applied = []
+        model.model.core[0].register_forward_pre_hook(lambda *_, applied=applied: applied.append(1))
+        loss = model(IDS, labels=LABELS).loss
+        forward = len(applied)
+        loss.backward()
+        found.append({name: weight.grad for name, weight in model.named_parameters()})
+        assert len(applied) == forward * (2 if again else 1)
+    for name, gradient in found[0].items():
+        assert (gradient is None) == (found[1][name] is None), name
+        if gradient is not None:
+            near(found[1][name], gradient)
+
+
+def test_what_is_kept_grows_with_loops_and_not_with_layers() -> None:
+    """Numbers that autograd keeps: with recomputation a loop adds a few states, however many layers it has."""
+
+    def kept(layers: int, loops: int, *, again: bool) -> int:
+        model = small(prelude=1, core=layers, num_loops=loops).train()
+        if again:
+            model.gradient_checkpointing_enable()
+        numbers = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: numbers.append(t.numel()) or t, lambda t: t):
+            model(IDS, labels=LABELS)
+        return sum(numbers)
+
+    per_loop = {layers: kept(layers, 6, again=True) - kept(layers, 5, again=True) for layers in (1, 4)}
+    plain = kept(4, 6, again=False) - kept(4, 5, again=False)
+    assert per_loop[1] == per_loop[4]
+    assert per_loop[4] < plain / 10
