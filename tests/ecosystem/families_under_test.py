@@ -83,6 +83,11 @@ def _cells(config: PreTrainedConfig) -> dict[str, Tensor]:
     return {"input_ids": token_inputs(config)["input_ids"]}
 
 
+def _looped() -> adadepth.LoopedConfig:
+    sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
+    return adadepth.LoopedConfig(**sizes, core=1, num_loops=2)
+
+
 CASES = [
     ModelCase(
         "AlbertAct",
@@ -172,6 +177,15 @@ CASES = [
                 "a step has two states, answer and reasoning, and no attentions to show",
             ),
         },
+        attributes={"has_attentions": False},
+    ),
+    ModelCase(
+        "Looped",
+        config=_looped,
+        models=_own(
+            "LoopedModel", "LoopedForCausalLM", "LoopedForSequenceClassification", "LoopedForTokenClassification"
+        ),
+        inputs=_words_and_mask,
         attributes={"has_attentions": False},
     ),
     ModelCase(
