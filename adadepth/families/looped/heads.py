@@ -63,8 +63,8 @@ class LoopedOutput(ModelOutput):
     Attributes:
         loss: Sum of `loss_parts`, with labels.
         loss_parts: Weighted and normalised parts by name.
-        logits: At each unit's exit: (B, T, V) of a language model, (B, C) of sequences, (B, T, C) of tokens, NaN where
-            a token is padding. A language model in training with labels leaves them out.
+        logits: At each unit's exit: (B, T, V) of a language model, (B, C) of sequences, (B, T, C) of tokens, 0 where a
+            token is padding. A language model in training with labels leaves them out.
         past_key_values: The cache of a language model.
         hidden_states: s_0 and the states after every loop that ran, (B, T, D) each, on request.
         step_logits: Where all loops ran, those of each: `StepLogits` (B, T, N, V) of a language model, else (K, N, C).
@@ -217,6 +217,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         generator: torch.Generator | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        shift_labels: Tensor | None = None,
     ) -> LoopedOutput:
         """Predict the next token of every position.
 
@@ -237,19 +238,21 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             generator: For rules that draw.
             num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
             num_items_in_batch: The same as one number, from a stock `Trainer`.
+            shift_labels: Labels that are shifted already, (B, T), instead of `labels`.
         """
         loops = self.config.loops(num_loops)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
-        every = self._every(run_all_steps, labels, rule, loops)
+        targets = causal_targets(labels) if labels is not None and shift_labels is None else shift_labels
+        every = self._every(run_all_steps, targets, rule, loops)
         run = self.model.begin(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
         )
-        self._draw(run, input_ids, labels, num_loops)
+        self._draw(run, input_ids, targets, num_loops)
         rule = Fixed(run.loops) if run.counts is not None else rule
         shape = run.embedded.shape[:2]
         real = _real(attention_mask, shape, run.embedded.device)
-        wanted = bool(output_hidden_states)
-        frozen = labels is not None and self.config.objective == "gate_alone"
+        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        frozen = targets is not None and self.config.objective == "gate_alone"
         reading = Reading(None, self.lm_head, rule, real.flatten(), every, wanted, generator, frozen)
         found = run_loops(self.model, run, reading)
         exits, halting = found.exit_steps.view(shape), found.halting_logits
@@ -265,14 +268,14 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         if every and found.every is not None:
             states = torch.stack(found.every, dim=1).view(*shape, len(found.every), -1)
             output.step_logits = StepLogits(states, self.lm_head, self.config.vocab_size)
-        if labels is not None:
-            targets = causal_targets(labels).flatten()
-            terms = loop_terms(self.config, found.every or [found.chosen], halting, targets, self.lm_head)
+        if targets is not None:
+            read = found.every or [found.chosen]
+            terms = loop_terms(self.config, read, found.halting_logits, targets.flatten(), self.lm_head)
             if num_items_in_batch is not None:
                 items = torch.as_tensor(num_items_in_batch, device=targets.device)
                 num_targets = dict.fromkeys(terms, items)
             output.loss, output.loss_parts = combine_terms(terms, num_targets)
-        if labels is None or not self.training:
+        if targets is None or not self.training:
             output.logits = self._logits(found, rule, shape, logits_to_keep)
         return output
 
@@ -336,7 +339,8 @@ class _Classifier(LoopedTaskModel):
         rule = self.rule(options.get("exit_rule"), run.loops, label_count(self.config), one_class=one_class)
         every = self._every(options.get("run_all_steps"), labels, rule, run.loops)
         real = torch.ones_like(slots, dtype=torch.bool)
-        wanted = bool(options.get("output_hidden_states"))
+        asked = options.get("output_hidden_states")
+        wanted = self.config.output_hidden_states if asked is None else asked
         found = run_loops(
             self.model, run, Reading(slots, self.score, rule, real, every, wanted, options.get("generator"))
         )
@@ -434,7 +438,7 @@ class LoopedForTokenClassification(_Classifier):
             read = output.step_logits if output.step_logits is not None else _only(output.logits)
             losses, _ = class_losses(read, wanted)
             self._add_loss(output, losses, target_weights(self.config, wanted), num_targets)
-        table = output.logits.new_full((real.numel(), output.logits.shape[-1]), torch.nan)
+        table = output.logits.new_zeros((real.numel(), output.logits.shape[-1]))
         output.logits = table.index_copy(0, slots, output.logits).view(*real.shape, -1)
         return output
 

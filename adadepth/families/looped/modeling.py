@@ -219,7 +219,7 @@ class GatedMlp(nn.Module):
         return mixed
 
 
-class LoopedLayer(GradientCheckpointingLayer):
+class LoopedLayer(nn.Module):
     """A decoder layer, called like those of transformers; `norms` says where its norms are."""
 
     def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
@@ -319,6 +319,7 @@ class Looping:
         normed: The final norm of s_n, (B, T, D); None before the first loop.
         positions: Of the new tokens, int64, (B, T).
         masks: By the kinds of the layers, or one for all.
+        kinds: Of every layer, where their masks differ.
         rotation: Cosines and sines of the positions.
         cache: Keys and values of earlier tokens; None: there are none, and none are kept.
         loops: N of this call.
@@ -336,6 +337,34 @@ class Looping:
     loops: int
     done: int = 0
     counts: Tensor | None = None
+    kinds: list[str] | None = None
+
+
+class Layers(nn.ModuleList, GradientCheckpointingLayer):
+    """Layers, one after the other. Where activations are recomputed they are so together: each loop keeps its state."""
+
+    def forward(self, states: Tensor, queries: Tensor | None, run: Looping, first: int, place: int) -> Tensor:
+        """(B, T, D) to (B, T, D).
+
+        Args:
+            states: What the first one gets.
+            queries: What attention's queries are made of, where that is something else.
+            run: The batch.
+            first: The number of the first of these layers among all.
+            place: Its place in the cache.
+        """
+        more = {} if queries is None else {"queries": queries}
+        for number, layer in enumerate(self):
+            states = layer(
+                states,
+                attention_mask=run.masks[run.kinds[first + number]] if run.kinds else run.masks,
+                position_embeddings=run.rotation,
+                position_ids=run.positions,
+                past_key_values=None if run.cache is None else Place(run.cache, place + number),
+                use_cache=run.cache is not None,
+                **more,
+            )
+        return states
 
 
 class LoopedPreTrainedModel(PreTrainedModel):
@@ -379,10 +408,12 @@ class LoopedPreTrainedModel(PreTrainedModel):
         return self.config.vocab_size
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        """A loop is made again as a whole, not layer by layer: what is kept grows with loops and not with layers."""
+        """Layers of other decoders, which would be made again one by one, leave that to `Layers`."""
         super()._set_gradient_checkpointing(*args, **kwargs)
-        for layer in getattr(self, self.base_model_prefix, self).core:
-            layer.gradient_checkpointing = False
+        for layers in (module for module in self.modules() if isinstance(module, Layers)):
+            for layer in layers:
+                if hasattr(layer, "gradient_checkpointing"):
+                    layer.gradient_checkpointing = False
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -422,9 +453,9 @@ class LoopedModel(LoopedPreTrainedModel):
         else:
             self.embed_tokens, layers, self.norm, self.rotary_emb = stock_parts(config)
         every = list(layers)
-        self.prelude = nn.ModuleList(every[: config.prelude])
-        self.core = nn.ModuleList(every[config.prelude : config.prelude + config.core])
-        self.coda = nn.ModuleList(every[config.prelude + config.core :])
+        self.prelude = Layers(every[: config.prelude])
+        self.core = Layers(every[config.prelude : config.prelude + config.core])
+        self.coda = Layers(every[config.prelude + config.core :])
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
         if config.gate:
@@ -433,7 +464,6 @@ class LoopedModel(LoopedPreTrainedModel):
             layer.self_attn.o_proj.ends_branch = layer.mlp.down_proj.ends_branch = True
             layer.mlp.up_proj.ends_branch = True  # Huginn's own
         self._drawn: dict[int, Tensor] = {}
-        self.gradient_checkpointing = False
         self.post_init()
 
     @can_return_tuple
@@ -457,6 +487,8 @@ class LoopedModel(LoopedPreTrainedModel):
         while run.done < run.loops:
             self.loop(run)
             states.append(run.state)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         return LoopedModelOutput(self.read(run), run.cache, tuple(states) if output_hidden_states else None)
 
     def begin(
@@ -493,6 +525,8 @@ class LoopedModel(LoopedPreTrainedModel):
         if self.config.scale_embeddings:
             embedded = embedded * math.sqrt(self.config.hidden_size)
         cache = DynamicCache() if use_cache and past_key_values is None else past_key_values
+        if self.training and self.core.gradient_checkpointing:
+            cache = None  # layers that are made again would write twice
         if position_ids is None:
             position_ids = _positions(embedded, attention_mask, 0 if cache is None else cache.get_seq_length())
         position_ids = position_ids.expand(embedded.shape[:2])
@@ -506,7 +540,8 @@ class LoopedModel(LoopedPreTrainedModel):
         else:
             rotation = self.rotary_emb(embedded, position_ids)
         run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)
-        run.embedded = self.run_layers(self.prelude, run.embedded, run, first=0, place=0)
+        run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None  # type: ignore[union-attr]
+        run.embedded = self.prelude(run.embedded, None, run, 0, 0)
         run.state = self._start(run, initial_state)
         return run
 
@@ -528,18 +563,11 @@ class LoopedModel(LoopedPreTrainedModel):
         return self._loop(run)
 
     def _loop(self, run: Looping) -> Tensor:
-        config, number = self.config, run.done
+        config = self.config
         previous = run.normed if config.queries == "previous" else None
 
-        def reach(state: Tensor, embedded: Tensor, queries: Tensor | None) -> Tensor:
-            place = config.prelude + number * config.core
-            begun = self._inject(state, embedded)
-            return self.run_layers(self.core, begun, run, first=config.prelude, place=place, queries=queries)
-
-        if self.gradient_checkpointing and self.training:  # keeps the state of every loop, and makes the rest again
-            reached = self._gradient_checkpointing_func(reach, run.state, run.embedded, previous)
-        else:
-            reached = reach(run.state, run.embedded, previous)
+        place = config.prelude + run.done * config.core
+        reached = self.core(self._inject(run.state, run.embedded), previous, run, config.prelude, place)
         damping = 1.0 / run.loops if config.damping is None else config.damping
         state = reached if damping == 1.0 else run.state + damping * (reached - run.state)
         normed: Tensor = self.norm(state)
@@ -560,9 +588,7 @@ class LoopedModel(LoopedPreTrainedModel):
         config = self.config
         place = config.prelude + run.loops * config.core + (run.loops - run.done) * config.coda
         state = run.state if config.state_norm == "none" else run.normed
-        after: Tensor = self.norm(
-            self.run_layers(self.coda, state, run, first=config.prelude + config.core, place=place)
-        )
+        after: Tensor = self.norm(self.coda(state, None, run, config.prelude + config.core, place))
         return after
 
     def _inject(self, state: Tensor, embedded: Tensor) -> Tensor:
@@ -576,27 +602,6 @@ class LoopedModel(LoopedPreTrainedModel):
             case "restart":
                 return embedded
         return state
-
-    def run_layers(
-        self, layers: nn.ModuleList, states: Tensor, run: Looping, *, first: int, place: int,
-        queries: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Apply layers one after the other; `first` is the number of the first one, `place` its place in the cache."""
-        more = {} if queries is None else {"queries": queries}
-        for number, layer in enumerate(layers):
-            states = layer(
-                states,
-                attention_mask=self._mask(run, first + number),
-                position_embeddings=run.rotation,
-                position_ids=run.positions,
-                past_key_values=None if run.cache is None else Place(run.cache, place + number),
-                use_cache=run.cache is not None,
-                **more,
-            )
-        return states
-
-    def _mask(self, run: Looping, layer: int) -> Any:
-        return run.masks[self.config.base_config.layer_types[layer]] if isinstance(run.masks, dict) else run.masks
 
     def _start(self, run: Looping, given: Tensor | None) -> Tensor:
         """s_0, (B, T, D)."""

@@ -115,8 +115,8 @@ def _compare(decoder: Any, base: PreTrainedConfig, kept: list[int], looped: Any)
         inner.layers, inner.config = layers, config
     try:
         run = model.begin(ids)
-        states = model.run_layers(model.core, run.embedded, run, first=len(model.prelude), place=0)
-        states = model.run_layers(model.coda, states, run, first=len(model.prelude) + len(model.core), place=0)
+        states = model.core(run.embedded, None, run, len(model.prelude), 0)
+        states = model.coda(states, None, run, len(model.prelude) + len(model.core), 0)
         found = model.norm(states).float()
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
