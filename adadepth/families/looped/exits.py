@@ -70,8 +70,9 @@ class Reading:
         return flat if self.slots is None else flat[self.slots]
 
     def start(self, device: torch.device) -> None:
-        """Nobody has exited."""
-        self._memory = self.rule.start(len(self.real), device, self.generator)
+        """Nobody has exited. A fixed loop remembers nothing, and leaves an exported program free to have any rows."""
+        if not isinstance(self.rule, Fixed):
+            self._memory = self.rule.start(len(self.real), device, self.generator)
 
     @torch.no_grad()
     def exits(self, step: int, steps: int, running: Tensor, read: Tensor | None, halting: Tensor | None) -> Tensor:

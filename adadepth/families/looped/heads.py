@@ -251,7 +251,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         rule = Fixed(run.loops) if run.counts is not None else rule
         shape = run.embedded.shape[:2]
         real = _real(attention_mask, shape, run.embedded.device)
-        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         frozen = targets is not None and self.config.objective == "gate_alone"
         reading = Reading(None, self.lm_head, rule, real.flatten(), every, wanted, generator, frozen)
         found = run_loops(self.model, run, reading)
@@ -340,7 +340,7 @@ class _Classifier(LoopedTaskModel):
         every = self._every(options.get("run_all_steps"), labels, rule, run.loops)
         real = torch.ones_like(slots, dtype=torch.bool)
         asked = options.get("output_hidden_states")
-        wanted = self.config.output_hidden_states if asked is None else asked
+        wanted = bool(self.config.output_hidden_states if asked is None else asked)
         found = run_loops(
             self.model, run, Reading(slots, self.score, rule, real, every, wanted, options.get("generator"))
         )

@@ -19,7 +19,7 @@ prelude, core and coda.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -367,6 +367,11 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
         return states
 
 
+def _part(layers: Sequence[nn.Module]) -> nn.ModuleList:
+    """Layers; an empty part has nothing that could be made again."""
+    return Layers(layers) if layers else nn.ModuleList()
+
+
 class LoopedPreTrainedModel(PreTrainedModel):
     """What the model and its heads have in common."""
 
@@ -410,10 +415,10 @@ class LoopedPreTrainedModel(PreTrainedModel):
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
         """Layers of other decoders, which would be made again one by one, leave that to `Layers`."""
         super()._set_gradient_checkpointing(*args, **kwargs)
-        for layers in (module for module in self.modules() if isinstance(module, Layers)):
-            for layer in layers:
-                if hasattr(layer, "gradient_checkpointing"):
-                    layer.gradient_checkpointing = False
+        parts = [part for part in self.modules() if isinstance(part, Layers)]
+        stock: list[Any] = [layer for part in parts for layer in part if hasattr(layer, "gradient_checkpointing")]
+        for layer in stock:
+            layer.gradient_checkpointing = False
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -453,9 +458,9 @@ class LoopedModel(LoopedPreTrainedModel):
         else:
             self.embed_tokens, layers, self.norm, self.rotary_emb = stock_parts(config)
         every = list(layers)
-        self.prelude = Layers(every[: config.prelude])
-        self.core = Layers(every[config.prelude : config.prelude + config.core])
-        self.coda = Layers(every[config.prelude + config.core :])
+        self.prelude = _part(every[: config.prelude])
+        self.core = _part(every[config.prelude : config.prelude + config.core])
+        self.coda = _part(every[config.prelude + config.core :])
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
         if config.gate:
@@ -540,8 +545,8 @@ class LoopedModel(LoopedPreTrainedModel):
         else:
             rotation = self.rotary_emb(embedded, position_ids)
         run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)
-        run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None  # type: ignore[union-attr]
-        run.embedded = self.prelude(run.embedded, None, run, 0, 0)
+        run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
+        run.embedded = self.prelude(run.embedded, None, run, 0, 0) if len(self.prelude) else run.embedded
         run.state = self._start(run, initial_state)
         return run
 

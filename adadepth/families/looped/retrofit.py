@@ -116,7 +116,8 @@ def _compare(decoder: Any, base: PreTrainedConfig, kept: list[int], looped: Any)
     try:
         run = model.begin(ids)
         states = model.core(run.embedded, None, run, len(model.prelude), 0)
-        states = model.coda(states, None, run, len(model.prelude) + len(model.core), 0)
+        if len(model.coda):
+            states = model.coda(states, None, run, len(model.prelude) + len(model.core), 0)
         found = model.norm(states).float()
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
