@@ -156,5 +156,6 @@ FAMILY = Family(
     encoder=f"{_MODELING}:LoopedModel",
     tokenizer="transformers:PreTrainedTokenizerFast",
     depth="num_loops",
+    adopts="adadepth.families.looped.retrofit:adopted",
     checks=("adadepth.families.looped.family:check_looped",),
 )

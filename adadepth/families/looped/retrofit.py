@@ -9,6 +9,7 @@ compared with the decoder of the same layers before it is returned.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from adadepth.connection import first_line
+from adadepth.declaration import declared
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.heads import LoopedForCausalLM
 from adadepth.families.looped.modeling import LoopedConfig
 
@@ -79,6 +82,65 @@ def retrofit(
     return looped
 
 
+def adopted(
+    model_class: Any,
+    settings: LoopedSettings,
+    source: PreTrainedConfig,
+    vocab_size: int | None,
+    fields: Mapping[str, Any],
+) -> PreTrainedModel:
+    """The looped model that settings make of `model.pretrained`, a decoder of transformers.
+
+    Args:
+        model_class: The head.
+        settings: The `model` group.
+        source: The decoder's configuration.
+        vocab_size: Size of the tokenizer.
+        fields: What the data decide.
+
+    Raises:
+        ConfigError: If a setting says otherwise than the decoder, or its layers leave a setting no place.
+        CheckpointError: See `retrofit`.
+    """
+    text, chosen = source.get_text_config(), {}
+    for name, value in _given(settings).items():
+        if name in _OF_THE_LAYERS:
+            raise ConfigError(f"model.{name}={value}: the layers are those of model.pretrained={settings.pretrained}")
+        if name in _OF_THE_DECODER and getattr(text, name, None) != value:
+            raise ConfigError(
+                f"model.pretrained={settings.pretrained}: model.{name}={value} but {getattr(text, name, None)} there"
+            )
+        chosen[name] = value
+    if vocab_size is not None and vocab_size > text.vocab_size:
+        raise ConfigError(
+            f"model.pretrained={settings.pretrained}: it has {text.vocab_size} pieces, the tokenizer {vocab_size}"
+        )
+    parts = {name: getattr(settings, name) for name in ("prelude", "core", "coda")}
+    named = {name: value for name, value in chosen.items() if name not in _OF_THE_DECODER}
+    looped: PreTrainedModel = retrofit(
+        str(settings.pretrained), model_class=model_class, **{**named, **parts, **fields}
+    )
+    if settings.attn_implementation is not None:
+        looped.set_attn_implementation(str(settings.attn_implementation))
+    return looped
+
+
+_OF_THE_DECODER = (
+    "vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+)  # fmt: skip
+_OF_THE_LAYERS = (
+    "hidden_act", "norms", "queries", "max_position_embeddings", "rope_theta", "rope_pairs", "qk_bias",
+    "tie_word_embeddings", "rms_norm_eps",
+)  # fmt: skip
+
+
+def _given(settings: LoopedSettings) -> dict[str, Any]:
+    """The settings of a model that are not at their default."""
+    default = LoopedSettings()
+    values = {name: getattr(settings, name) for name, about in declared(type(settings)).items() if about.in_model}
+    return {name: getattr(value, "value", value) for name, value in values.items() if value != getattr(default, name)}
+
+
 def renamed(decoder: Any, kept: list[int], prelude: int, core: int) -> dict[str, Tensor]:
     """A decoder's weights by the names of a looped model."""
     ends = {"prelude": range(prelude), "core": range(prelude, prelude + core), "coda": range(prelude + core, len(kept))}
@@ -121,11 +183,12 @@ def _compare(decoder: Any, base: PreTrainedConfig, kept: list[int], looped: Any)
         found = model.norm(states).float()
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
-            f"model.pretrained: layers of {config.model_type} cannot be called by themselves ({first_line(error)})"
+            f"model.pretrained={decoder.name_or_path}: layers of {config.model_type} cannot be called by themselves "
+            f"({first_line(error)})"
         ) from error
     worst = float((found - expected).abs().max() / expected.abs().max())
     if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):
         raise CheckpointError(
-            f"model.pretrained: {config.model_type} computes more than its layers one after the other: "
-            f"one loop differs by {worst:.2g} of the largest value"
+            f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers one after the "
+            f"other: one loop differs by {worst:.2g} of the largest value"
         )

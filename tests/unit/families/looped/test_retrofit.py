@@ -10,9 +10,11 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from adadepth import LoopedConfig, LoopedForCausalLM
+from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.families.build import build_classifier, build_language_model
 from adadepth.families.looped.retrofit import kept_layers, retrofit
+from tests.configs.support import configured
 
 PIECES, LENGTH, LAYERS = 53, 9, 6
 IDS = torch.randint(0, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -163,3 +165,47 @@ def test_sizes_are_the_decoders() -> None:
     assert (looped.config.hidden_size, looped.config.vocab_size, looped.config.num_key_value_heads) == (32, PIECES, 2)
     with pytest.raises(ConfigError, match=r"base_config has 6 layers, prelude \+ core \+ coda are 3"):
         LoopedConfig(base_config=looped.config.base_config.to_dict(), prelude=1, core=1, coda=1)
+
+
+# ---- By settings
+
+
+def settings(folder: Path, *overrides: str) -> Any:
+    return configured("ponder_tiny", "model=looped_retrofit", f"model.pretrained={folder}", *overrides).model
+
+
+def test_settings_make_a_looped_model_of_a_decoder(tmp_path: Path) -> None:
+    source = decoder()
+    source.save_pretrained(tmp_path)
+    wanted = settings(
+        tmp_path, "model.prelude=1", "model.core=2", "model.coda=1", "model.num_loops=3", "model.gate=true"
+    )
+    found = build_classifier(wanted, PIECES, {"id2label": {0: "a", 1: "b", 2: "c"}})
+    assert isinstance(found, LoopedForSequenceClassification)
+    assert (found.config.num_loops, found.config.gate, found.config.num_labels) == (3, True, 3)
+    for name, weight in source.model.layers[3].state_dict().items():
+        assert torch.equal(found.model.core[0].state_dict()[name], weight)
+    language = build_language_model(wanted, PIECES)
+    with torch.no_grad():
+        near(language(IDS).logits, retrofit(source, prelude=1, core=2, coda=1, num_loops=3)(IDS).logits)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.hidden_size=64"], "model.hidden_size=64 but 32 there"),
+        (["model.norms=branch"], "model.norms=branch: the layers are those of model.pretrained="),
+        (["model.core=9"], "prelude=0, core=9, coda=0: 9 layers, the decoder has 6"),
+    ],
+)
+def test_settings_that_a_decoder_contradicts_are_one_line(tmp_path: Path, overrides: list[str], message: str) -> None:
+    decoder().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=message) as raised:
+        build_language_model(settings(tmp_path, *overrides), PIECES)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_tokenizer_with_more_pieces_is_one_line(tmp_path: Path) -> None:
+    decoder().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=f"it has {PIECES} pieces, the tokenizer 60"):
+        build_language_model(settings(tmp_path), 60)
