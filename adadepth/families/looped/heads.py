@@ -154,25 +154,27 @@ class LoopedTaskModel(LoopedPreTrainedModel):
         A layer costs a token 2 D (h + h_kv) d_h + 3 D F, and a pair of query and key 2 h d_h. A token that has exited
         costs what it would take to stop it there: `executed` counts it until the loops end.
         """
-        config, ran = self.config, trace.executed
-        assert isinstance(ran.width, int)
-        rows = len(trace.updates)
-        lengths = ran.tokens if ran.tokens is not None else trace.valid.sum(dim=-1)
+        config, ran, updates = self.config, trace.executed, trace.updates.double()
+        by_token = updates.dim() == 2
+        lengths = (trace.valid.sum(dim=1) if ran.tokens is None else ran.tokens).double()
+        width = ran.width if ran.width is not None else updates.shape[1] if by_token else lengths.max()
         token, pair = layer_work(config)
 
-        def layer(width: Tensor) -> Tensor:
-            return width * token + pair * (width * (width + 1) / 2 + width * ran.memory_length)
+        def each(length: Tensor) -> Tensor:  # of a token in a layer; it sees half of the others, and what was before
+            return token + pair * ((length + 1) / 2 + ran.memory_length)
 
-        whole = rows * layer(torch.as_tensor(ran.width, dtype=torch.float64, device=trace.updates.device))
-        own, once, core = layer(lengths.double()), config.prelude, config.core
-        shares = trace.updates.double() if trace.updates.dim() == 1 else (
-            trace.updates.double().sum(dim=-1) / lengths.clamp(min=1)
-        )  # fmt: skip
+        width = torch.as_tensor(width, dtype=torch.float64, device=updates.device)
+        everything = len(updates) * width * each(width)
+        units = trace.valid.double()
+        if by_token:
+            units, updates = units.sum(dim=1), updates.sum(dim=1)
+        else:
+            units, updates = units * lengths, updates * lengths
         return Work(
-            executed=whole * (once + core * ran.steps),
-            dense=whole * (once + core * trace.updates.max().double()),
-            adaptive=(own * (once + core * shares)).sum(),
-            full=(own * (once + core * trace.max_depth)).sum(),
+            executed=everything * (config.prelude + config.core * ran.steps),
+            dense=everything * (config.prelude + config.core * trace.updates.max().double()),
+            adaptive=(each(lengths) * (config.prelude * units + config.core * updates)).sum(),
+            full=(each(lengths) * units * (config.prelude + config.core * trace.max_depth)).sum(),
         )
 
     def _readout_work(self, outputs: int) -> float:

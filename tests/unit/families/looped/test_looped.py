@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from adadepth import (
@@ -375,6 +376,32 @@ def test_work_follows_the_loops() -> None:
     layer = LENGTH * token + pairs * 2 * WIDTH
     assert full.executed == full.full == full.adaptive == 3 * 4 * 2 * layer
     assert two.executed == two.adaptive == two.full / 2
+
+
+def test_work_is_what_torch_counts() -> None:
+    """Its counter sees whole products: all pairs of tokens, of which a causal mask leaves half."""
+    model = small(LoopedForSequenceClassification, prelude=1, core=2, num_loops=3, num_labels=2)
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        trace = model(IDS).trace
+    queries = 3 * (1 + 2 * 3) * 2 * WIDTH
+    halved = queries * LENGTH**2 - queries * LENGTH * (LENGTH + 1) / 2
+    found = model.price(trace).executed + halved + 3 * WIDTH * 2
+    assert counter.get_total_flops() == 2 * found
+
+
+def test_padding_and_left_tokens_cost_only_what_ran() -> None:
+    model = small(**OURO)
+    mask = torch.ones_like(IDS)
+    mask[0, :4] = 0
+    with torch.no_grad():
+        trace = model(IDS, attention_mask=mask, exit_rule="quantile:0.6").trace
+    work, token = model.price(trace), 4 * WIDTH**2 + 3 * WIDTH * 48
+    adaptive = 0.0
+    for row, length in enumerate((5, 9, 9)):
+        adaptive += trace.updates[row].sum().item() * 2 * (token + 2 * WIDTH * (length + 1) / 2)
+    assert work.adaptive.item() == pytest.approx(adaptive)
+    assert work.adaptive < work.dense <= work.executed
 
 
 @pytest.mark.parametrize("kind", KINDS)
