@@ -334,21 +334,27 @@ class _Classifier(LoopedTaskModel):
 
     def _read(
         self, inputs: Sequence[Any], slots: Tensor, options: Mapping[str, Any], labels: Tensor | None
-    ) -> tuple[Looping, Loops, LoopedOutput, ExitRule]:
+    ) -> tuple[Looping, LoopedOutput]:
         """Loop over the inputs, and predict at the K slots: logits are (K, C)."""
         run = self.model.begin(*inputs, num_loops=options.get("num_loops"), initial_state=options.get("initial_state"))
         one_class = takes_one_class(self.config)
         rule = self.rule(options.get("exit_rule"), run.loops, label_count(self.config), one_class=one_class)
-        every = self._every(options.get("run_all_steps"), labels, rule, run.loops)
+        asked = options.get("run_all_steps")
+        if asked is None and labels is not None and not self.training:
+            asked = True  # evaluations record the predictions of every loop
+        every = self._every(asked, labels, rule, run.loops)
+        self._draw(run, inputs[0], labels, options.get("num_loops"))
+        rule = Fixed(run.loops) if run.counts is not None else rule
         real = torch.ones_like(slots, dtype=torch.bool)
         asked = options.get("output_hidden_states")
         wanted = bool(self.config.output_hidden_states if asked is None else asked)
         found = run_loops(
             self.model, run, Reading(slots, self.score, rule, real, every, wanted, options.get("generator"))
         )
-        output = LoopedOutput(
-            hidden_states=found.states, halting_logits=found.halting_logits, exit_steps=found.exit_steps
-        )
+        exits = found.exit_steps
+        if run.counts is not None:
+            exits = exits.minimum(run.counts[slots // run.embedded.shape[1]])
+        output = LoopedOutput(hidden_states=found.states, halting_logits=found.halting_logits, exit_steps=exits)
         steps = None if found.every is None else self.score(torch.stack(found.every, dim=1)).float()
         output.step_logits = steps if every else None
         if rule.mixes:
@@ -356,7 +362,7 @@ class _Classifier(LoopedTaskModel):
             output.logits = predictions_at(rule, steps, found.halting_logits, found.exit_steps)
         else:
             output.logits = self.score(found.chosen).float()
-        return run, found, output, rule
+        return run, output
 
     def _add_loss(
         self, output: LoopedOutput, losses: Tensor, weights: Tensor, num_targets: Mapping[str, Tensor] | None
@@ -391,10 +397,12 @@ class LoopedForSequenceClassification(_Classifier):
         last = length - 1 - real.flip(1).long().argmax(dim=1)
         slots = torch.arange(rows, device=given.device) * length + last
         inputs = (input_ids, attention_mask, position_ids, None, inputs_embeds)
-        run, found, output, _ = self._read(inputs, slots, options, labels)
-        output.trace = self._trace(found.exit_steps, torch.ones_like(slots, dtype=torch.bool), run, real.sum(dim=1))
+        run, output = self._read(inputs, slots, options, labels)
+        output.trace = self._trace(
+            _known(output.exit_steps), torch.ones_like(slots, dtype=torch.bool), run, real.sum(dim=1)
+        )
         if labels is not None:
-            read = output.step_logits if output.step_logits is not None else _only(output.logits)
+            read = output.step_logits if output.step_logits is not None else _known(output.logits).unsqueeze(1)
             losses, _ = step_losses(self.config, read, labels)
             ones = torch.ones_like(losses[:, 0])
             weights = target_weights(self.config, labels) if problem_of(self.config, labels) == CLASSES else ones
@@ -431,13 +439,13 @@ class LoopedForTokenClassification(_Classifier):
         real = _real(attention_mask, given.shape[:2], given.device)
         slots = real.flatten().nonzero().squeeze(1)
         inputs = (input_ids, attention_mask, position_ids, None, inputs_embeds)
-        run, found, output, _ = self._read(inputs, slots, options, labels)
-        exits = torch.zeros_like(real, dtype=torch.int64).view(-1).index_copy(0, slots, found.exit_steps)
+        run, output = self._read(inputs, slots, options, labels)
+        exits = torch.zeros_like(real, dtype=torch.int64).view(-1).index_copy(0, slots, _known(output.exit_steps))
         output.unit_slots, output.trace = slots, self._trace(exits.view_as(real), real, run)
         assert output.logits is not None
         if labels is not None:
             wanted = labels.flatten()[slots]
-            read = output.step_logits if output.step_logits is not None else _only(output.logits)
+            read = output.step_logits if output.step_logits is not None else _known(output.logits).unsqueeze(1)
             losses, _ = class_losses(read, wanted)
             self._add_loss(output, losses, target_weights(self.config, wanted), num_targets)
         table = output.logits.new_zeros((real.numel(), output.logits.shape[-1]))
@@ -456,7 +464,6 @@ def _real(mask: Any, shape: Sequence[int], device: torch.device) -> Tensor:
     return torch.ones(*shape, dtype=torch.bool, device=device)
 
 
-def _only(logits: Tensor | None) -> Tensor:
-    """Predictions of one loop, (K, C), as those of all, (K, 1, C)."""
-    assert logits is not None
-    return logits.unsqueeze(1)
+def _known(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor

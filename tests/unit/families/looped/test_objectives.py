@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from adadepth import LoopedForCausalLM
+from adadepth import LoopedForCausalLM, LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.errors import DataError
 from adadepth.families.looped import objectives
 from adadepth.families.looped.objectives import cross_entropies, drawn_loops, gate_losses, text_uniforms
@@ -212,6 +212,21 @@ def test_a_text_trains_its_own_number_of_loops() -> None:
         number = int((LABELS[row, 1:] >= 0).sum())
         total, targets = total + alone.loss.item() * number, targets + number
     near(found.loss, torch.tensor(total / targets))
+
+
+@pytest.mark.parametrize("head", [LoopedForTokenClassification, LoopedForSequenceClassification])
+def test_classifiers_train_their_own_numbers_of_loops(head: type) -> None:
+    model = small(head, **DRAWN, num_labels=3).train()
+    model.set_step(7, 100)
+    labels = IDS % 3 if head is LoopedForTokenClassification else torch.tensor([0, 1, 2])
+    counts = drawn_loops(text_uniforms(IDS, 0, 7), 4, 0.5)
+    found = model(IDS, labels=labels)
+    assert torch.equal(found.trace.updates.view(3, -1)[:, 0], counts.float())
+    alone = [
+        model(IDS[row : row + 1], labels=labels[row : row + 1], num_loops=count).loss
+        for row, count in enumerate(counts.tolist())
+    ]
+    near(found.loss, torch.stack(alone).mean())
 
 
 def test_draws_do_not_depend_on_how_an_update_is_cut_up() -> None:
