@@ -184,6 +184,16 @@ def test_generation_is_the_same_without_a_cache(kind: str, options: dict[str, An
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("kind", ["ouro", "huginn"])
+def test_a_static_cache_has_room_for_all_loops(kind: str) -> None:
+    model = small(**KINDS[kind])
+    found, expected = (
+        model.generate(IDS, max_new_tokens=6, do_sample=False, pad_token_id=0, disable_compile=True, **cache)
+        for cache in ({"cache_implementation": "static"}, {})
+    )
+    assert torch.equal(found, expected)
+
+
 def test_greedy_generation_is_a_plain_loop() -> None:
     model = small(**OURO)
     for rule in ("fixed:2", "quantile:0.6"):
