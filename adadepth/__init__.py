@@ -8,7 +8,7 @@ conversions, see `adadepth.families.public_names`.
 from importlib import import_module
 from typing import Any
 
-from adadepth.auto_classes import register_when_asked
+from adadepth.families.auto_classes import register_when_asked
 
 __version__ = "0.1.0"
 

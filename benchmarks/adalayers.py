@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from adadepth import AdaLayersForSequenceClassification
-from adadepth.allocation import keep_freed_memory
 from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, cached_features
 from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.text.embedded import embedded_documents
-from adadepth.places import resolve_place
+from adadepth.data.text.corpora import embedded_documents
+from adadepth.system.places import resolve_place
+from adadepth.system.processes import keep_freed_memory
 
 CACHE_TARGET, TRUNCATE_TARGET, MEMORY_TARGET = 20.0, 1.03, 1.1
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

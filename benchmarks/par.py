@@ -32,15 +32,13 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
-from adadepth.families.par_xl.architectures import alternating, paper_rule, parse_architecture
-from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.par_xl.configuration import ParXLConfig, alternating, paper_rule, parse_architecture
 from adadepth.families.par_xl.derive import derive
 from adadepth.families.par_xl.latency import draw_ids, model_latencies, operation_latencies
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 from adadepth.families.par_xl.pricing import architecture_macs
-from adadepth.families.shared.positions import sinusoidal_positions
-from adadepth.families.shared.products import Product
-from adadepth.timing import time_interleaved
+from adadepth.families.shared.layers import Product, sinusoidal_positions
+from adadepth.system.timing import time_interleaved
 
 SAMPLED_TARGET, NETWORK_TARGET, SOFTMAX_TARGET = 0.6, 0.65, 0.2
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification
-from adadepth.allocation import keep_freed_memory
 from adadepth.families.shared.albert.stepper import PackedRows
 from adadepth.halting.exit_rules import ExitRule, Fixed, StepView
+from adadepth.system.processes import keep_freed_memory
 
 TARGET = 1.05
 LENGTH = 128

@@ -54,8 +54,8 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActModel
-from adadepth.analysis.render.plots import save_drawing
-from adadepth.timing import time_interleaved
+from adadepth.report.plots import save_drawing
+from adadepth.system.timing import time_interleaved
 
 EXECUTIONS = ("dense", "ragged", "auto")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.analysis.render.colors import GRID, INK, LINES, MUTED, SHAPES
-from adadepth.analysis.render.plots import MARKERS
+from adadepth.report.plots import MARKERS
+from adadepth.report.style import GRID, INK, LINES, MUTED, SHAPES
 
 Group = tuple[int, int, int]
 _MODES = {"inference": "Inference", "training": "Training step"}

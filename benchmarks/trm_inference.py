@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from adadepth import TrmForPuzzles
-from adadepth.allocation import keep_freed_memory
-from adadepth.config.puzzles import SudokuConfig
-from adadepth.data.puzzles.sudoku_task import load_sudoku
-from adadepth.timing import time_interleaved
+from adadepth.data.puzzles.generated import load_sudoku
+from adadepth.settings.data import SudokuConfig
+from adadepth.system.processes import keep_freed_memory
+from adadepth.system.timing import time_interleaved
 
 FULL = 64  # puzzles that run all N steps, which take the same time whichever they are
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -26,20 +26,20 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.analysis.measure.grid import settings_text
-from adadepth.config import ExperimentConfig
-from adadepth.console import say
-from adadepth.declaration import Allowed, at_least, between, out_of_range, setting
+from adadepth.cli.validation import checked
 from adadepth.errors import ConfigError, missing_package
-from adadepth.processes import is_first_process, is_one_of_several
+from adadepth.report.sweep import settings_text
+from adadepth.runs.directory import SWEEP
+from adadepth.settings import ExperimentConfig
+from adadepth.settings.declaration import Allowed, at_least, between, out_of_range, setting
+from adadepth.system.console import say
+from adadepth.system.processes import is_first_process, is_one_of_several
 from adadepth.tasks import grid
-from adadepth.training.run_directory import SWEEP
-from adadepth.validation import checked
 
 if TYPE_CHECKING:
     import optuna
 
-    from adadepth.analysis.comparisons.trials import Search
+    from adadepth.report.groups import Search
 
 log = logging.getLogger(__name__)
 _MOST_JOBS = 10_000  # of a grid; to compose and check them takes an hour
@@ -97,7 +97,7 @@ class GridSweeper(Sweeper):
 
     def compare(self, configs: Sequence[ExperimentConfig], search: "Search | None" = None) -> None:
         """Write the page of the runs of all jobs, which may be trials of a search, and print where it is."""
-        from adadepth.tasks.comparing import compare_sweep  # jinja, which `--help` has no use for
+        from adadepth.tasks.report import compare_sweep  # jinja, which `--help` has no use for
 
         if is_first_process():
             compare_sweep(self.name, [config.output_dir for config in configs], self.failures, search)
@@ -159,7 +159,7 @@ class ChoosingSweeper(GridSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Run what is missing, choose, predict with what was chosen; returns the summary."""
-        from adadepth.analysis.render.grid_page import grid_text, write_grid  # torch, which `--help` has no use for
+        from adadepth.report.sweep import grid_text, write_grid  # torch, which `--help` has no use for
 
         jobs, swept = self.grid(arguments)
         jobs = [[*job, f"output_dir={self.folder / grid.RUNS}"] for job in jobs]
@@ -217,7 +217,7 @@ class ChoosingSweeper(GridSweeper):
 
     def _write(self, found: dict[str, Any], evaluation: Path) -> None:
         """Write and tell the summary; delete the checkpoints that are not needed any more."""
-        from adadepth.analysis.render.grid_page import grid_text
+        from adadepth.report.sweep import grid_text
 
         runs, chosen = grid.finished_runs(self.folder), found["chosen"]
         used = [runs[name] for cell in self.cells for name in cell.hashes.values() if name in runs]
@@ -366,7 +366,7 @@ def _search(study: "optuna.Study", metric: str) -> "Search | None":
     from optuna.study import StudyDirection
     from optuna.trial import TrialState
 
-    from adadepth.analysis.comparisons.trials import Parameter, Search
+    from adadepth.report.groups import Parameter, Search
 
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     if not done:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from adadepth.analysis.render import plots
-from adadepth.analysis.render.figure import Figure, Panel
+from adadepth.report import plots
+from adadepth.report.figure import Figure, Panel
 from adadepth.tasks import exit_rules, session
 from adadepth.training import speed
 

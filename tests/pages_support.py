@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from adadepth.tasks.pages import write_report
+from adadepth.tasks.report import write_report
 
 _TIMED = re.compile(r"times as fast|Measured times stand")
 _UNTIMED = re.compile(r"Wall clock was not measured|No other execution was timed")

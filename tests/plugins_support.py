@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.data_sets import installed_data_sets
 from adadepth.families import registry
 from adadepth.halting.exit_rules import exit_rules
 from adadepth.halting.rules import halting_rules
+from adadepth.settings.kinds import installed_data_sets
 from adadepth.training.trackers import trackers
 
 

@@ -35,7 +35,7 @@ import torch
 
 from adadepth import tasks
 from adadepth.run import main as main_of_run
-from adadepth.training.checkpoints import complete_checkpoints
+from adadepth.runs.checkpoints import complete_checkpoints
 from tests.figures_support import undrawn
 
 _COMMON = ("debug=default", "trainer.disable_tqdm=true", "trainer.logging_steps=3")

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.analysis.measure.choice_classes import CHOICE_CLASSES, choice_classes
 from adadepth.data.labelled.multiple_choice import CONTEXT, ENDING
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import RecordingScorer
+from adadepth.measure.classes import CHOICE_CLASSES, choice_classes
 
 
 class ChoiceScorer(RecordingScorer):

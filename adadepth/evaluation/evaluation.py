@@ -1,27 +1,148 @@
-"""The evaluation of a set, whatever the family and the task: loss parts, depths, and what the task's scorer keeps.
-
-A model says what its loss is made of (`loss_parts`, `count_targets`) and how deep its units were (`trace`, `price`).
-What neither of them knows, a `Scorer` does: which numbers the task's metrics need, into which classes units are sorted,
-what a report shows.
-"""
+"""Where all units of a task have one depth, none of them is another's class, and the report is about layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from adadepth.evaluation.losses import LossSums
-from adadepth.evaluation.one_depth import OneDepth
-from adadepth.evaluation.processes import add_over_processes
-from adadepth.evaluation.records import seeded_exits
-from adadepth.evaluation.scorer import EvaluationReport, Scorer
-from adadepth.evaluation.statistics import statistics_of
+from adadepth.evaluation.predictions import seeded_exits
+from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.evaluation.vocabulary import vocabulary_depths
-from adadepth.families.contract import DepthModel, ShowsStates
+from adadepth.families.contract import DepthModel, LearnsGates, MixesLayers, ShowsStates
+from adadepth.families.registry import families
+from adadepth.halting.trace import DepthTrace, Work
+from adadepth.measure.architectures import describe_architecture
+from adadepth.measure.statistics import HaltingStatistics, describe_work
+from adadepth.system.processes import add_over_processes, of_all_processes
+
+
+class OneDepth(Scorer):
+    """The report beside another scorer's metrics, with nothing told of single units."""
+
+    def __init__(self, model: DepthModel) -> None:
+        self._model = model
+        self._reads_cached_states = False
+
+    def show(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
+        """Nothing but whether the base's states came from disk."""
+        self._reads_cached_states |= "states" in batch
+
+    def report(self, statistics: dict[str, Any]) -> EvaluationReport:
+        """The distribution over layers, what the head adds to the base, and where the states came from."""
+        if "layers" in statistics and isinstance(self._model, MixesLayers):
+            statistics["layers"] |= {
+                "added_parameters": self._model.added_parameters(),
+                "base_parameters": self._model.base_parameters(),
+                "from_cache": self._reads_cached_states,
+                "is_set": not self._model.learns_distribution,
+            }
+        return EvaluationReport(statistics)
+
+
+class LossSums:
+    """Means over targets, never means of batch means, so batch size and number of processes cannot change them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}  # (2,) float64: a part's sum, its targets
+
+    def add(self, parts: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> None:
+        """Add a batch: its loss parts, and the counts that normalised them."""
+        for name, part in parts.items():
+            added = torch.stack([part.double() * counts[name], counts[name].double()])
+            self._sums[name] = self._sums.get(name, torch.zeros_like(added)) + added
+
+    def merge(self) -> None:
+        """Add the sums of all processes, of which some may have had no example; every process calls it."""
+        total: dict[str, Tensor] = {}
+        for found in of_all_processes({name: sums.cpu() for name, sums in self._sums.items()}):
+            for name, sums in found.items():
+                total[name] = total.get(name, torch.zeros_like(sums)) + sums
+        self._sums = total
+
+    def means(self) -> dict[str, float]:
+        """`<part>_loss` of every part that has a target."""
+        found = {name: sums.tolist() for name, sums in self._sums.items()}
+        return {f"{name}_loss": total / count for name, (total, count) in found.items() if count}
+
+
+class Statistics(Protocol):
+    """Sums over batches and processes, of a size that does not depend on the set."""
+
+    def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
+        """Add a batch."""
+
+    def tensors(self) -> Sequence[Tensor]:
+        """The sums, which add up over processes."""
+
+    def summary(self) -> dict[str, Any]:
+        """What halting.json holds."""
+
+
+class UnitStatistics(HaltingStatistics):
+    """Depths of tokens, sequences or tasks, by class; a warning that depth does not adapt says what may help."""
+
+    advice: str | None = None
+
+    def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
+        """Add a batch."""
+        self.update(
+            trace, units.classes, units.losses, units.states, work, right=units.right, difficulty=units.difficulty
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """What halting.json holds."""
+        found = super().summary()
+        if self.advice and "warning" in found["adaptation"]:
+            found["adaptation"]["advice"] = self.advice
+        return found
+
+
+class ArchitectureStatistics:
+    """The operations of every block, the same for all batches, and the work of a token."""
+
+    def __init__(self, model: DepthModel, device: torch.device) -> None:
+        self._model = model
+        self._operations: list[list[float]] = []
+        self._sums = torch.zeros(len(Work._fields) + 1, dtype=torch.float64, device=device)  # work, tokens
+
+    def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
+        """Add a batch."""
+        tokens = trace.executed.tokens
+        assert trace.operations is not None
+        assert tokens is not None
+        if not self._operations:
+            self._operations = trace.operations.weights.tolist()
+        self._sums += torch.stack([*work, tokens.sum()]).double()
+
+    def tensors(self) -> Sequence[Tensor]:
+        """The sums, which add up over processes."""
+        return [self._sums]
+
+    def summary(self) -> dict[str, Any]:
+        """`architecture`, see `describe_architecture`, and the `cost` of a token."""
+        temperature = self._model.temperature if isinstance(self._model, LearnsGates) else None
+        described = describe_architecture(self._operations, temperature)
+        *work, tokens = self._sums.tolist()
+        return {
+            "unit": "architecture",
+            "max_depth": described["blocks"],
+            "architecture": described,
+            "cost": describe_work([total / tokens for total in work]),
+        }
+
+
+def statistics_of(model: DepthModel, classes: Sequence[str], difficulties: int, device: torch.device) -> Statistics:
+    """The statistics that fit what has a depth in this model."""
+    if model.depth_unit == "architecture":
+        return ArchitectureStatistics(model, device)
+    found = UnitStatistics(model.max_updates, classes, device, difficulties)
+    if (about := families().get(model.config.model_type)) is not None:
+        found.advice = about.advice
+    return found
 
 
 class Evaluation:

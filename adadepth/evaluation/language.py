@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from adadepth.data.streams.batches import StreamBatches
-from adadepth.evaluation.processes import add_over_processes
 from adadepth.evaluation.scorer import EvaluationReport, Scorer
 from adadepth.halting.gates import sample_path
+from adadepth.system.processes import add_over_processes
 
 _PATH_SEED = 0x9A7  # of the sampled paths: the same in every evaluation whose gates are the same
 _OF_A_BATCH = 1  # in the key of a batch's noise; that of an update has its number alone

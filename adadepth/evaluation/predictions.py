@@ -1,7 +1,4 @@
-"""What was predicted of every example, a mapping each: the lines of predictions/SET.jsonl.
-
-Shape legend: B examples of a batch, T tokens, K units that the model read, C classes.
-"""
+"""Records of all examples of a set, for metrics that need them together and for studies of exit rules."""
 
 from __future__ import annotations
 
@@ -12,8 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.analysis.exits.records import StepRecords
-from adadepth.kinds import Problem
+from adadepth.families.contract import PredictsEveryStep
+from adadepth.measure.exit_records import StepRecorder, StepRecords, merge
+from adadepth.settings.kinds import Problem
+from adadepth.system.processes import of_all_processes
+
+
+def seeded_exits(model: Any) -> dict[str, Any]:
+    """Arguments of the forward pass with which rules that draw do so alike in every evaluation."""
+    return {"generator": torch.Generator().manual_seed(0)} if isinstance(model, PredictsEveryStep) else {}
+
+
+def merge_processes(recorder: StepRecorder) -> StepRecords:
+    """The records of all processes, on each of them."""
+    return merge(of_all_processes(recorder.parts()))
+
 
 _DIGITS = 6  # of a probability, and of a mean depth
 Row = dict[str, Any]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from adadepth.analysis.measure.sentences import SentenceSampler
-from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
-from adadepth.evaluation.processes import add_over_processes
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
+from adadepth.measure.classes import TOKEN_CLASSES, token_classes
+from adadepth.measure.sentences import SentenceSampler
+from adadepth.system.processes import add_over_processes
 
 
 class PretrainingScorer(Scorer):

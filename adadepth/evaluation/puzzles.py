@@ -8,16 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from adadepth.analysis.measure.attributes import describe_attributes
-from adadepth.analysis.measure.puzzles import NO_SYMBOL, PuzzleSampler
-from adadepth.analysis.measure.scoring import is_right
-from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.data import LabelledData
 from adadepth.data.puzzles.examples import PuzzleExamples
 from adadepth.evaluation.scorer import EvaluationReport, Units
 from adadepth.evaluation.sequences import SequenceScorer
 from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.classes import SequenceClasses, describe_attributes
+from adadepth.measure.pictures import NO_SYMBOL, PuzzleSampler
+from adadepth.measure.scoring import is_right
 
 
 class PuzzleScorer(SequenceScorer):

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth.analysis.measure.answers import answer_quality
-from adadepth.analysis.measure.spans import SPAN_CLASSES, best_spans, span_classes
-from adadepth.config import QuestionConfig
 from adadepth.data import LabelledData
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, QuestionExamples
-from adadepth.evaluation.processes import of_all_processes
 from adadepth.evaluation.scorer import EvaluationReport, Units
 from adadepth.evaluation.sequences import LabelledScorer
+from adadepth.measure.quality import answer_quality
+from adadepth.measure.spans import SPAN_CLASSES, best_spans, span_classes
+from adadepth.settings import QuestionConfig
+from adadepth.system.processes import of_all_processes
 
 
 class Found(NamedTuple):

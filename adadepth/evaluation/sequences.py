@@ -10,21 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.analysis.exits.records import StepRecorder, StepRecords
-from adadepth.analysis.exits.steps import step_summary
-from adadepth.analysis.measure.grids import GridSampler
-from adadepth.analysis.measure.scoring import example_losses, quality_of, rightness
-from adadepth.analysis.measure.sentences import SentenceSampler
-from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of, like_units
 from adadepth.data import LabelledData
-from adadepth.evaluation.predictions import example_rows
+from adadepth.evaluation.predictions import example_rows, merge_processes
 from adadepth.evaluation.pretraining import special_token_classes
-from adadepth.evaluation.records import merge_processes
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.families.contract import DepthModel, HasHaltingPrior
 from adadepth.halting.distribution import halting_distribution
 from adadepth.halting.trace import DepthTrace
-from adadepth.kinds import PREDICTED
+from adadepth.measure.classes import SequenceClasses, classes_of, like_units
+from adadepth.measure.exit_records import StepRecorder, StepRecords
+from adadepth.measure.exit_steps import step_summary
+from adadepth.measure.pictures import GridSampler
+from adadepth.measure.scoring import example_losses, quality_of, rightness
+from adadepth.measure.sentences import SentenceSampler
+from adadepth.settings.kinds import PREDICTED
 
 _TOKEN_CLASSES = ("plain", "cls", "sep")  # also told apart where tokens halt
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from adadepth.evaluation.processes import of_all_processes
 from adadepth.families.contract import StateEncoder
+from adadepth.system.processes import of_all_processes
 
 READOUTS = ("first", "mean")  # the first token, and the mean of the real tokens
 _COLUMNS = ("index", "labels", "difficulty")

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from adadepth.analysis.measure.quality import tagging_quality
-from adadepth.analysis.measure.scoring import token_losses
-from adadepth.analysis.measure.sequence_classes import SequenceClasses
 from adadepth.data import LabelledData
 from adadepth.data.labelled.contract import TaggedExamples
 from adadepth.evaluation.predictions import word_columns, word_row
-from adadepth.evaluation.processes import of_all_processes
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import SequenceScorer
 from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.classes import SequenceClasses
+from adadepth.measure.quality import tagging_quality
+from adadepth.measure.scoring import token_losses
+from adadepth.system.processes import of_all_processes
 
 Kept = TypeVar("Kept")
 _OUTSIDE = "O"  # what is predicted for a word that was cut off: no entity, and another tag than any part of speech

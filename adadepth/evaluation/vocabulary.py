@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from adadepth.analysis.measure.word_depths import WordDepths, Words
 from adadepth.data.pretraining.masking import word_starts
 from adadepth.evaluation.scorer import Scorer
+from adadepth.measure.words import WordDepths, Words
 
 
 class VocabularyDepths:

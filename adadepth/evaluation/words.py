@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from adadepth.analysis.linguistics.words import Pieces, joined_pieces
-from adadepth.analysis.measure.sentences import SentenceSampler
+from adadepth.data.labelled.treebank import NO_WORD, TreebankExamples
 from adadepth.data.pretraining.masking import MASKED
-from adadepth.data.treebank.examples import NO_WORD, TreebankExamples
 from adadepth.evaluation.pretraining import PretrainingScorer, special_token_classes
-from adadepth.evaluation.processes import of_all_processes
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.sentences import SentenceSampler
+from adadepth.measure.treebank import Pieces, joined_pieces
+from adadepth.system.processes import of_all_processes
 
 
 class WordRecorder:

@@ -8,9 +8,6 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from adadepth.config import ModelConfig
-from adadepth.connection import first_line
-from adadepth.declaration import declared, shapes
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
 from adadepth.families.folder import loaded, read_config, told, weights_of
@@ -18,7 +15,10 @@ from adadepth.families.registry import families, family, load, one_of
 from adadepth.families.shared.steps import rule_of
 from adadepth.families.size import check_size
 from adadepth.halting.exit_rules import parse_rule
-from adadepth.kinds import PREDICTED, Problem
+from adadepth.settings import ModelConfig
+from adadepth.settings.declaration import declared, shapes
+from adadepth.settings.kinds import PREDICTED, Problem
+from adadepth.system.places import first_line
 
 register_auto_classes()
 

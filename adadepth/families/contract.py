@@ -90,7 +90,7 @@ class PredictsEveryStep(Protocol):
 
     Its forward takes `exit_rule`, `run_all_steps` and, for rules that draw, a `generator`; with all steps its output
     has `step_logits` and `exit_steps`, and `halting_logits` where it has a halting head. A model whose tokens are
-    classified adds `unit_slots`; see `adadepth.analysis.exits.token_units.token_columns`.
+    classified adds `unit_slots`; see `adadepth.measure.exit_records.token_columns`.
 
     Attributes:
         exit_signals: What rules can read: `logits`, `halting`.
@@ -383,7 +383,7 @@ class HasSoftDepth(CountsDepth, Protocol):
     """A model with a smooth depth near the hard one."""
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """Of a batch's units, in updates, summed over them; see `adadepth.budget.depth`."""
+        """Of a batch's units, in updates, summed over them; see `adadepth.budget.controller`."""
 
 
 @runtime_checkable

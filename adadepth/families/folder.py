@@ -24,13 +24,11 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 
-from adadepth.connection import first_line
-from adadepth.declaration import declared
 from adadepth.errors import CheckpointError, UserError, nearest
 from adadepth.families.registry import families, load
-from adadepth.families.shared.hub_file import MODULE
-from adadepth.quiet import quiet
-from adadepth.remote_code import load_trusted
+from adadepth.families.shared.convert import MODULE
+from adadepth.settings.declaration import declared
+from adadepth.system.places import first_line, load_trusted, quiet
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from adadepth.config import BudgetUnit, ModelConfig
 from adadepth.errors import ConfigError, nearest
-from adadepth.plugins import installed
-from adadepth.plugins import load as load  # whoever asks for a descriptor loads what it names
+from adadepth.settings import BudgetUnit, ModelConfig
+from adadepth.settings.plugins import installed
+from adadepth.settings.plugins import load as load  # whoever asks for a descriptor loads what it names
 
 GROUP = "adadepth.families"
 
@@ -107,11 +107,11 @@ class Family:
         starts_from: Family whose weights it can start from, besides its own -> what loads them, called like
             `adadepth.families.albert_act.pretrained.load_albert`; None: the head's own `from_pretrained`.
         build: Makes a classifier that has no configuration before its base is read; called like
-            `adadepth.families.adalayers.build.build_on_base`.
+            `adadepth.families.adalayers.base.build_on_base`.
         adopts: Makes a model of the layers of a pretrained decoder that is of no family; called like
             `adadepth.families.looped.retrofit.adopted`. None: such a checkpoint is refused.
         settle: What the training text decides of the settings, before a language model is built: called like
-            `adadepth.families.par_xl.cutoffs.settle_cutoffs`.
+            `adadepth.families.par_xl.configuration.settle_cutoffs`.
         first_tokens: From settings or configuration to how many [CLS] a text begins with, by argument of
             `load_labelled_data`; None: one.
         reads_vectors: It reads vectors and no tokens.
@@ -122,7 +122,7 @@ class Family:
         weights_from: Renames the parameters of an original, for `convert_reference_state_dict`.
         config_from: Reads an original's configuration, for `convert_reference_config`.
         sections: Further sections of its report, `"module:function"` each: from a run's files to a section, or to None
-            where they have nothing to say; see `adadepth.analysis.render.section`.
+            where they have nothing to say; see `adadepth.report.section`.
     """
 
     settings: type[ModelConfig]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth import choices
+from adadepth.settings import choices
 
 CapRemainder = choices.CapRemainder | str
 StateRule = choices.StateRule | str

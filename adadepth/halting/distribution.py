@@ -1,12 +1,13 @@
-"""The halting distribution: at which of N steps a unit stops, from one logit per step.
+"""Is it worth going on? Targets for a halting unit that is trained alone, from the losses of a finished model.
 
-    lambda_n = sigmoid(z_n)                             probability of stopping at step n, given that it was reached
-    log p_n  = log lambda_n + sum_{j<n} log(1 - lambda_j)
+    g_n = max(0, l_n - min_{m > n} l_m)       what the best of the further steps would save, in units of the loss
+    c_n = sigmoid(k (g_n - gamma))            target of going on after step n; that of halting, lambda_n, is 1 - c_n
 
-Banino et al. 2021 (PonderNet, arXiv 2107.05407), equation 2. The sum of p_n over N steps falls short of one by the
-leftover prod_j (1 - lambda_j); a truncation says where it goes. Everything is float32 and in log space.
+After the second stage of Ouro (Zhu et al. 2025, arXiv 2510.25741), which asks whether one more step lowers
+the loss. Where a solution takes several steps the loss stands still until the last of them, so here any later step
+counts.
 
-Shape legend: ... any leading dimensions, N steps. Steps count from 1.
+Shape legend: ... any leading dimensions, N steps.
 """
 
 from __future__ import annotations
@@ -17,8 +18,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from adadepth import choices
 from adadepth.halting.trace import traced
+from adadepth.settings import choices
+
+
+def further_gain(losses: Tensor) -> Tensor:
+    """How much lower the loss gets after each step but the last, g_n >= 0: (..., N) to (..., N - 1)."""
+    best_from_here_on = losses.flip(-1).cummin(dim=-1).values.flip(-1)
+    return (losses[..., :-1] - best_from_here_on[..., 1:]).clamp(min=0.0)
+
+
+def continuation_targets(losses: Tensor, slope: float, threshold: float) -> Tensor:
+    """Target probability of going on after each step but the last, without gradient: (..., N) to (..., N - 1).
+
+    Args:
+        losses: l_n, the task loss of an example after every step.
+        slope: k, how sharply the target turns from stopping to going on.
+        threshold: gamma, the gain that is worth further steps.
+    """
+    return torch.sigmoid(slope * (further_gain(losses.detach().float()) - threshold))
+
+
+def continuation_losses(halting_logits: Tensor, losses: Tensor, slope: float, threshold: float) -> Tensor:
+    """Binary cross-entropy of lambda_n = sigmoid(z_n) with its target 1 - c_n, mean over the steps: (..., N) to (...).
+
+    The last step is left out, because nobody can go on after it.
+    """
+    halt = 1.0 - continuation_targets(losses, slope, threshold)
+    decided = halting_logits[..., :-1].float()
+    return nn.functional.binary_cross_entropy_with_logits(decided, halt, reduction="none").mean(dim=-1)
+
 
 Truncation = choices.Truncation | str
 KLDirection = choices.KLDirection | str

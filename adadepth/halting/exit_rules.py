@@ -22,8 +22,8 @@ from torch import Tensor
 
 from adadepth.errors import ConfigError
 from adadepth.halting.distribution import halting_distribution
-from adadepth.halting.named import label, parse_named, problem_with_rule
-from adadepth.plugins import installed
+from adadepth.halting.rules import label, parse_named, problem_with_rule
+from adadepth.settings.plugins import installed
 
 GROUP = "adadepth.exit_rules"
 LOGITS = "logits"

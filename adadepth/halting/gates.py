@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from adadepth.choices import TauSchedule
 from adadepth.errors import ConfigError, nearest
+from adadepth.settings.choices import TauSchedule
 
 SCHEDULES = tuple(map(str, TauSchedule))
 _SMALLEST, _LARGEST = 1e-10, 1.0 - 1e-7  # of U: both logarithms stay finite in float32

@@ -14,7 +14,7 @@ from adadepth.data.text.tokenizer import needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.families.folder import loaded, read_config, told
 from adadepth.families.registry import Family, families, load
-from adadepth.places import resolve_place
+from adadepth.system.places import resolve_place
 
 # What is predicted -> the heads of families that do, by kind of task, and what they register with transformers.
 _HEADS = {

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from adadepth.data.padding import padded, sequence_columns
-from adadepth.data.sampler import longest_first
+from adadepth.data.batches import longest_first, padded, sequence_columns
 from adadepth.data.text.passages import EncodedText, Parts, Text, encode_texts, text_parts
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.contract import PredictsEveryStep, Remembers

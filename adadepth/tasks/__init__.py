@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from adadepth.config import ExperimentConfig, Mode, Task
-from adadepth.config.tables import TreebankConfig
 from adadepth.errors import UnreachableError
 from adadepth.families.registry import family
+from adadepth.settings import ExperimentConfig, Mode, Task
+from adadepth.settings.data import TreebankConfig
 
 
 def run(config: ExperimentConfig) -> float | None:

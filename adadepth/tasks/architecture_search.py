@@ -1,10 +1,4 @@
-"""Architecture search in four stages: search a supernet's gates, derive a network, retrain it, compare it with others.
-
-A run has one folder. The search trains there; `derived/` holds the network with the supernet's weights, `retrained/` a
-run for each network that was trained: the derived one, and the baselines of as many multiply-accumulates. A stage is
-done when a record says so, whatever folders there are. What is done is not done again, so `resume=<run>` continues
-wherever the run stopped, and `search.stages` runs stages alone.
-"""
+"""A target for the time of a searched network: whether it can be reached, and whether the network came to it."""
 
 from __future__ import annotations
 
@@ -20,25 +14,81 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
-from adadepth.analysis.architecture.tables import comparison_text
-from adadepth.analysis.files import write_architectures
-from adadepth.config import BudgetConfig, ExperimentConfig, SearchConfig, Task
-from adadepth.config.search import Costs, RetrainFrom, Stage
-from adadepth.console import say
-from adadepth.contents import damage
+from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.data.streams.load import LanguageData
-from adadepth.errors import CheckpointError
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.families.contract import SearchesArchitecture
 from adadepth.families.registry import Family, Searching, family, load
+from adadepth.report.architectures import comparison_text
+from adadepth.report.run_files import write_architectures
+from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
+from adadepth.settings import BudgetConfig, ExperimentConfig, SearchConfig, Task
+from adadepth.settings.experiment import Costs, RetrainFrom, Stage
+from adadepth.system.console import say
+from adadepth.system.files import damage
+from adadepth.system.processes import decide, wait_for_all
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
-from adadepth.tasks.latency import check_latency, describe_latency, latency_line, within_budget
-from adadepth.tasks.pages import write_report
-from adadepth.tasks.processes import decide, wait_for_all
+from adadepth.tasks.report import write_report
 from adadepth.tasks.session import Trained, device_name, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint
 from adadepth.training.arguments import training_arguments
-from adadepth.training.run_directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.training.tracking import closing_tracker, log_size, open_tracker
+
+
+def check_latency(budget: BudgetConfig, supernet: SearchesArchitecture) -> None:
+    """Whether any network of its blocks takes as long.
+
+    Raises:
+        ConfigError: If the target is beyond the dearest one.
+    """
+    dearest, full = supernet.config.dearest_latency, supernet.config.full_latency
+    if budget.target is not None and budget.target > dearest:
+        raise ConfigError(
+            f"budget.target={budget.target:g}: all blocks of the dearest operation take {dearest:.3g} ms here; "
+            f"the full network takes {full:.3g} ms"
+        )
+
+
+def within_budget(supernet: SearchesArchitecture, budget: BudgetConfig) -> str | None:
+    """The most probable architecture that takes as long as the budget says; None without one.
+
+    The controller brings the most probable operations near the target, and single blocks may still cross it when the
+    search ends. Where those operations lie within 5 % of the target, they are what is found here.
+    """
+    return None if budget.target is None else supernet.most_probable_within(budget.target, TOLERANCE)
+
+
+def describe_latency(supernet: SearchesArchitecture, architecture: str, target: float) -> dict[str, Any]:
+    """What run.json tells of a derived network's time, in milliseconds of all its blocks.
+
+    Args:
+        supernet: With the costs that the search has seen.
+        architecture: The derived one.
+        target: What the user asked for.
+
+    Returns:
+        `target`, `derived`, `most_probable` (of the operations that are most probable in every block, and `string`,
+        which those are), and `is_held`: within 5 %. Where it is not, `derived` is the nearest that these blocks allow.
+    """
+    derived, string = supernet.config.latency_of(architecture), supernet.architecture()
+    return {
+        "target": target,
+        "derived": derived,
+        "most_probable": supernet.config.latency_of(string),
+        "string": string,
+        "is_held": is_held(derived, target, "milliseconds"),
+    }
+
+
+def latency_line(latency: Mapping[str, Any]) -> str:
+    """The same as a line of the console."""
+    derived, target, probable = (f"{latency[name]:.3g} ms" for name in ("derived", "target", "most_probable"))
+    found = f"latency: the blocks take {derived} for a target of {target}"
+    if not latency["is_held"]:
+        found += f", more than {TOLERANCE:.0%} away: no architecture of as many blocks is nearer"
+    return f"{found}; the most probable operations take {probable}, {latency['string']}"
+
 
 SUPERNET, DERIVED, RETRAINED = "supernet", "derived", "retrained"
 _QUALITY = ("loss", "perplexity", "word_perplexity", "bits_per_character")

@@ -13,21 +13,19 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from adadepth.analysis.files import write_budgets
-from adadepth.analysis.measure.budgets import budget_row, budget_table, budgets_text
-from adadepth.analysis.render.table import as_records
 from adadepth.budget.fit import Fit
-from adadepth.budget.held import TOLERANCE, is_held
-from adadepth.budget.measure import MEASURES
-from adadepth.config import BudgetConfig, BudgetUnit
-from adadepth.console import say
+from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.data.labelled.contract import OwnedExamples
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import ConfigError
-from adadepth.evaluation.processes import add_over_processes
 from adadepth.families.contract import HasDepthKnob
+from adadepth.report.budgets import budget_row, budget_table, budgets_text, write_budgets
+from adadepth.report.table import as_records
+from adadepth.settings import BudgetConfig, BudgetUnit
+from adadepth.system.console import say
+from adadepth.system.processes import add_over_processes
 from adadepth.tasks.session import Session
-from adadepth.training.budget import BUDGET
+from adadepth.training.budget import BUDGET, MEASURES
 
 
 def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:

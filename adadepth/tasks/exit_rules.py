@@ -1,4 +1,7 @@
-"""One checkpoint under many exit rules: quality from one recorded evaluation, time from running each rule for real."""
+"""What exit steps cost: multiply-accumulates of the units of an evaluation, as the model itself prices a trace.
+
+Shape legend: M units, S sequences, T tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,83 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.analysis.exits.contenders import standard_rules
-from adadepth.analysis.exits.records import StepRecords
-from adadepth.analysis.exits.steps import step_summary
-from adadepth.analysis.exits.study import add_online, add_timings, online_figures, study
-from adadepth.analysis.exits.tables import study_text
-from adadepth.analysis.files import write_exit_study, write_exits
-from adadepth.console import progress, say
 from adadepth.data import LabelledData
-from adadepth.data.sampler import evaluation_order
+from adadepth.data.batches import evaluation_order
 from adadepth.errors import ConfigError
-from adadepth.families.contract import PredictsEveryStep, Refills
+from adadepth.families.contract import DepthModel, PredictsEveryStep, PricesReadouts, Refills
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
+from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.measure.exit_records import StepRecords, sequences_of
+from adadepth.measure.exit_steps import step_summary
+from adadepth.measure.exit_study import Price, add_online, add_timings, online_figures, standard_rules, study
+from adadepth.report.exits import study_text, write_exit_study
+from adadepth.report.run_files import write_exits
+from adadepth.system.console import progress, say
+from adadepth.system.timing import time_interleaved
 from adadepth.tasks.session import Session, device_name
-from adadepth.tasks.unit_price import price_of
-from adadepth.timing import time_interleaved
+
+
+def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Price:
+    """The price of the recorded units under any exit steps.
+
+    Args:
+        model: That predicts after every step.
+        records: Of the units.
+        by_token: Whether these are tokens.
+    """
+    work = model.readout_work if isinstance(model, PricesReadouts) else 0.0
+
+    def price(exit_steps: Tensor, lengths: Tensor) -> float:
+        if by_token:
+            steps, sequences = int(exit_steps.max()), sequences_of(records.index)
+            trace = _tokens(records.updates(exit_steps), lengths, sequences, steps, records.max_steps)
+        elif model.depth_unit == "token":
+            trace = _tokens_together(exit_steps, lengths, records.max_steps)
+        else:
+            trace = _sequences(exit_steps, lengths, records.max_steps)
+        return float(model.price(trace).adaptive) + work * float(exit_steps.sum())
+
+    return price
+
+
+def _sequences(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
+    """The trace of sequences that ran to these steps one by one, without padding."""
+    return DepthTrace(
+        unit="sequence",
+        updates=exit_steps.float(),
+        valid=torch.ones_like(exit_steps, dtype=torch.bool),
+        max_depth=max_steps,
+        execution=Execution(int(exit_steps.max()), tokens=lengths, width=lengths.max()),
+    )
+
+
+def _tokens_together(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
+    """The trace of sequences (M,) of which all tokens ran to the same step, (M, T)."""
+    valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+    return DepthTrace(
+        unit="token",
+        updates=exit_steps.unsqueeze(1) * valid.float(),
+        valid=valid,
+        max_depth=max_steps,
+        execution=Execution(int(exit_steps.max())),
+    )
+
+
+def _tokens(updates: Tensor, lengths: Tensor, sequences: Tensor, steps: int, max_steps: int) -> DepthTrace:
+    """The trace of some tokens (M,) of sequences, those of one after the other: (S, most that any has)."""
+    _, rows, counts = sequences.unique_consecutive(return_inverse=True, return_counts=True)
+    first = counts.cumsum(0) - counts
+    columns = torch.arange(len(rows)) - first[rows]
+    placed = torch.zeros(len(counts), int(counts.max()))
+    placed[rows, columns] = updates.float()
+    return DepthTrace(
+        unit="token",
+        updates=placed,
+        valid=torch.zeros_like(placed, dtype=torch.bool).index_put((rows, columns), torch.tensor(True)),
+        max_depth=max_steps,
+        execution=Execution(steps, tokens=lengths[first]),
+    )
+
 
 BATCHES = (1, 8, 32)
 TIMED_EXAMPLES = 64  # the first of the evaluation set

@@ -1,33 +1,41 @@
-"""Fine-tuning: classes and values of sentences, pairs and vectors, tags of words, answers to questions, choices."""
+"""The second stage of a model that ponders: a trained model stays as it is, its halting head alone goes on learning."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.analysis.files import write_prediction_rows
-from adadepth.analysis.measure.quality import check_metrics, check_tags, load_metrics
-from adadepth.analysis.measure.scoring import predictions
-from adadepth.analysis.measure.sequence_classes import SequenceClasses
-from adadepth.config import ExperimentConfig, Mode, TokenizerConfig
-from adadepth.config.generated import MazeConfig, ParityConfig
-from adadepth.console import say
 from adadepth.data import LabelledData, load_labelled_data, write_submission
-from adadepth.errors import CheckpointError
+from adadepth.data.cache import cache_root
+from adadepth.data.features.states import FeatureReader, RowNumbers, cached_features
+from adadepth.data.features.store import FeatureStore
+from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import example_rows
 from adadepth.evaluation.sequences import sequence_classes
 from adadepth.families.build import build_classifier, classifier_class, load_model
-from adadepth.families.contract import HasOwnClasses, TrainsInSlots
+from adadepth.families.contract import HasOwnClasses, ReadsCachedStates, TrainsInSlots
+from adadepth.families.folder import read_config
 from adadepth.families.registry import family, load
-from adadepth.kinds import PREDICTED, called, problem_of
+from adadepth.families.shared.ponder_objective import HaltingStage
+from adadepth.measure.classes import SequenceClasses
+from adadepth.measure.quality import check_metrics, check_tags, load_metrics
+from adadepth.measure.scoring import predictions
+from adadepth.report.run_files import write_prediction_rows
+from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
+from adadepth.settings.data import MazeConfig, ParityConfig
+from adadepth.settings.kinds import PREDICTED, called, problem_of
+from adadepth.system.console import say
+from adadepth.system.processes import main_first
 from adadepth.tasks import budgets, exit_rules
-from adadepth.tasks.features import with_features
-from adadepth.tasks.halting import train_halting_alone
-from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -38,10 +46,75 @@ from adadepth.tasks.session import (
     overridden_model_settings,
     train_parts,
 )
-from adadepth.tasks.stored import checked_model_path
-from adadepth.tasks.vocabulary import check_vocabulary
-from adadepth.training.arguments import training_arguments
-from adadepth.training.slots import TrainingSlots
+from adadepth.tasks.stored import check_vocabulary, checked_model_path
+from adadepth.training.arguments import choose_precision, training_arguments
+from adadepth.training.extension import CachedStates, TrainingSlots
+
+
+def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
+    """Freeze everything but the halting head of a model that was built from `model.pretrained`.
+
+    Raises:
+        CheckpointError: If the weights are another family's, whose steps have never predicted.
+        ConfigError: If the model has one step only, after which there is nothing to decide.
+    """
+    path = str(config.model.pretrained)
+    found = read_config("model.pretrained", path).model_type
+    if found != config.model.name:
+        raise CheckpointError(f"model.pretrained={path}: holds {found}; halting.alone=true needs {config.model.name}")
+    if model.max_updates < 2:
+        raise ConfigError(f"halting.alone=true: model.pretrained={path} has one step, so there is nothing to decide")
+    model.train_halting_alone(HaltingStage(config.halting.slope, config.halting.threshold))
+
+
+def with_features(config: ExperimentConfig, args: TrainingArguments, parts: Parts) -> Parts:
+    """Compute the base's states of all training and evaluation examples, or find them in the cache.
+
+    Returns:
+        The parts with examples that say where their states lie, and with what reads them; unchanged where no base is
+        frozen, or the states are not to be kept.
+    """
+    data, model = parts.data, parts.model
+    if not isinstance(model, ReadsCachedStates) or not config.features.cache:
+        return parts
+    stores: list[FeatureStore] = []
+
+    def numbered(examples: Any) -> Any:
+        first = sum(len(store) for store in stores)
+        stores.append(_store(config, args, data, model, examples))
+        return RowNumbers(examples, first)
+
+    train = numbered(data.train)
+    evaluation = {name: numbered(examples) for name, examples in parts.evaluation_sets.items()}
+    data = dataclasses.replace(data, train=train, evaluation=evaluation)
+    return dataclasses.replace(
+        parts,
+        data=data,
+        evaluation_sets=evaluation,
+        extensions=(*parts.extensions, CachedStates(FeatureReader(stores))),
+    )
+
+
+def _store(
+    config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any, examples: Any
+) -> FeatureStore:
+    precision = choose_precision(config.trainer)
+    settings = config.features
+
+    def compute(batch: dict[str, Tensor], states: Sequence[int]) -> dict[int, Tensor]:
+        inputs = {name: value.to(args.device) for name, value in batch.items()}
+        low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+        with torch.autocast(args.device.type, dtype=low, enabled=low is not None):
+            return model.to(args.device).base_states(states, **inputs)
+
+    return cached_features(
+        cache_root(config.dataset.cache_dir), examples,
+        states=model.layer_states, width=model.state_width, precision=str(settings.precision),
+        base_key=f"{model.states_key} {precision}", compute=compute, collate=data.collate,
+        limit_gib=settings.limit_gib, batch_tokens=settings.batch_tokens,
+        processes=(args.process_index, args.world_size), barrier=dist.barrier if args.world_size > 1 else lambda: None,
+    )  # fmt: skip
+
 
 # What transformers calls the problems of sequences with classes.
 _PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adadepth.analysis.measure.grid import CellScores, summarise_grid
-from adadepth.analysis.render.formats import is_number
-from adadepth.config import ExperimentConfig, Mode
-from adadepth.config.trainer import EvalStrategy, SaveStrategy
 from adadepth.errors import ConfigError
-from adadepth.results import result_hash
-from adadepth.training.run_directory import RECORD, read_record
+from adadepth.report.sweep import CellScores, summarise_grid
+from adadepth.report.table import is_number
+from adadepth.runs.directory import RECORD, read_record
+from adadepth.settings import ExperimentConfig, Mode
+from adadepth.settings.experiment import EvalStrategy, SaveStrategy
+from adadepth.settings.results import result_hash
 
 RUNS, SUBMISSION = "runs", "submission"
 _EPOCH = "train/epoch"
@@ -119,7 +119,7 @@ def finished_runs(folder: Path) -> dict[str, Path]:
 
 def epochs_of(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
     """The score of every whole epoch of a run, and its checkpoint, whether or not that is still there."""
-    from adadepth.analysis.files import read_run  # torch, which `--help` has no use for
+    from adadepth.report.run_files import read_run  # torch, which `--help` has no use for
 
     lines = [line for line in read_run(run).metrics if is_number(line.get(_EPOCH)) and is_number(line.get(metric))]
     return {
@@ -168,13 +168,13 @@ def evaluated(folder: Path, checkpoint: Path) -> Path | None:
 
 def write_report(folder: Path, found: Mapping[str, Any], runs: Iterable[Path]) -> Path:
     """Write the page of a grid: what was found in it, and its runs side by side; returns its path."""
-    from adadepth.analysis.comparisons.groups import compare  # as above
-    from adadepth.analysis.comparisons.sections import sections_of
-    from adadepth.analysis.files import read_run
-    from adadepth.analysis.render.grid_page import write_grid
-    from adadepth.analysis.render.report import draw
+    from adadepth.report.comparison import comparison_sections
+    from adadepth.report.groups import compare  # as above
+    from adadepth.report.pages import draw
+    from adadepth.report.run_files import read_run
+    from adadepth.report.sweep import write_grid
 
-    beside = sections_of(compare(map(read_run, runs)), folder)
+    beside = comparison_sections(compare(map(read_run, runs)), folder)
     page = write_grid(folder, found, beside)
     draw(beside, folder)
     return page

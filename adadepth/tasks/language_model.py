@@ -8,23 +8,22 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.config import ExperimentConfig, StreamConfig, TokenizerConfig
-from adadepth.config.search import GateConfig, SearchMethod
-from adadepth.console import say
 from adadepth.data.streams.load import LanguageData, load_language_data
-from adadepth.declaration import telling
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family, load
-from adadepth.tasks.processes import main_first
+from adadepth.settings import ExperimentConfig, StreamConfig, TokenizerConfig
+from adadepth.settings.declaration import telling
+from adadepth.settings.experiment import GateConfig, SearchMethod
+from adadepth.system.console import say
+from adadepth.system.processes import main_first
 from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
-from adadepth.tasks.vocabulary import check_vocabulary
+from adadepth.tasks.stored import check_vocabulary
 from adadepth.training.arguments import training_arguments
-from adadepth.training.extension import Extension
+from adadepth.training.extension import Extension, RecurrentMemory
 from adadepth.training.gates import GateLearning, StopUnchanged, two_phase
-from adadepth.training.memory import RecurrentMemory
 
 
 def train(config: ExperimentConfig) -> Trained:

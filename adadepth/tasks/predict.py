@@ -8,23 +8,23 @@ from typing import Any
 
 import torch
 
-from adadepth.analysis.files import write_texts
-from adadepth.analysis.texts.terminal import print_texts
-from adadepth.config import ExperimentConfig
-from adadepth.console import say
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
-from adadepth.kinds import columns_of
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import held_class
 from adadepth.prediction.tables import check_input, check_output, input_file, output_ending, predict_table
+from adadepth.report.run_files import write_texts
+from adadepth.report.texts import print_texts
+from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
+from adadepth.settings import ExperimentConfig
+from adadepth.settings.kinds import columns_of
+from adadepth.system.console import say
 from adadepth.tasks.finetune import checkpoint_tokenizer
-from adadepth.tasks.pages import write_report
+from adadepth.tasks.report import write_report
 from adadepth.tasks.session import overridden_model_settings
 from adadepth.tasks.stored import check_weights, checked_model_path
-from adadepth.training.run_directory import open_run, read_settings, run_directory, run_of_checkpoint
 
 _FILE = "@"
 _PAIR = "\t"

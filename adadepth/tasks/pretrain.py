@@ -7,13 +7,13 @@ from typing import Any
 
 from transformers import TrainingArguments, set_seed
 
-from adadepth.config import CorpusConfig, ExperimentConfig, TokenizerConfig
 from adadepth.data import PretrainingData, load_pretraining_data, unigram_baseline
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.families.build import build_pretraining_model, load_model, pretraining_class
+from adadepth.settings import CorpusConfig, ExperimentConfig, TokenizerConfig
+from adadepth.system.processes import main_first
 from adadepth.tasks import budgets
-from adadepth.tasks.processes import main_first
 from adadepth.tasks.session import (
     Parts,
     Trained,
@@ -23,7 +23,7 @@ from adadepth.tasks.session import (
     evaluated_checkpoint,
     train_parts,
 )
-from adadepth.tasks.vocabulary import check_vocabulary
+from adadepth.tasks.stored import check_vocabulary
 from adadepth.training.arguments import training_arguments
 
 

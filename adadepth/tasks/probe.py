@@ -7,20 +7,19 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from adadepth.analysis.files import write_probes
-from adadepth.analysis.measure.quality import quality
-from adadepth.analysis.probes.fit import Labelled, Probe, fit_probe
-from adadepth.analysis.probes.measure import accuracy, by_difficulty, gain, majority
-from adadepth.analysis.probes.tables import flat_accuracies, probe_table, probes_text
-from adadepth.analysis.render.table import as_records
-from adadepth.config import ExperimentConfig, LabelledConfig
-from adadepth.console import say
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.labelled.held_out import HELD_OUT
+from adadepth.data.labelled.splits import HELD_OUT
 from adadepth.evaluation.states import READOUTS, EncodedSet, encode_set
 from adadepth.families.build import load_encoder
+from adadepth.measure.probes import Labelled, Probe, accuracy, by_difficulty, fit_probe, gain, majority
+from adadepth.measure.quality import quality
+from adadepth.report.probes import flat_accuracies, probe_table, probes_text, write_probes
+from adadepth.report.table import as_records
+from adadepth.runs.directory import run_directory
+from adadepth.settings import ExperimentConfig, LabelledConfig
+from adadepth.system.console import say
+from adadepth.system.processes import decide, main_first
 from adadepth.tasks.finetune import checkpoint_tokenizer, cls_options
-from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -28,10 +27,8 @@ from adadepth.tasks.session import (
     open_session,
     overridden_model_settings,
 )
-from adadepth.tasks.stored import check_weights, checked_model_path
-from adadepth.tasks.vocabulary import check_vocabulary
+from adadepth.tasks.stored import check_vocabulary, check_weights, checked_model_path
 from adadepth.training.arguments import training_arguments
-from adadepth.training.run_directory import run_directory
 
 _ASIDE = 0.1  # of the training examples, where a data set has one evaluation split only
 _Place = tuple[int, int]  # number of the readout, and of the state

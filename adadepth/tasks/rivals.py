@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.analysis.clock import speedups
-from adadepth.analysis.depth.difficulty import difficulty_sets, rival_difficulty_text
-from adadepth.analysis.files import RunFiles, read_run, write_rivals
-from adadepth.analysis.measure.budgets import rivals_text
-from adadepth.analysis.measure.grids import grid_picture
-from adadepth.analysis.measure.names import WORK
-from adadepth.analysis.render.formats import plain
-from adadepth.analysis.verdict.finding import as_json, as_lines
-from adadepth.config import BudgetConfig, ExperimentConfig
-from adadepth.console import say
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family
-from adadepth.processes import is_first_process
-from adadepth.tasks.pages import draw_figures, judge, write_report
+from adadepth.measure.names import WORK
+from adadepth.measure.pictures import grid_picture
+from adadepth.report.budgets import rivals_text
+from adadepth.report.difficulty import difficulty_sets, rival_difficulty_text
+from adadepth.report.run_files import RunFiles, read_run, write_rivals
+from adadepth.report.table import plain
+from adadepth.report.work import speedups
+from adadepth.report.worth import as_json, as_lines
+from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_json
+from adadepth.settings import BudgetConfig, ExperimentConfig
+from adadepth.system.console import say
+from adadepth.system.processes import is_first_process
+from adadepth.tasks.report import draw_figures, judge, write_report
 from adadepth.tasks.session import Trained
-from adadepth.training.run_directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_json
 
 SUFFIX = "_rival"
 
@@ -55,7 +55,7 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     assert about.depth is not None
     directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has none
     files = read_run(directory)
-    share = files.halting.get("cost", {}).get(WORK.removeprefix("cost/"))
+    share = (files.halting.get("cost") or {}).get(WORK.removeprefix("cost/"))
     if files.run.get("status") != "finished" or share is None:
         raise CheckpointError(f"rival_of={config.rival_of}: {directory} is no finished run with measured work")
     theirs, data = read_settings(directory), config.dataset.name

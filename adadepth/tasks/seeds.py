@@ -6,16 +6,15 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from adadepth.analysis.files import write_seeds
-from adadepth.analysis.measure.seed_tables import seeds_text
-from adadepth.analysis.measure.seeds import summarise_seeds
-from adadepth.config import ExperimentConfig
-from adadepth.console import say
-from adadepth.tasks.pages import draw_figures, write_report
-from adadepth.tasks.processes import decide
+from adadepth.report.run_files import write_seeds
+from adadepth.report.seeds import seeds_text, summarise_seeds
+from adadepth.runs.directory import open_run, run_directory
+from adadepth.settings import ExperimentConfig
+from adadepth.system.console import say
+from adadepth.system.processes import decide
+from adadepth.tasks.report import draw_figures, write_report
 from adadepth.tasks.session import Trained
 from adadepth.training.arguments import training_arguments
-from adadepth.training.run_directory import open_run, run_directory
 
 
 def train_with_seeds(config: ExperimentConfig, train: Callable[[ExperimentConfig], Trained]) -> dict[str, float]:

@@ -14,49 +14,21 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
-from adadepth.analysis.depth.sentence_table import sentence_table
-from adadepth.analysis.files import read_run
-from adadepth.analysis.measure.grids import grid_picture
-from adadepth.analysis.measure.puzzles import PUZZLE, puzzle_picture
-from adadepth.analysis.render.formats import plain
-from adadepth.analysis.render.page import REPORT
-from adadepth.analysis.verdict.finding import as_json, as_lines
-from adadepth.budget.measure import MEASURES
-from adadepth.config import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
-from adadepth.config.generated import positions_read
-from adadepth.config.logger import Kept
-from adadepth.console import say
-from adadepth.contents import describe
-from adadepth.data.sampler import known_lengths
+from adadepth.data.batches import known_lengths
 from adadepth.data.streams.batches import StreamBatches
-from adadepth.disk import writing
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import FollowsSchedule, LearnsGates
 from adadepth.families.registry import family
 from adadepth.families.size import check_batch, least_bytes
-from adadepth.program import evaluation_command
-from adadepth.tasks.pages import draw_figures, judge, write_report
-from adadepth.tasks.processes import decide
-from adadepth.tasks.stored import check_weights, checked_model_path, resumed_checkpoint
-from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
-from adadepth.training.arguments import choose_precision
-from adadepth.training.averaging import WeightAverage
-from adadepth.training.budget import TrainingBudget
-from adadepth.training.callbacks import (
-    EarlyStoppingCallback,
-    EpochCallback,
-    StepCallback,
-    StopCallback,
-    TrackingCallback,
-)
-from adadepth.training.checkpoints import checkpoint_step, remove_incomplete
-from adadepth.training.extension import Extension
-from adadepth.training.gates import trains_gates
-from adadepth.training.hub import open_repository, push
-from adadepth.training.model_card import CARD, write_card
-from adadepth.training.profiler import profiled
-from adadepth.training.run_directory import (
+from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
+from adadepth.report.page import REPORT
+from adadepth.report.run_files import read_run
+from adadepth.report.sentences import sentence_table
+from adadepth.report.table import plain
+from adadepth.report.worth import as_json, as_lines
+from adadepth.runs.checkpoints import checkpoint_step, remove_incomplete
+from adadepth.runs.directory import (
     CHECKPOINTS,
     MODEL,
     RECORD,
@@ -64,9 +36,32 @@ from adadepth.training.run_directory import (
     open_run,
     run_directory,
 )
-from adadepth.training.speed import compare_executions
-from adadepth.training.telling import ConsoleCallback, ProgressBarCallback
-from adadepth.training.time_left import TimeLeft
+from adadepth.runs.hub import open_repository, push
+from adadepth.runs.model_card import CARD, write_card
+from adadepth.runs.program import evaluation_command
+from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
+from adadepth.settings.data import positions_read
+from adadepth.settings.experiment import Kept
+from adadepth.system.console import say
+from adadepth.system.files import describe, writing
+from adadepth.system.processes import decide
+from adadepth.tasks.report import draw_figures, judge, write_report
+from adadepth.tasks.stored import check_weights, checked_model_path, resumed_checkpoint
+from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
+from adadepth.training.arguments import choose_precision
+from adadepth.training.averaging import WeightAverage
+from adadepth.training.budget import MEASURES, TrainingBudget
+from adadepth.training.callbacks import (
+    EarlyStoppingCallback,
+    EpochCallback,
+    StepCallback,
+    StopCallback,
+    TrackingCallback,
+)
+from adadepth.training.extension import Extension
+from adadepth.training.gates import trains_gates
+from adadepth.training.speed import compare_executions, profiled
+from adadepth.training.telling import ConsoleCallback, ProgressBarCallback, TimeLeft
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.tracking import (
     LogPosition,
@@ -341,8 +336,8 @@ def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
 
 
 def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, tracker: Tracker, parts: Parts) -> Session:
-    stop = StopCallback(config.trainer.time_budget_minutes)
-    tracking, epochs = TrackingCallback(tracker, run.directory), EpochCallback()
+    stop, epochs = StopCallback(config.trainer.time_budget_minutes), EpochCallback()
+    tracking = TrackingCallback(tracker, run.directory, has_target=config.budget.target is not None)
     tracking.last_metrics = scalars(run.directory)
     time_left = TimeLeft(config.trainer.time_budget_minutes)
     console = ConsoleCallback(time_left, is_averaged=config.trainer.ema_decay is not None)

@@ -1,4 +1,4 @@
-"""What a run has stored, checked before it is loaded: the checkpoint to go on from, the model to evaluate."""
+"""Whether a model knows every piece of the tokenizer that it is evaluated with."""
 
 from __future__ import annotations
 
@@ -8,16 +8,34 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from adadepth.config import ExperimentConfig
-from adadepth.console import say
-from adadepth.contents import Record, damage
 from adadepth.errors import CheckpointError
-from adadepth.tasks.processes import decide
-from adadepth.training.checkpoints import MANIFEST, TRAINER_STATE, checkpoints, flaw
-from adadepth.training.divergence import first_not_finite
-from adadepth.training.model_card import CARD
-from adadepth.training.run_directory import CHECKPOINTS, model_path, read_record, run_of_checkpoint
+from adadepth.runs.checkpoints import MANIFEST, TRAINER_STATE, checkpoints, flaw
+from adadepth.runs.directory import CHECKPOINTS, model_path, read_record, run_of_checkpoint
+from adadepth.runs.model_card import CARD
+from adadepth.settings import ExperimentConfig
+from adadepth.system.console import say
+from adadepth.system.files import Record, damage
+from adadepth.system.processes import decide
+from adadepth.training.progress import first_not_finite
 from adadepth.training.tracking import METRICS, read_metrics
+
+
+def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer with more pieces than a model has embeddings; vectors have no tokenizer.
+
+    Args:
+        config: Names the tokenizer in the message.
+        model: Any `DepthModel` or `StateEncoder`.
+        tokenizer: That of the data; None: there is none.
+
+    Raises:
+        CheckpointError: With both numbers.
+    """
+    known = model.vocabulary_size
+    if tokenizer is None or known is None or len(tokenizer) <= known:
+        return
+    place = config.tokenizer.path or config.checkpoint
+    raise CheckpointError(f"tokenizer.path={place}: it has {len(tokenizer)} pieces, the model {known}; give its own")
 
 
 def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import TrainerState, TrainingArguments
 
-from adadepth.config import ExperimentConfig
 from adadepth.families.size import free_memory
+from adadepth.settings import ExperimentConfig
 from adadepth.training.callbacks import StopCallback, rename_metrics
 
 _GIB = 2**30

@@ -6,23 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.analysis.files import write_words
-from adadepth.analysis.linguistics.classes import word_classes
-from adadepth.analysis.linguistics.tables import every_row, flatten_words, words_text
-from adadepth.analysis.linguistics.words import describe_words
-from adadepth.analysis.render.table import as_records
-from adadepth.config import ExperimentConfig, Task
-from adadepth.config.tables import TreebankConfig
-from adadepth.console import say
-from adadepth.data.treebank.load import TreebankData, TreebankSet, load_treebank
+from adadepth.data.labelled.treebank import TreebankData, TreebankSet, load_treebank
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.words import MaskedTreebankScorer, TreebankScorer
 from adadepth.families.build import load_model, pretraining_class
 from adadepth.families.folder import read_config
 from adadepth.families.registry import family
+from adadepth.measure.treebank import describe_words, word_classes
+from adadepth.report.table import as_records
+from adadepth.report.treebank import every_row, flatten_words, words_text, write_words
+from adadepth.runs.directory import run_directory
+from adadepth.settings import ExperimentConfig, Task
+from adadepth.settings.data import TreebankConfig
+from adadepth.system.console import say
+from adadepth.system.processes import decide, main_first
 from adadepth.tasks.finetune import checkpoint_tokenizer
-from adadepth.tasks.processes import decide, main_first
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -30,10 +29,8 @@ from adadepth.tasks.session import (
     open_session,
     overridden_model_settings,
 )
-from adadepth.tasks.stored import check_weights, checked_model_path
-from adadepth.tasks.vocabulary import check_vocabulary
+from adadepth.tasks.stored import check_vocabulary, check_weights, checked_model_path
 from adadepth.training.arguments import training_arguments
-from adadepth.training.run_directory import run_directory
 
 MASKED = "masked"  # beside `plain`; also the end of the names of masked sets
 _HEADS = ("classification", "tagging", "question_answering")  # that read one sentence at a time

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 
-from adadepth.data.sampler import EpochSampler, ProcessBatches
+from adadepth.data.batches import EpochSampler, ProcessBatches
 
 STAND_IN = "stand_in"  # in a batch: its examples do not count
 

@@ -16,24 +16,18 @@ import torch.distributed as dist
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.analysis.architecture.search import flatten_search
-from adadepth.analysis.architecture.sections import frame_panel
-from adadepth.analysis.exits.steps import flatten_exits
-from adadepth.analysis.files import (
-    write_exits,
-    write_grids,
-    write_halting_files,
-    write_prediction_rows,
-    write_predictions,
-)
-from adadepth.analysis.measure.class_table import class_table
-from adadepth.analysis.measure.names import metric_name
-from adadepth.analysis.measure.statistics import flatten
-from adadepth.analysis.render import plots
-from adadepth.analysis.render.table import as_records
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.contract import FollowsSchedule, HasOneDepth
-from adadepth.signals import HANGUP, ending
+from adadepth.measure.architectures import flatten_search
+from adadepth.measure.exit_steps import flatten_exits
+from adadepth.measure.names import metric_name
+from adadepth.measure.statistics import flatten
+from adadepth.report import plots
+from adadepth.report.architectures import frame_panel
+from adadepth.report.classes import class_table, write_halting_files
+from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
+from adadepth.report.table import as_records
+from adadepth.system.signals import HANGUP, ending
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
@@ -181,11 +175,18 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
 
 
 class TrackingCallback(TrainerCallback):
-    """Writes what is logged: scalars to the tracker, halting statistics to files and tracker."""
+    """Writes what is logged: scalars to the tracker, halting statistics to files and tracker.
 
-    def __init__(self, tracker: Tracker, directory: Path) -> None:
+    Args:
+        tracker: The run's.
+        directory: Of the run.
+        has_target: Whether a budget sets the depth, which is then no advice.
+    """
+
+    def __init__(self, tracker: Tracker, directory: Path, *, has_target: bool = False) -> None:
         self.tracker = tracker
         self.directory = directory
+        self._has_target = has_target
         self.trainer: DepthTrainer | None = None
         self.last_metrics: dict[str, float] = {}
         self.evaluated_step = -1
@@ -257,9 +258,12 @@ class TrackingCallback(TrainerCallback):
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
         """Track one set's figures; `owner` is its name and a slash, empty for the first set."""
         is_architecture = report.statistics["unit"] == "architecture"
-        if self._has_one_depth() and (told := report.statistics.get("adaptation")):
+        told = report.statistics.get("adaptation", {})
+        if told and self._has_one_depth():
             told["is_set"] = True
             told.pop("warning", None)
+        if self._has_target and "advice" in told:
+            told["advice"] = "; ".join(one for one in told["advice"].split("; ") if not one.startswith("budget="))
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)

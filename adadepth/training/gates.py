@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.atomic import write_atomic
-from adadepth.config import SearchConfig, TrainerConfig
-from adadepth.config.search import SearchMethod
-from adadepth.console import say
 from adadepth.data.streams.batches import TwoPhase
 from adadepth.families.contract import SearchesArchitecture
+from adadepth.settings import SearchConfig, TrainerConfig
+from adadepth.settings.experiment import SearchMethod
+from adadepth.system.console import say
+from adadepth.system.files import write_atomic
 from adadepth.training.extension import Batch, Extension
 
 GATES = "gates"

@@ -1,17 +1,107 @@
-"""What happened since the last training log: loss parts, whether they were finite, tokens, time."""
+"""Training that has left every good range: losses or weights that are no numbers, and losses that explode.
+
+A loss has exploded when `UPDATES` updates in a row had one above `FACTOR` times that of the run's first update, which
+the untrained model made, or above `FACTOR` nats where that was below 1. A model that knows nothing stays near its first
+loss, and a warm-up's peaks pass. Only the model's own loss counts: the price of a budget may grow as it likes.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from adadepth.training.divergence import UPDATES, Explosion
+from adadepth.errors import UserError
+from adadepth.runs.checkpoints import last_good
+
+FACTOR, UPDATES = 10.0, 10
+
+
+class DivergedError(UserError):
+    """Training, or what came of it, is not finite or has exploded."""
+
+
+class Explosion:
+    """Counts, on the device, for how many updates in a row the loss has been far above the first one."""
+
+    def __init__(self) -> None:
+        self._first: Tensor | None = None
+        self._above: Tensor | None = None
+        self._update: Tensor | None = None
+
+    def add(self, loss: Tensor) -> None:
+        """Add the loss of a micro-batch, which is its share of the update's."""
+        loss = loss.detach().float()
+        self._update = loss if self._update is None else self._update + loss
+
+    def end_update(self) -> None:
+        """Judge the update whose micro-batches were added; nothing where there were none."""
+        if self._update is None:
+            return
+        loss, self._update = self._update, None
+        if self._first is None or self._above is None:
+            self._first, self._above = loss, torch.zeros_like(loss)
+        limit = FACTOR * self._first.clamp(min=1.0)
+        self._above = torch.where(loss > limit, self._above + 1, torch.zeros_like(loss))
+
+    def updates(self, world_size: int = 1) -> int:
+        """How many updates in a row, up to the last one, were far above the first, on any process."""
+        self.end_update()
+        if self._above is None:
+            return 0
+        if world_size > 1:
+            dist.all_reduce(self._above, op=dist.ReduceOp.MAX)
+        return int(self._above)
+
+    def state(self) -> list[float] | None:
+        """The first loss and the count, for a checkpoint."""
+        return None if self._first is None or self._above is None else [float(self._first), float(self._above)]
+
+    def load(self, state: list[float] | None, device: torch.device) -> None:
+        """Go on from a checkpoint."""
+        if state is not None:
+            self._first, self._above = torch.tensor(state, dtype=torch.float32, device=device).unbind()
+
+
+def refuse(problem: str | None, checkpoints: Path) -> None:
+    """Stop where there is a problem.
+
+    Raises:
+        DivergedError: Naming it, and the last good one of the checkpoints.
+    """
+    if problem is not None:
+        raise DivergedError(
+            f"{problem}; {last_good(checkpoints)}. A lower trainer.learning_rate, a longer warm-up or "
+            "trainer.precision=fp32 may help, in a new run: resumed, this one would diverge again"
+        )
+
+
+def infinite_loss(losses: Mapping[str, float]) -> str | None:
+    """Which of an evaluation's losses is no number, and what it is, for a sentence; None: all are."""
+    return next((f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)), None)
+
+
+def first_not_finite(model: nn.Module, world_size: int = 1) -> str | None:
+    """The name of a parameter that holds an infinite number or NaN, on any process; None: there is none."""
+    names, flags = [], []
+    for name, parameter in model.named_parameters():
+        own: Any = parameter.detach()
+        own = own.to_local() if hasattr(own, "to_local") else own  # a shard, which may be empty
+        names.append(name)
+        flags.append(own.isfinite().all())
+    if not flags:
+        return None
+    finite = torch.stack([flag.to(flags[0].device) for flag in flags]).float()
+    if world_size > 1:
+        dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+    return next((name for name, is_finite in zip(names, finite.tolist(), strict=True) if not is_finite), None)
 
 
 class TrainingProgress:

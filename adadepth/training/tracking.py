@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from adadepth.atomic import write_atomic
-from adadepth.config import ExperimentConfig
-from adadepth.console import say
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import load
+from adadepth.runs.directory import Run, jsonable
+from adadepth.settings import ExperimentConfig
+from adadepth.system.console import say
+from adadepth.system.files import write_atomic
 from adadepth.training.extension import Extension
-from adadepth.training.run_directory import Run, jsonable
 from adadepth.training.trackers import trackers
 from adadepth.training.trackers.base import Tracker
 

@@ -24,23 +24,29 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
-from adadepth.analysis.exits.records import StepRecorder, StepRecords
-from adadepth.config import TrainerConfig
-from adadepth.console import say
-from adadepth.data.sampler import EpochSampler, evaluation_order
+from adadepth.data.batches import EpochSampler, evaluation_order
 from adadepth.data.streams.batches import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.records import merge_processes, seeded_exits
+from adadepth.evaluation.predictions import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
-from adadepth.quiet import quiet
+from adadepth.measure.exit_records import StepRecorder, StepRecords
+from adadepth.runs.checkpoints import rotate, whole_or_nothing
+from adadepth.settings import TrainerConfig
+from adadepth.system.console import say
+from adadepth.system.places import quiet
 from adadepth.training.batches import first_item, in_step, is_read, shared_loader, totals_of_update
-from adadepth.training.checkpoints import rotate, whole_or_nothing
-from adadepth.training.divergence import DivergedError, first_not_finite, infinite_loss, refuse
 from adadepth.training.extension import Extension
 from adadepth.training.optimization import build_optimizer, build_schedule
-from adadepth.training.progress import TrainingProgress
-from adadepth.training.restoring import Beginning, moved_best, read_progress, reading, refuse_missing, save_progress
-from adadepth.training.saving import tokenizer_of
+from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
+from adadepth.training.restoring import (
+    Beginning,
+    moved_best,
+    read_progress,
+    reading,
+    refuse_missing,
+    save_progress,
+    tokenizer_of,
+)
 from adadepth.training.speed import Stopwatch, count_tokens
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import adadepth
 from adadepth import tasks
-from adadepth.analysis.measure.names import metric_name
+from adadepth.measure.names import metric_name
 from tests.before.runs import RUNS
 from tests.configs.support import configured
 

@@ -12,7 +12,7 @@ import pytest
 
 import adadepth.tasks
 from adadepth import run
-from adadepth.config import ExperimentConfig
+from adadepth.settings import ExperimentConfig
 from tests.figures_support import briefly_timed
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import adadepth.tasks
-from adadepth.config import ExperimentConfig, Mode
+from adadepth.runs.directory import open_run, run_directory
+from adadepth.settings import ExperimentConfig, Mode
 from adadepth.tasks.seeds import train_with_seeds
 from adadepth.tasks.session import Trained
-from adadepth.training.run_directory import open_run, run_directory
 from tests.cli.conftest import Result
 
 SWEEP = [

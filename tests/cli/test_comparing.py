@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import adadepth.tasks
-from adadepth.config import ExperimentConfig
 from adadepth.errors import DataError
-from adadepth.training.run_directory import open_run, run_directory
+from adadepth.runs.directory import open_run, run_directory
+from adadepth.settings import ExperimentConfig
 from tests.cli.conftest import Result
 from tests.figures_support import undrawn
 from tests.unit.analysis.recorded import record

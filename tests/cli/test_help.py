@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from adadepth import run
-from adadepth.composition import known_keys
-from adadepth.config import ExperimentConfig
-from adadepth.help import about
+from adadepth.cli.composition import known_keys
+from adadepth.cli.help import about
+from adadepth.settings import ExperimentConfig
 from tests.cli.conftest import Result
 from tests.configs.support import GROUPS, OPTIONS, ROOTS
 

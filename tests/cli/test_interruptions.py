@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adadepth import tasks
-from adadepth.config import ExperimentConfig
+from adadepth.settings import ExperimentConfig
 from adadepth.training.callbacks import StopCallback
 from tests.cli.conftest import Result
 

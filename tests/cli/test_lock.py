@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.errors import CheckpointError
-from adadepth.training.lock import LOCK, locked
+from adadepth.runs.lock import LOCK, locked
 
 TRIES, PROCESSES = 60, 4
 ENDED = 2**22 + 1  # above what Linux gives to processes
@@ -63,7 +63,7 @@ def test_a_stale_lock_is_taken_over_by_one_process_at_a_time(tmp_path: Path) -> 
 
 def test_a_killed_holder_stands_in_nobodys_way(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from adadepth.training.lock import locked\n"
+        "import sys, time; from pathlib import Path; from adadepth.runs.lock import locked\n"
         "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)

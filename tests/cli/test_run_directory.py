@@ -14,12 +14,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from adadepth import tasks
-from adadepth.atomic import write_atomic
-from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.errors import CheckpointError
-from adadepth.results import result_hash
-from adadepth.training.lock import locked
-from adadepth.training.run_directory import (
+from adadepth.runs.directory import (
     jsonable,
     open_run,
     read_record,
@@ -27,6 +23,10 @@ from adadepth.training.run_directory import (
     run_directory,
     write_json,
 )
+from adadepth.runs.lock import locked
+from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
+from adadepth.settings.results import result_hash
+from adadepth.system.files import write_atomic
 from tests.configs.support import configured
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import adadepth.tasks
-from adadepth.config import ExperimentConfig
-from adadepth.console import say
-from adadepth.standard_streams import patient_streams
+from adadepth.settings import ExperimentConfig
+from adadepth.system.console import patient_streams, say
 from tests.cli.conftest import Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +59,8 @@ def test_a_stream_that_is_kept_writes_nothing_afterwards(tmp_path: Path, monkeyp
 
 CLOSED = """
 import sys
-from adadepth.console import progress, say
-from adadepth.standard_streams import patient_streams
+from adadepth.system.console import progress, say
+from adadepth.system.console import patient_streams
 with patient_streams(), open(sys.argv[1], "w", encoding="utf-8") as file:
     say("lost")
     with progress("work", 1) as advance:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.analysis.measure.names import metric_name
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.measure.names import metric_name
+from adadepth.runs.directory import Run, read_record
 from adadepth.training import tracking
-from adadepth.training.panels import PANELS
-from adadepth.training.run_directory import Run, read_record
 from adadepth.training.trackers import TrackerKind
 from adadepth.training.trackers.base import Tracker
+from adadepth.training.trackers.wandb import PANELS
 from adadepth.training.tracking import (
     LogPosition,
     check_trackers,

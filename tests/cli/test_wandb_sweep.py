@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adadepth.config import ExperimentConfig
+from adadepth.settings import ExperimentConfig
 from tests.cli.conftest import Result
 from tests.wandb_support import wandb_records, wandb_summary
 

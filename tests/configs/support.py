@@ -10,10 +10,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.composition import model_schemas, register_schema
-from adadepth.config import ExperimentConfig
-from adadepth.data_sets import dataset_schemas
-from adadepth.validation import checked
+from adadepth.cli.composition import model_schemas, register_schema
+from adadepth.cli.validation import checked
+from adadepth.settings import ExperimentConfig
+from adadepth.settings.kinds import dataset_schemas
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROOTS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.hints import _unknown_key
+from adadepth.cli.hints import _unknown_key
 from tests.configs.support import NEEDS, ROOTS, configured
 
 NEEDED = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from adadepth.cli.validation import checked
 from adadepth.errors import DataError
-from adadepth.training.run_directory import open_run, read_record, settings_of
-from adadepth.validation import checked
+from adadepth.runs.directory import open_run, read_record, settings_of
 from tests.configs.support import composed, configured
 
 SECRET = "hunter2-of-the-cluster"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from adadepth.cli.validation import evaluation_metrics
 from adadepth.errors import ConfigError
-from adadepth.kinds import problem_of
-from adadepth.validation import evaluation_metrics
+from adadepth.settings.kinds import problem_of
 from tests.configs.support import configured
 
 

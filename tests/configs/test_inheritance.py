@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from adadepth.config import ContextConfig, CorpusConfig, ExperimentConfig, LabelledConfig, StreamConfig, TokenizerConfig
-from adadepth.debugging import given_keys
-from adadepth.inheritance import inheritance
+from adadepth.cli.debugging import given_keys
+from adadepth.runs.inheritance import inheritance
+from adadepth.settings import (
+    ContextConfig,
+    CorpusConfig,
+    ExperimentConfig,
+    LabelledConfig,
+    StreamConfig,
+    TokenizerConfig,
+)
 
 from .support import composed, configured
 

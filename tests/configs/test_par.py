@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.config import StreamConfig
 from adadepth.errors import ConfigError
-from adadepth.families.par_xl.architectures import paper_rule
-from adadepth.families.par_xl.settings import ParXLSettings
+from adadepth.families.par_xl.configuration import paper_rule
+from adadepth.families.par_xl.family import ParXLSettings
+from adadepth.settings import StreamConfig
 from tests.configs.support import CONFIGS, configured
 
 MISTAKES = [

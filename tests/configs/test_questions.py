@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.config import ChoiceConfig, QuestionConfig
+from adadepth.cli.validation import evaluation_metrics
 from adadepth.errors import ConfigError
-from adadepth.validation import evaluation_metrics
+from adadepth.settings import ChoiceConfig, QuestionConfig
 from tests.configs.support import configured
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from adadepth.composition import declared_keys, known_keys
-from adadepth.config import TrainerConfig
-from adadepth.config.trainer import BorrowedConfig
-from adadepth.declaration import declared
+from adadepth.cli.composition import declared_keys, known_keys
+from adadepth.settings import TrainerConfig
+from adadepth.settings.declaration import declared
+from adadepth.settings.experiment import BorrowedConfig
 
 KEYS = Path(__file__).parent / "public_keys.txt"
 BORROWED = dataclasses.fields(BorrowedConfig)

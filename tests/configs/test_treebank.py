@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.config.tables import TreebankConfig
 from adadepth.errors import ConfigError
+from adadepth.settings.data import TreebankConfig
 from tests.configs.support import configured
 
 EVALUATED = ("mode=evaluate", "checkpoint=latest", "dataset=treebank", "dataset.path=folder")

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 
 import adadepth
 from adadepth.families.albert.modeling import PlainAlbertModel
-from adadepth.families.par_xl.settings import ParXLFields
+from adadepth.families.par_xl.family import ParXLFields
 from adadepth.families.stock_classifier.modeling import StockForSequenceClassification, StockForTokenClassification
 from tests.ecosystem.model_tests import BATCH, LENGTH, ModelCase, token_inputs
 from tests.models_support import SMALL

@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.analysis.exits.contenders import oracle_exits
 from adadepth.halting.distribution import halting_distribution
 from adadepth.halting.exit_rules import (
     Confidence,
@@ -18,6 +17,7 @@ from adadepth.halting.exit_rules import (
     parse_rule,
     predictions_at,
 )
+from adadepth.measure.exit_study import oracle_exits
 
 LABELS = [
     "quantile:0.5",

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.composition import known_keys
+from adadepth.cli.composition import known_keys
+from adadepth.cli.hints import explain
+from adadepth.cli.validation import checked
 from adadepth.errors import UserError
-from adadepth.hints import explain
-from adadepth.validation import checked
 from tests.configs.support import composed
 
 # Together they have every public key.
@@ -68,8 +68,10 @@ SHAPES: tuple[Any, ...] = (
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`output_dir` is a folder of the working folder."""
+    """`output_dir` is a folder of the working folder, caches and settings are in the home."""
     monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "ADADEPTH_CACHE", "HF_HOME", "MPLCONFIGDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
     yield
     assert not list(tmp_path.iterdir())
 

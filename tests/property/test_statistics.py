@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.analysis.measure.statistics import HaltingStatistics
 from adadepth.halting.trace import DepthTrace, Halting
+from adadepth.measure.statistics import HaltingStatistics
 
 DEPTH = 4
 Unit = tuple[bool, list[bool], list[float]]  # whether it is real, the iterations that it ran, its probabilities

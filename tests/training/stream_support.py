@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from adadepth.config import ExperimentConfig
 from adadepth.families.contract import FollowsSchedule
+from adadepth.settings import ExperimentConfig
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback, StepCallback

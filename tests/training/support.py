@@ -6,15 +6,15 @@ from typing import TypeVar
 
 from transformers import set_seed
 
-from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
 from adadepth.families.build import build_pretraining_model
+from adadepth.runs.directory import RECORD, read_record, write_json
+from adadepth.settings import ExperimentConfig
 from adadepth.tasks.pretrain import pretraining_parts
 from adadepth.tasks.session import budget_of
 from adadepth.training.arguments import training_arguments
 from adadepth.training.callbacks import EpochCallback
 from adadepth.training.extension import Extension
-from adadepth.training.run_directory import RECORD, read_record, write_json
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 

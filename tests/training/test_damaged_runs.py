@@ -10,11 +10,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from adadepth import tasks
-from adadepth.analysis.files import read_run
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.report.run_files import read_run
+from adadepth.runs.checkpoints import complete_checkpoints
+from adadepth.runs.directory import read_record
 from adadepth.tasks.budgets import halves
-from adadepth.training.checkpoints import complete_checkpoints
-from adadepth.training.run_directory import read_record
 from tests.configs.support import configured
 from tests.training.support import stopped_early
 

@@ -16,12 +16,12 @@ from safetensors import SafetensorError
 from transformers import modeling_utils
 
 from adadepth import tasks
-from adadepth.disk import DiskFullError
 from adadepth.errors import CheckpointError
-from adadepth.tasks.pages import write_report
+from adadepth.runs.checkpoints import checkpoints, complete_checkpoints
+from adadepth.runs.directory import CHECKPOINTS, read_record
+from adadepth.system.files import DiskFullError
+from adadepth.tasks.report import write_report
 from adadepth.training import tracking
-from adadepth.training.checkpoints import checkpoints, complete_checkpoints
-from adadepth.training.run_directory import CHECKPOINTS, read_record
 from tests.configs.support import configured
 
 SETTINGS = ("debug=default", "trainer.max_steps=4", "trainer.eval_strategy=no", "trainer.load_best_model_at_end=false",

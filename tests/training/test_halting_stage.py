@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
 from adadepth.families.shared.ponder_objective import HaltingStage
-from adadepth.halting.continuation import continuation_losses
+from adadepth.halting.distribution import continuation_losses
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_ponder
 from tests.training.support import stopped_early

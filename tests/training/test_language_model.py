@@ -12,7 +12,7 @@ from adadepth.families import ParXLForCausalLM
 from adadepth.families.par_xl.modeling import Context
 from adadepth.tasks.language_model import load_data
 from adadepth.training.arguments import training_arguments
-from adadepth.training.memory import RecurrentMemory
+from adadepth.training.extension import RecurrentMemory
 from tests.configs.support import configured
 from tests.training.processes_support import on_two_processes
 from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer

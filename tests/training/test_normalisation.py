@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from adadepth.cli.validation import PRETRAINING_METRICS
+from adadepth.runs.checkpoints import MANIFEST, flaw
 from adadepth.training.budget import TrainingBudget
-from adadepth.training.checkpoints import MANIFEST, flaw
-from adadepth.validation import PRETRAINING_METRICS
 from tests.training.processes_support import on_two_processes
 from tests.training.support import extension, tiny_trainer
 

@@ -8,8 +8,8 @@ from torch import nn
 from transformers import BertConfig
 
 from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, AlbertActForPreTraining
-from adadepth.config import TrainerConfig
-from adadepth.config.trainer import Optimizer, Schedule
+from adadepth.settings import TrainerConfig
+from adadepth.settings.experiment import Optimizer, Schedule
 from adadepth.training.optimization import build_optimizer, build_schedule, parameter_groups
 from tests.models_support import small_config
 

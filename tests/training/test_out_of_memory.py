@@ -10,8 +10,8 @@ import torch
 
 from adadepth import tasks
 from adadepth.families.registry import family
-from adadepth.training.checkpoints import complete_checkpoints
-from adadepth.training.run_directory import CHECKPOINTS, read_record
+from adadepth.runs.checkpoints import complete_checkpoints
+from adadepth.runs.directory import CHECKPOINTS, read_record
 from tests.configs.support import configured
 
 SETTINGS = ("debug=default", "trainer.max_steps=4", "trainer.eval_strategy=no", "trainer.load_best_model_at_end=false",

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering
 
 from adadepth import tasks
-from adadepth.config import ExperimentConfig
 from adadepth.data import load_labelled_data
 from adadepth.evaluation.questions import Found
 from adadepth.families.build import build_classifier
+from adadepth.settings import ExperimentConfig
 from adadepth.tasks.budgets import halves
 from adadepth.tasks.finetune import finetuning_parts
 from adadepth.training.arguments import training_arguments

@@ -10,9 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from adadepth.errors import CheckpointError
-from adadepth.training.budget import TrainingBudget
-from adadepth.training.callbacks import EarlyStoppingCallback
-from adadepth.training.checkpoints import (
+from adadepth.runs.checkpoints import (
     begin_checkpoint,
     checkpoint_step,
     checkpoints,
@@ -21,6 +19,8 @@ from adadepth.training.checkpoints import (
     remove_incomplete,
     rotate,
 )
+from adadepth.training.budget import TrainingBudget
+from adadepth.training.callbacks import EarlyStoppingCallback
 from tests.training.support import extension, tiny_trainer
 
 STEPS = 12

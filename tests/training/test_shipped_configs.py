@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
 from adadepth import tasks
-from adadepth.checks.metrics import may_be_logged
+from adadepth.cli.checks.measures import may_be_logged
 from tests.configs.support import NEEDS, OPTIONS, configured, home
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForTokenClassification, BertConfig, BertForTokenClassification
 
 from adadepth import tasks
-from adadepth.analysis.measure.quality import tagging_quality
 from adadepth.errors import ConfigError
+from adadepth.measure.quality import tagging_quality
 from tests.configs.support import configured
 from tests.pages_support import check_costs
 from tests.training.support import stopped_early

@@ -13,9 +13,9 @@ import torch
 from adadepth import tasks
 from adadepth.errors import UserError
 from adadepth.evaluation.evaluation import Evaluation
+from adadepth.runs.checkpoints import checkpoints, complete_checkpoints
 from adadepth.training.callbacks import StopCallback
-from adadepth.training.checkpoints import checkpoints, complete_checkpoints
-from adadepth.training.divergence import UPDATES, DivergedError, Explosion
+from adadepth.training.progress import UPDATES, DivergedError, Explosion
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.figures_support import undrawn

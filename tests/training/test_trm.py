@@ -13,10 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adadepth.config.puzzles import MazePathConfig, SudokuConfig
-from adadepth.data.puzzles.maze_path import load_maze_path
-from adadepth.data.puzzles.sudoku_task import load_sudoku
+from adadepth.data.puzzles.generated import load_maze_path, load_sudoku
 from adadepth.families.trm.modeling import TrmForPuzzles
+from adadepth.settings.data import MazePathConfig, SudokuConfig
 from tests.pages_support import check_costs
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
 from tests.runs_support import folder_of_run, logged, read

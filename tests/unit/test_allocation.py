@@ -10,7 +10,7 @@ import pytest
 
 FAULTS = """
 import resource, sys
-from adadepth.allocation import keep_freed_memory
+from adadepth.system.processes import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 def step():

@@ -15,14 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "adadepth"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# The part of the package a module belongs to -> the other parts it must not import.
-LAYERS = ("halting", "families", "evaluation", "training", "tasks", "run")
+# The rooms of the package from the ground up: a room imports from those before it only.
+LAYERS = (
+    "errors", "system", "settings", "halting", "budget", "measure", "report", "data", "families", "evaluation", "runs",
+    "training", "prediction", "tasks", "cli", "run",
+)  # fmt: skip
 FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate(LAYERS)}
-FORBIDDEN["halting"] |= {"data", "analysis", "config"}
-FORBIDDEN["families"] |= {"data", "analysis"}
-FORBIDDEN["data"] = {"families", "evaluation", "training", "tasks", "run", "analysis"}
-FORBIDDEN["analysis"] = {"families", "evaluation", "training", "tasks", "run", "data"}
-FORBIDDEN["config"] = FORBIDDEN["errors"] = {*LAYERS, "data", "analysis"}
+FORBIDDEN["families"] |= {"data", "measure", "report"}
+FORBIDDEN["data"] |= {"measure", "report"}
 
 COSTLY = ("wandb", "evaluate", "datasets", "matplotlib", "seqeval")
 
@@ -72,7 +72,7 @@ def parse(path: Path) -> ast.Module:
 def crossings(path: Path, source: str) -> set[str]:
     """Return the forbidden parts that a module imports."""
     parts = {name.split(".")[1] for name in imports(ast.parse(source), path) if name.startswith("adadepth.")}
-    allowed = {"analysis"} if part_of(path) == "families" and path.name == "report.py" else set()
+    allowed = {"measure", "report"} if part_of(path) == "families" and path.name == "report.py" else set()
     return (parts & FORBIDDEN.get(part_of(path), set())) - allowed
 
 
@@ -83,11 +83,11 @@ def crossings(path: Path, source: str) -> set[str]:
         ("halting/act.py", "from .trace import DepthTrace", set()),
         ("data/corpus.py", "from ..training import metrics", {"training"}),
         ("data/corpus.py", "def f():\n    import adadepth.families.shared.losses", {"families"}),
-        ("analysis/report.py", "from adadepth import families", {"families"}),
-        ("training/trainer.py", "from adadepth.analysis.measure.statistics import HaltingStatistics", set()),
+        ("report/pages.py", "from adadepth import families", {"families"}),
+        ("training/trainer.py", "from adadepth.measure.statistics import HaltingStatistics", set()),
         ("families/albert/__init__.py", "from ...tasks.pretrain import run", {"tasks"}),
-        ("families/albert/modeling.py", "from adadepth.analysis.files import RunFiles", {"analysis"}),
-        ("families/albert/report.py", "from adadepth.analysis.files import RunFiles", set()),
+        ("families/albert/modeling.py", "from adadepth.report.run_files import RunFiles", {"report"}),
+        ("families/albert/report.py", "from adadepth.report.run_files import RunFiles", set()),
         ("families/albert/report.py", "from adadepth.training import trainer", {"training"}),
     ],
 )
@@ -121,7 +121,7 @@ def writes_csv(tree: ast.Module) -> bool:
 
 def test_csv_is_written_in_one_place_which_lets_no_formula_through() -> None:
     sources = [*SOURCES, *sorted((ROOT / "hydra_plugins").rglob("*.py"))]
-    assert [name_of(path) for path in sources if writes_csv(parse(path))] == ["adadepth.analysis.render.table"]
+    assert [name_of(path) for path in sources if writes_csv(parse(path))] == ["adadepth.report.table"]
 
 
 def test_module_level_leaves_out_only_what_does_not_run() -> None:
@@ -165,8 +165,8 @@ def loaded_by(statement: str) -> set[str]:
     "statement",
     [
         "import adadepth",
-        "import adadepth.config, adadepth.errors",
-        "import adadepth.data_sets, adadepth.halting.rules",
+        "import adadepth.settings, adadepth.errors",
+        "import adadepth.settings.kinds, adadepth.halting.rules",
         "from adadepth.tasks import report",
     ],
     ids=["package", "config", "plugins", "mode=report"],

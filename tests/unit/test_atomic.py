@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.atomic import open_atomic, refuse_links, remove_leftovers, replacing, write_atomic
 from adadepth.errors import CheckpointError
+from adadepth.system.files import open_atomic, refuse_links, remove_leftovers, replacing, write_atomic
 
 
 def test_what_a_kill_left_is_removed_wherever_it_lies(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from adadepth import console
-from adadepth.console import progress, say
+from adadepth.system import console
+from adadepth.system.console import progress, say
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "halting at step 3: 12 tokens\n  all   0.25  [red]\nwarning: every token gets 2 updates"
 SAYING = f"""
-from adadepth.console import progress, say
+from adadepth.system.console import progress, say
 say({TEXT!r})
 with progress("timing", 2) as advance:
     advance(1)

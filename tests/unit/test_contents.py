@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.contents import damage, describe
-from adadepth.data.seal import SEAL, find_damage
-from adadepth.training import checkpoints
-from adadepth.training.checkpoints import MANIFEST, begin_checkpoint, flaw, last_good, seal_checkpoint
+from adadepth.data.cache import SEAL, find_damage
+from adadepth.runs import checkpoints
+from adadepth.runs.checkpoints import MANIFEST, begin_checkpoint, flaw, last_good, seal_checkpoint
+from adadepth.system.files import damage, describe
 
 TEXT = b"123456789"
 CRC = 0xCBF43926  # the check value of CRC-32 in every catalogue

@@ -9,9 +9,12 @@ import typing
 import pytest
 from transformers import PreTrainedConfig
 
-from adadepth.composition import model_schemas
-from adadepth.config import ContextConfig, SearchConfig
-from adadepth.declaration import (
+from adadepth.cli.composition import model_schemas
+from adadepth.families.albert_act.family import AlbertActSettings
+from adadepth.families.par_xl.family import ParXLSettings
+from adadepth.families.registry import family, load
+from adadepth.settings import ContextConfig, SearchConfig
+from adadepth.settings.declaration import (
     BELOW_ONE,
     FINITE,
     OPEN_SHARE,
@@ -27,9 +30,6 @@ from adadepth.declaration import (
     shapes,
     without_neutral,
 )
-from adadepth.families.albert_act.settings import AlbertActSettings
-from adadepth.families.par_xl.settings import ParXLSettings
-from adadepth.families.registry import family, load
 
 
 @pytest.mark.parametrize(("allowed", "inside", "outside"), [

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from adadepth.config import LabelledConfig, StreamConfig, TaggingConfig
-from adadepth.config.generated import HopsConfig, LabelledUnit
-from adadepth.config.tables import Problem, SentEvalConfig
-from adadepth.kinds import KINDS, PREDICTED, called, kind_of, problem_of
-from adadepth.plugins import load
+from adadepth.settings import LabelledConfig, StreamConfig, TaggingConfig
+from adadepth.settings.data import HopsConfig, LabelledUnit, Problem, SentEvalConfig
+from adadepth.settings.kinds import KINDS, PREDICTED, called, kind_of, problem_of
+from adadepth.settings.plugins import load
 
 TOLD = {
     "loader": {"tokenizer", "seed", "cls_tokens", "double_cls_pairs"},

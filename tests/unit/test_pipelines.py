@@ -22,9 +22,9 @@ from adadepth import (
     PlainAlbertForSequenceClassification,
 )
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.saved import as_fed
+from adadepth.data.text.tokenizer import as_fed
 from adadepth.prediction.models import first_tokens
-from adadepth.training.saving import tokenizer_of
+from adadepth.training.restoring import tokenizer_of
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
 from tests.unit.data.test_saved_tokenizer import made
 from tests.unit.families.adalayers_support import BASES, HEAD

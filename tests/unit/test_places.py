@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from adadepth.errors import CheckpointError
-from adadepth.places import resolve_place
+from adadepth.system.places import resolve_place
 
 
 def test_a_path_is_returned_as_it_is():

@@ -19,8 +19,8 @@ from filelock import FileLock
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adadepth.console import progress
-from adadepth.data.cache import CACHE_FORMAT, digest, usable_cache
+from adadepth.data.batches import known_lengths
+from adadepth.data.cache import CACHE_FORMAT, digest, discard_damaged, find_damage, seal, usable_cache
 from adadepth.data.features.store import (
     DESCRIPTION,
     Description,
@@ -34,9 +34,8 @@ from adadepth.data.features.store import (
 )
 from adadepth.data.labelled.contract import Examples
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.sampler import known_lengths
-from adadepth.data.seal import discard_damaged, find_damage, seal
 from adadepth.errors import DataError
+from adadepth.system.console import progress
 
 logger = logging.getLogger(__name__)
 

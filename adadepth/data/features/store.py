@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.atomic import write_atomic
-from adadepth.data.sampler import longest_first
+from adadepth.data.batches import longest_first
 from adadepth.errors import DataError
+from adadepth.system.files import write_atomic
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DESCRIPTION = "features.json"

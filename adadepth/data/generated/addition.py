@@ -19,8 +19,8 @@ from adadepth.data.generated.blocks import DrawnTags, evaluation_size, symbol_id
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
-    from adadepth.config.generated import AdditionConfig
     from adadepth.data.labelled.contract import LabelledData
+    from adadepth.settings.data import AdditionConfig
 
 LABELS = tuple(str(digit) for digit in range(10))
 SYMBOLS = tuple(f"{first}+{second}" for first in range(10) for second in range(10))

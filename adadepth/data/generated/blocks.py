@@ -19,7 +19,7 @@ from adadepth.data.text.tokenizer import SPECIAL_TOKENS, wrap_texts, wrap_tokeni
 from adadepth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from adadepth.config.generated import GeneratedConfig
+    from adadepth.settings.data import GeneratedConfig
 
 _BLOCK = 1024  # examples drawn at once
 

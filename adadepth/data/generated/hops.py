@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adadepth.data.batches import IGNORE
 from adadepth.data.generated.blocks import (
     DrawnExamples,
     DrawnTags,
@@ -26,13 +27,12 @@ from adadepth.data.generated.blocks import (
 )
 from adadepth.data.labelled.collate import SequenceCollator
 from adadepth.data.labelled.contract import LabelledData
-from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.saved import as_fed
+from adadepth.data.text.tokenizer import as_fed
 
 if TYPE_CHECKING:
-    from adadepth.config.generated import HopsConfig
+    from adadepth.settings.data import HopsConfig
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "pink", "grey")
 _MARKED = 1  # token type of the node that is asked for

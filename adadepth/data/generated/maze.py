@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adadepth.data.batches import IGNORE
 from adadepth.data.generated.blocks import DrawnTags, evaluation_size, symbol_ids, tagging_data
 from adadepth.data.labelled.collate import NO_DIFFICULTY
-from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
-    from adadepth.config.generated import MazeConfig
     from adadepth.data.labelled.contract import LabelledData
+    from adadepth.settings.data import MazeConfig
 
 LABELS = ("unreachable", "reachable")
 SYMBOLS = ("#", ".", "S")  # wall, free, start

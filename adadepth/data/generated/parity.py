@@ -16,11 +16,10 @@ from adadepth.data.labelled.collate import SequenceCollator, collate_vectors
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.saved import as_fed
-from adadepth.data.text.tokenizer import SPECIAL_TOKENS
+from adadepth.data.text.tokenizer import SPECIAL_TOKENS, as_fed
 
 if TYPE_CHECKING:
-    from adadepth.config.generated import ParityConfig
+    from adadepth.settings.data import ParityConfig
 
 LABELS = ("even", "odd")
 SYMBOLS = ("-1", "0", "1")  # the value v is symbol v + 1

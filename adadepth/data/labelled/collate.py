@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Generic, TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from adadepth.data.padding import Examples, PaddingCollator, numbers, padded, sequence_columns
-from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.batches import IGNORE, Examples, PaddingCollator, numbers, padded, sequence_columns
+from adadepth.data.text.layout import Layout
 
 NO_DIFFICULTY = -1  # of a unit for which none is defined
 
@@ -48,3 +51,24 @@ def example_columns(examples: Examples) -> dict[str, Tensor]:
     """
     columns = numbers(examples, ("index", "label", "difficulty", "feature_row"))
     return {"labels" if name == "label" else name: values for name, values in columns.items()}
+
+
+Store = TypeVar("Store")
+
+
+class StoredExamples(Dataset[dict[str, Any]], Generic[Store]):
+    """One example for each of some rows.
+
+    Args:
+        store: Tokens and labels of all rows.
+        rows: Those of the set, (examples,).
+        layout: Special tokens and length of a sequence.
+    """
+
+    def __init__(self, store: Store, rows: np.ndarray, layout: Layout) -> None:
+        self.store = store
+        self.rows = rows
+        self.layout = layout
+
+    def __len__(self) -> int:
+        return len(self.rows)

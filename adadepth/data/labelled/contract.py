@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.padding import PaddingCollator
+from adadepth.data.batches import PaddingCollator
 from adadepth.errors import DataError, nearest
-from adadepth.kinds import Problem
+from adadepth.settings.kinds import Problem
 
 if TYPE_CHECKING:
-    from adadepth.config import TableConfig
+    from adadepth.settings import TableConfig
 
 Examples = Dataset[dict[str, Any]]
 Picture = Literal["cells", "chains"]

@@ -11,25 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from adadepth.data.batches import Columns, Examples, PaddingCollator, padded, sequence_columns
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
-from adadepth.data.labelled.collate import example_columns
+from adadepth.data.labelled.collate import StoredExamples, example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
-from adadepth.data.labelled.examples import StoredExamples
-from adadepth.data.labelled.held_out import split_examples
-from adadepth.data.labelled.labels import class_reader
-from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.subset import cached_rows
-from adadepth.data.labelled.table import Rows, Table, first_texts
-from adadepth.data.padding import Columns, Examples, PaddingCollator, padded, sequence_columns
+from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
 from adadepth.data.text.layout import Layout, cut_longest
-from adadepth.data.text.saved import as_fed
-from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tables import Rows, Table, class_reader, first_texts
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import ChoiceConfig, TokenizerConfig
+    from adadepth.settings import ChoiceConfig, TokenizerConfig
 
 SPECIAL, CONTEXT, ENDING = 0, 1, 2  # values of token_text
 
@@ -92,10 +87,11 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     train = choice_table(tables[dataset.train_split], dataset)
     names = tuple(dataset.labels or map(str, range(len(dataset.ending_columns))))
     texts = [*dataset.context_columns, *dataset.ending_columns]
+    read = dict.fromkeys(train.columns[:-1], "ending_columns")
     with parallel_encoding():
         words = load_or_train(
             tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: first_texts(train, train.columns[:-1], tokenizer.train_documents), needed_tokens(cls_tokens),
+            lambda: first_texts(train, read, tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(
             CACHE_FORMAT, dataset.context_columns, dataset.ending_columns, dataset.label_column, names,

@@ -9,23 +9,19 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, numbers, padded, sequence_columns
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.contract import LabelledData, data_of_tables
-from adadepth.data.labelled.held_out import split_examples
-from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.subset import cached_rows
-from adadepth.data.labelled.table import Table, first_texts
-from adadepth.data.padding import Columns, Examples, PaddingCollator, numbers, padded, sequence_columns
-from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, open_questions, write_questions
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.saved import as_fed
-from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tables import Table, first_texts
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import QuestionConfig, TokenizerConfig
+    from adadepth.settings import QuestionConfig, TokenizerConfig
 
 SPECIAL, QUESTION, CONTEXT = 0, 1, 2  # values of token_kind
 _NUMBERS = ("index", "question", "context_shift", "start_positions", "end_positions")
@@ -141,11 +137,11 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     needed = ("question_column", "context_column", "answers_column", "id_column")
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in needed if getattr(dataset, key) is not None})
     train = tables[dataset.train_split]
-    texts = [dataset.question_column, dataset.context_column]
+    texts = {dataset.question_column: "question_column", dataset.context_column: "context_column"}
     columns = [*texts, dataset.answers_column, dataset.id_column]
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
+            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), list(texts)),
             lambda: first_texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())

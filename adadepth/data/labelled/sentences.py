@@ -12,25 +12,29 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
-from adadepth.data.generated.bigram_shift import load_bigram_shift
-from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.labelled.bigram_shift import load_bigram_shift
+from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
-from adadepth.data.labelled.examples import StoredExamples
-from adadepth.data.labelled.held_out import split_examples, table_splits
-from adadepth.data.labelled.labels import class_names, class_reader, labels_reader, read_value
-from adadepth.data.labelled.splits import open_splits, open_tests
-from adadepth.data.labelled.submission import check_submission_names
-from adadepth.data.labelled.subset import cached_rows
-from adadepth.data.labelled.table import Table, first_texts, require_columns, with_lists
+from adadepth.data.labelled.load import check_submission_names
+from adadepth.data.labelled.splits import cached_rows, open_splits, open_tests, split_examples, table_splits
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import LabelledStore, open_store, read_labels, write_store
 from adadepth.data.text.layout import DoubleCls, Layout
-from adadepth.data.text.saved import as_fed
-from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
-from adadepth.kinds import problem_of
+from adadepth.data.text.tables import (
+    Table,
+    class_names,
+    class_reader,
+    first_texts,
+    labels_reader,
+    read_value,
+    require_columns,
+    with_lists,
+)
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
+from adadepth.settings.kinds import problem_of
 
 if TYPE_CHECKING:
-    from adadepth.config import LabelledConfig, TokenizerConfig
+    from adadepth.settings import LabelledConfig, TokenizerConfig
 
 
 # What a batch makes a number of, or a row of them, of a label as it is stored.
@@ -84,10 +88,11 @@ def load_sentences(
     names: tuple[str, ...] = ()
     if problem != "regression":
         names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
+    texts = dict.fromkeys(dataset.text_columns, "text_columns")
     with parallel_encoding():
         words = load_or_train(
             tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
-            lambda: first_texts(train, dataset.text_columns, tokenizer.train_documents), needed_tokens(cls_tokens),
+            lambda: first_texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
         stores = {

@@ -1,37 +1,136 @@
-"""The splits of labelled data: files of a folder, files named one by one, or a data set of the hub."""
+"""Which rows of its tables a data set trains and is evaluated on, and the training rows that are set aside."""
 
 from __future__ import annotations
 
 import csv
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from adadepth.config.tables import AgreementConfig, SentEvalConfig
-from adadepth.data.labelled.agreement import agreement_tables
-from adadepth.data.labelled.held_out import table_splits
-from adadepth.data.labelled.senteval import senteval_tables
-from adadepth.data.labelled.table import Rows, Table, joined, require_columns
-from adadepth.data.text.columns import COLUMN_TEXT, column_table
+import numpy as np
+
+from adadepth.data.cache import cached_folder, digest
+from adadepth.data.labelled.contract import spread_rows
+from adadepth.data.labelled.probing import agreement_tables, senteval_tables
+from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.data.text.files import (
+    COLUMN_TEXT,
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
     as_path,
+    column_table,
     files_digest,
     find_files,
     split_names,
     text_lines,
 )
 from adadepth.data.text.hub import file_table, hub_tables
-from adadepth.data_sets import installed_data_set
+from adadepth.data.text.tables import Rows, Table, joined, require_columns
 from adadepth.errors import DataError, nearest
-from adadepth.plugins import load
+from adadepth.settings.data import AgreementConfig, SentEvalConfig
+from adadepth.settings.kinds import installed_data_set
+from adadepth.settings.plugins import load
 
 if TYPE_CHECKING:
-    from adadepth.config import LabelledConfig, TableConfig
+    from adadepth.settings import LabelledConfig, TableConfig
+
+
+HELD_OUT = "held_out"  # the split of the rows set aside
+
+
+Store = TypeVar("Store", bound=Sized)
+Examples = TypeVar("Examples")
+
+
+class Named(Protocol):
+    """What rows are read from."""
+
+    @property
+    def label(self) -> str:
+        """What it is, for messages."""
+
+
+def table_splits(dataset: TableConfig) -> list[str]:
+    """Return the training and evaluation splits that the data themselves must have."""
+    own = [split for split in dataset.evaluation_splits if split != HELD_OUT or dataset.held_out is None]
+    return list(dict.fromkeys([dataset.train_split, *own]))
+
+
+def split_examples(
+    dataset: TableConfig,
+    tables: Mapping[str, Named],
+    stores: Mapping[str, Store],
+    make: Callable[[Store, np.ndarray], Examples],
+    classes: Callable[[Store], np.ndarray] | None = None,
+    test_splits: Iterable[str] = (),
+) -> tuple[Examples, dict[str, Examples], dict[str, Examples]]:
+    """Return the training examples, those of each evaluation split, and those of each test split.
+
+    Args:
+        dataset: Says which splits, how many examples of each, and what share of the training rows is set aside.
+        tables: Split to what its rows are read from, for messages.
+        stores: Split to its rows.
+        make: From a store and the numbers of its rows to examples.
+        classes: From the training store to the class of each row, which then has the same share in both parts.
+        test_splits: Of data that say how many examples of each.
+
+    Raises:
+        DataError: A split has no rows.
+    """
+    rows = {split: np.arange(len(store)) for split, store in stores.items()}
+    stores, tables, train = dict(stores), dict(tables), dataset.train_split
+    if dataset.held_out is not None:
+        found = None if classes is None else classes(stores[train])
+        rows |= rows_by_split(dataset, train, len(stores[train]), found)
+        stores[HELD_OUT], tables[HELD_OUT] = stores[train], tables[train]
+
+    def examples(split: str, limit: int | None) -> Examples:
+        if not len(rows[split]):
+            raise DataError(f"dataset.name={dataset.name}: the split {split} of {tables[split].label} has no rows")
+        return make(stores[split], rows[split][spread_rows(len(rows[split]), limit)])
+
+    evaluation = {split: examples(split, dataset.max_evaluation_examples) for split in dataset.evaluation_splits}
+    test = {split: examples(split, getattr(dataset, "max_test_examples", None)) for split in test_splits}
+    return examples(train, dataset.max_train_examples), evaluation, test
+
+
+def rows_by_split(dataset: TableConfig, split: str, rows: int, classes: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return the numbers of all rows of a split's table: of the training table, those held out apart from the others.
+
+    Args:
+        dataset: Says what share is held out.
+        split: That of the table.
+        rows: How many it has.
+        classes: See `set_aside`.
+    """
+    if split != dataset.train_split or dataset.held_out is None:
+        return {split: np.arange(rows)}
+    aside = set_aside(rows, dataset.held_out, classes)
+    return {split: np.flatnonzero(~aside), HELD_OUT: np.flatnonzero(aside)}
+
+
+def set_aside(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray:
+    """Return which of some rows are set aside, (rows,) bool: the same for every seed.
+
+    Args:
+        rows: How many there are.
+        share: Of every class, as nearly as whole rows allow.
+        classes: The class of each row, (rows,); None: the rows are all alike.
+    """
+    order = random_generator(EVALUATION_SEED, Purpose.HELD_OUT, FIXED_EPOCH, 0).permutation(rows)
+    if classes is not None:
+        order = order[np.argsort(classes[order], kind="stable")]  # class by class
+    # Every 1/share-th row of that order: of n rows of a class, n · share, rounded up or down.
+    marks = np.floor(np.arange(1, rows + 1) * share + 0.5)
+    aside = np.zeros(rows, dtype=bool)
+    aside[order[np.diff(marks, prepend=0.0) > 0]] = True
+    return aside
+
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
@@ -167,9 +266,14 @@ def open_table(file: Path, key: str = "dataset.path") -> Table:
     raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
 
 
-def _delimiter(header: str) -> str:
-    """What parts the columns of a CSV: mostly a comma; where that is the decimal mark, spreadsheets write others."""
-    unquoted = re.sub('"[^"]*"', "", header)
+def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
+    """What parts the columns of a CSV: mostly a comma; where that is the decimal mark, spreadsheets write others.
+
+    Args:
+        file: Its first line is a header.
+        key: Setting that names it, for messages.
+    """
+    unquoted = re.sub('"[^"]*"', "", next(text_lines(key, file), ""))
     return max(",;\t", key=unquoted.count)
 
 
@@ -177,7 +281,7 @@ def _delimited(file: Path, key: str) -> Table:
     """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks."""
     label = f"{key}={file}"
     is_quoted = file.suffix == ".csv"
-    delimiter = _delimiter(next(text_lines(key, file), "")) if is_quoted else DELIMITERS[file.suffix]
+    delimiter = csv_delimiter(file, key) if is_quoted else DELIMITERS[file.suffix]
 
     def rows() -> Iterator[list[str]]:
         # With their line ends, because a quoted field may hold some.
@@ -201,3 +305,106 @@ def _delimited(file: Path, key: str) -> Table:
             yield {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
 
     return Table(label, columns, {}, batches, partial(files_digest, [file]))
+
+
+logger = logging.getLogger(__name__)
+
+
+def cached_rows(
+    root: Path,
+    name: str,
+    dataset: TableConfig,
+    split: str,
+    table: Table,
+    write: Callable[[Path, Table], None],
+    blanks: Mapping[str, Any],
+    classes: Callable[[Table], np.ndarray] | None = None,
+) -> Path:
+    """Return the folder of what a split's rows become: all of them, or where few are used and all are not there, these.
+
+    Args:
+        root: Cache folder.
+        name: Of the folder of all rows.
+        dataset: Says how many rows are used.
+        split: That of the table.
+        table: Its rows.
+        write: From an empty folder and a table to the files in it.
+        blanks: Column to what stands there in a row that is not used.
+        classes: From the training table to the class of each row, see `set_aside`.
+    """
+    limits = _limits(dataset, split)
+    texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
+    if limits is None or (root / name).exists():
+        return cached_folder(root, name, lambda folder: write(folder, _counted(table, texts)))
+
+    def write_used(folder: Path) -> None:
+        used = _used(dataset, split, table, classes)
+        write(folder, _blanked(_counted(table, texts, used), used, blanks))
+
+    # Which rows these are follows from the table, which the name stands for, and from how many of them are used.
+    return cached_folder(root, f"{name}-{digest(limits, dataset.held_out)}", write_used)
+
+
+def _limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
+    """Return how many rows the uses of a table take, those held out apart; None: one of them takes all."""
+    found = {split: _uses(dataset, split)}
+    if split == dataset.train_split and dataset.held_out is not None:
+        found[HELD_OUT] = _uses(dataset, HELD_OUT)
+    return None if None in found[split] else found
+
+
+def _uses(dataset: TableConfig, split: str) -> list[int | None]:
+    uses = [dataset.max_train_examples] if split == dataset.train_split else []
+    uses += [dataset.max_evaluation_examples] if split in dataset.evaluation_splits else []
+    return uses + (
+        [getattr(dataset, "max_test_examples", None)] if split in getattr(dataset, "test_splits", ()) else []
+    )
+
+
+def _used(dataset: TableConfig, split: str, table: Table, classes: Callable[[Table], np.ndarray] | None) -> np.ndarray:
+    """Return which rows of a table are used, (rows,) bool: those that `split_examples` chooses."""
+    rows = sum(len(batch[table.columns[0]]) for batch in table.batches())
+    is_split = split == dataset.train_split and dataset.held_out is not None
+    found = classes(table) if classes is not None and is_split else None
+    used = np.zeros(rows, dtype=bool)
+    for part, numbers in rows_by_split(dataset, split, rows, found).items():
+        for limit in _uses(dataset, part):
+            used[numbers[spread_rows(len(numbers), limit)]] = True
+    return used
+
+
+def _counted(table: Table, columns: Sequence[str], used: np.ndarray | None = None) -> Table:
+    """Return the table; whoever reads it to its end is told how many texts of the used rows are missing or blank."""
+
+    def batches() -> Iterator[Rows]:
+        first = missing = 0
+        for batch in table.batches():
+            rows = len(batch[table.columns[0]])
+            kept = np.ones(rows, dtype=bool) if used is None else used[first : first + rows]
+            missing += sum(_is_missing(batch[name][row]) for name in columns for row in np.flatnonzero(kept).tolist())
+            yield batch
+            first += rows
+        if missing:
+            logger.warning("columns %s: %s lacks %d texts, which are read as empty ones",
+                           ", ".join(columns), table.label, missing)  # fmt: skip
+
+    return replace(table, batches=batches)
+
+
+def _is_missing(text: Any) -> bool:
+    return text is None or (isinstance(text, str) and not text.strip())
+
+
+def _blanked(table: Table, used: np.ndarray, blanks: Mapping[str, Any]) -> Table:
+    def batches() -> Iterator[Rows]:
+        first = 0
+        for batch in table.batches():
+            kept = used[first : first + len(batch[table.columns[0]])].tolist()
+            emptied = {
+                name: [value if keep else blank for value, keep in zip(batch[name], kept, strict=True)]
+                for name, blank in blanks.items()
+            }
+            yield {**batch, **emptied}
+            first += len(kept)
+
+    return replace(table, batches=batches)

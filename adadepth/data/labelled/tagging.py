@@ -13,25 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adadepth.data.batches import IGNORE
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
-from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.labelled.collate import SequenceCollator, StoredExamples
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
-from adadepth.data.labelled.examples import StoredExamples
-from adadepth.data.labelled.held_out import split_examples
-from adadepth.data.labelled.labels import class_names, class_reader
-from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.subset import cached_rows
-from adadepth.data.labelled.table import Table
-from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.words import TaggedStore, open_tagged, write_tagged
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.saved import as_fed
-from adadepth.data.text.tokenizer import load_or_train, needed_tokens, parallel_encoding
+from adadepth.data.text.tables import Table, class_names, class_reader
+from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import TaggingConfig, TokenizerConfig
+    from adadepth.settings import TaggingConfig, TokenizerConfig
 
 
 class TaggingExamples(StoredExamples[TaggedStore]):

@@ -8,11 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.data.batches import IGNORE, PretrainingCollator
 from adadepth.data.cache import cache_root, cached_folder, digest
-from adadepth.data.padding import PretrainingCollator
 from adadepth.data.pretraining.examples import PretrainingExamples
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.pretraining.streaming import StreamedExamples, first_documents
@@ -20,13 +21,12 @@ from adadepth.data.randomness import EVALUATION_SEED
 from adadepth.data.stores.documents import TokenStore, open_store, write_store
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.saved import as_fed
-from adadepth.data.text.sentences import split_sentences
-from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, load_or_train, parallel_encoding
+from adadepth.data.text.passages import split_sentences
+from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, as_fed, load_or_train, parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import CorpusConfig, TokenizerConfig
+    from adadepth.settings import CorpusConfig, TokenizerConfig
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,34 @@ def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> 
     if not len(examples):
         raise DataError(f"dataset.name={dataset.name}: the {side} documents hold no text to make an example of")
     return {**examples.store.counts(), "examples": len(examples)}
+
+
+_TOKENS_AT_ONCE = 2**24
+
+
+def unigram_baseline(data: PretrainingData) -> dict[str, Any]:
+    """Predict every masked evaluation token by the training tokens' frequencies (add-one, special tokens left out).
+
+    Returns:
+        ``accuracy`` of always answering the most frequent token, ``cross_entropy`` in nats a masked token, ``token``
+        (the answer) and ``positions`` (their number).
+
+    Raises:
+        DataError: the training data is streamed and has no frequencies.
+    """
+    if not isinstance(data.train, PretrainingExamples):
+        raise DataError("dataset.streaming=true: the unigram baseline needs prepared training data")
+    tokens, ordinary = data.train.store.tokens, data.train.vocabulary.ordinary
+    counts = np.zeros(len(data.tokenizer), dtype=np.int64)
+    for start in range(0, len(tokens), _TOKENS_AT_ONCE):
+        counts += np.bincount(tokens[start : start + _TOKENS_AT_ONCE], minlength=len(counts))
+    frequencies = counts[ordinary] + 1
+    log_probabilities = np.full(len(counts), -np.inf)
+    log_probabilities[ordinary] = np.log(frequencies / frequencies.sum())
+    labels = np.concatenate([data.evaluation[index]["labels"] for index in range(len(data.evaluation))])
+    labels = labels[labels != IGNORE]
+    answer = int(log_probabilities.argmax())
+    return {
+        "accuracy": float((labels == answer).mean()), "cross_entropy": float(-log_probabilities[labels].mean()),
+        "token": str(data.tokenizer.convert_ids_to_tokens(answer)), "positions": len(labels),
+    }  # fmt: skip

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-if TYPE_CHECKING:
-    from adadepth.config.text import MaskingConfig
+from adadepth.data.batches import IGNORE
 
-IGNORE = -100  # label of a position that is not predicted
+if TYPE_CHECKING:
+    from adadepth.settings.data import MaskingConfig
+
 NOT_SELECTED, MASKED, RANDOM, ORIGINAL = 0, 1, 2, 3  # values of mask_kind
 
 

@@ -18,7 +18,7 @@ from adadepth.data.randomness import Purpose, random_generator
 from adadepth.data.stores.documents import TokenStore, store_in_memory, tokenised_documents
 
 if TYPE_CHECKING:
-    from adadepth.config import CorpusConfig
+    from adadepth.settings import CorpusConfig
 
 _DOCUMENTS_AT_ONCE = 64
 

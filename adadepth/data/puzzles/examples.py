@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config.puzzles import CellCount
+from adadepth.data.batches import Examples
 from adadepth.data.labelled.contract import LabelledData
-from adadepth.data.padding import Examples
 from adadepth.data.randomness import FIXED_EPOCH, Purpose, epoch_and_index, random_generator
 from adadepth.errors import ConfigError, DataError
+from adadepth.settings.data import CellCount
 
 if TYPE_CHECKING:
-    from adadepth.config import DatasetConfig
+    from adadepth.settings import DatasetConfig
 
 PADDING = "[PAD]"  # token 0, as in the published files; a label of it is not asked for
 Symmetry = Callable[[np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.text.sentences import split_sentences
+from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import encode_sentences
 
 _DOCUMENTS_AT_ONCE = 256

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.labelled.table import Rows, Table
-from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.batches import IGNORE
 from adadepth.data.stores.documents import map_file
 from adadepth.data.stores.rows import map_tokens, token_type
+from adadepth.data.text.tables import Rows, Table
 from adadepth.data.text.tokenizer import encode_sentences, encode_with_spans
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import QuestionConfig
+    from adadepth.settings import QuestionConfig
 
 _LONGEST_CONTEXT = 1_000_000  # characters; the tokenizer's time grows faster than they do
 NO_ANSWER = -1  # first and last token of a question that has no answer; IGNORE where no token holds the answer's text

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.labelled.table import Rows, Table
 from adadepth.data.stores.documents import map_file
+from adadepth.data.text.tables import Rows, Table
 from adadepth.data.text.tokenizer import encode_sentences
 from adadepth.errors import DataError
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.labelled.table import Rows, Table
 from adadepth.data.stores.rows import map_tokens, token_type
+from adadepth.data.text.tables import Rows, Table
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError
 

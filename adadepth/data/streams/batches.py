@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adadepth.data.pretraining.masking import IGNORE
+from adadepth.data.batches import IGNORE
 from adadepth.data.stores.documents import LineStore
 
 

@@ -8,15 +8,15 @@ from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from adadepth.config import CorpusConfig
 from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, Files, files_by_use, files_digest, text_lines
 from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
 from adadepth.errors import DataError
+from adadepth.settings import CorpusConfig
 
 if TYPE_CHECKING:
-    from adadepth.config import StreamConfig
+    from adadepth.settings import StreamConfig
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import StreamConfig, TokenizerConfig
+    from adadepth.settings import StreamConfig, TokenizerConfig
 
 
 @dataclass(frozen=True)

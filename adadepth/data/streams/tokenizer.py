@@ -15,7 +15,7 @@ from adadepth.data.text.tokenizer import load_tokenizer, short_parts, train_unig
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
-    from adadepth.config import TokenizerConfig
+    from adadepth.settings import TokenizerConfig
 
 # The position is the id.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<eos>"}

@@ -7,15 +7,18 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
-from itertools import chain, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from adadepth.data.text.tables import Rows, Table
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config.text import TextConfig
+    from adadepth.settings.data import TextConfig
+
 
 logger = logging.getLogger(__name__)
 
@@ -185,3 +188,129 @@ def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
 def _guess_separator(lines: Iterator[str]) -> tuple[Iterator[str], str]:
     first = next((line for line in lines if line.strip()), "")
     return chain(["", first], lines), "heading" if _TITLE.match(first) else "blank_line"
+
+
+_FIELDS = 10
+_LONGEST_ID_TOLD = 40  # characters of an id in a message
+
+
+class Row(NamedTuple):
+    """A line of a sentence: where it stands, for messages, and its fields, of which the first is the id."""
+
+    place: str
+    fields: list[str]
+
+
+def conllu_sentences(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
+    """Yield the words of each sentence of a file, which the setting ``key`` names.
+
+    Contractions (3-4) and words that are not written (3.1) are left out.
+
+    Raises:
+        DataError: A line has not ten fields, or its id is not the next one of its sentence.
+    """
+    for rows in _blocks(file, key):
+        _check_ids(rows)
+        if words := [row for row in rows if row.fields[0].isdecimal()]:
+            yield words
+
+
+def _blocks(file: Path, key: str) -> Iterator[list[Row]]:
+    """Yield the lines of each sentence without comments."""
+    rows: list[Row] = []
+    for number, line in enumerate(text_lines(key, file), start=1):
+        if not line.strip():
+            if rows:
+                yield rows
+            rows = []
+        elif not line.startswith("#"):
+            rows.append(Row(f"{key}={file}: line {number}", line.split("\t")))
+            if (found := len(rows[-1].fields)) != _FIELDS:
+                raise DataError(f"{rows[-1].place} has {found} fields with tabs between them, CoNLL-U has {_FIELDS}")
+    if rows:
+        yield rows
+
+
+def _check_ids(rows: list[Row]) -> None:
+    """Refuse a sentence whose ids do not run 1, 2, 3, ..., with n-m before word n and n.1, n.2, ... after word n."""
+    word = unwritten = contracted = 0  # the last of each: the last word, unwritten one after it, word of a contraction
+    for place, (found, *_) in rows:
+        if found == str(word + 1):
+            word, unwritten = word + 1, 0
+        elif found == f"{word}.{unwritten + 1}":
+            unwritten += 1
+        elif word >= contracted and (last := _last_of_contraction(found, word + 1)):
+            contracted = last
+        else:
+            allowed = "an empty line has to end the sentence before" if found == "1" else (
+                "words are numbered 1, 2, 3, ..., n-m is a contraction of the words that follow, "
+                "n.1 a word that is not written"
+            )  # fmt: skip
+            raise DataError(f"{place} has the id {found[:_LONGEST_ID_TOLD]!r} where {word + 1} was due; {allowed}")
+    if word < contracted:
+        raise DataError(f"{rows[-1].place} ends a sentence of {word} words, of which a contraction has {contracted}")
+
+
+def _last_of_contraction(found: str, first: int) -> int:
+    """The last word of a contraction that begins with word `first`; 0 where an id is none."""
+    begin, _, end = found.partition("-")
+    is_one = begin == str(first) and end.isascii() and end.isdecimal() and len(end) <= _LONGEST_ID_TOLD
+    return int(end) if is_one and int(end) >= first else 0
+
+
+# Suffix to columns by position, named as in the same data on the hub.
+COLUMN_TEXT = {
+    ".conllu": {"tokens": 1, "lemmas": 2, "upos": 3, "xpos": 4, "feats": 5, "head": 6, "deprel": 7},
+    ".conll": {"tokens": 0, "ner_tags": -1},
+}
+PLACES = "places"  # beside the columns: where each word stands, for messages
+_DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
+_SENTENCES_AT_ONCE = 1000
+
+
+def column_table(file: Path, key: str = "dataset.path") -> Table:
+    """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
+    columns = COLUMN_TEXT[file.suffix]
+    if file.suffix == ".conll" and _width(file, key) == 1:  # words without tags, to be predicted
+        columns = {"tokens": 0}
+
+    def batches() -> Iterator[Rows]:
+        sentences = conllu_sentences(file, key) if file.suffix == ".conllu" else _sentences(file, key)
+        while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
+            rows = {
+                name: [[word.fields[position] for word in sentence] for sentence in batch]
+                for name, position in columns.items()
+            }
+            yield {**rows, PLACES: [[word.place for word in sentence] for sentence in batch]}
+
+    return Table(f"{key}={file}", list(columns), {}, batches, partial(files_digest, [file]))
+
+
+def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
+    """Yield the words of each sentence of a file like those of CoNLL-2003."""
+    sentence: list[Row] = []
+    width = _width(file, key)
+    for number, line in enumerate(text_lines(key, file), start=1):
+        word = Row(f"{key}={file}: line {number}", line.split())
+        if _is_comment(word.fields, width):
+            continue
+        if word.fields and word.fields[0] != _DOCUMENT:
+            if len(word.fields) == 1 < width:
+                raise DataError(f"{word.place} is a word without a tag: {word.fields[0]}")
+            sentence.append(word)
+        elif sentence:
+            yield sentence
+            sentence = []
+    if sentence:
+        yield sentence
+
+
+def _width(file: Path, key: str) -> int:
+    """Return how many columns the first line has that is surely a word."""
+    lines = (line.split() for line in text_lines(key, file))
+    return next((len(fields) for fields in lines if fields and fields[0] != _DOCUMENT and fields[0][0] != "#"), 0)
+
+
+def _is_comment(fields: Sequence[str], width: int) -> bool:
+    """Whether a line says something of a sentence, as `# sent_id = 1`; a word may begin with the same mark."""
+    return bool(fields) and fields[0][0] == "#" and (len(fields) != width or fields[2:3] == ["="])

@@ -11,10 +11,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from adadepth.connection import first_line, require_hub
-from adadepth.data.labelled.table import Rows, Table
 from adadepth.data.text.files import JSON_SUFFIXES, files_digest, text_lines
+from adadepth.data.text.tables import Rows, Table
 from adadepth.errors import DataError, nearest
+from adadepth.system.places import first_line, require_hub
 
 logger = logging.getLogger(__name__)
 

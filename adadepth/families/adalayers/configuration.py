@@ -7,10 +7,10 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 
-from adadepth.declaration import setting
 from adadepth.errors import ConfigError
-from adadepth.families.adalayers.settings import AdaLayersSettings
+from adadepth.families.adalayers.family import AdaLayersSettings
 from adadepth.families.shared.configuration import FamilyConfig
+from adadepth.settings.declaration import setting
 
 
 @strict

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from adadepth.families.adalayers.attention import attend
 from adadepth.families.adalayers.configuration import AdaLayersConfig
-from adadepth.families.adalayers.mixing import masked_mean
+from adadepth.families.adalayers.mixing import attend, class_loss, count_classes, masked_mean
 from adadepth.families.adalayers.modeling import AdaLayersModel
-from adadepth.families.adalayers.objective import class_loss, count_classes
 from adadepth.families.shared.losses import LossTerm, count_sequences, label_count, problem_of, sequence_loss
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.adalayers.base import cut_blocks, encoder_of, load_base, weights_digest
 from adadepth.families.adalayers.configuration import AdaLayersConfig
-from adadepth.families.shared.albert.pretrained import HUB_ARGUMENTS
+from adadepth.families.shared.albert.convert import HUB_ARGUMENTS
 from adadepth.families.shared.configuration import check_field_names
 from adadepth.families.shared.encoders import longest_sequence, vocabulary_size
 

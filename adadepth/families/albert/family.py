@@ -1,7 +1,18 @@
-"""What is known of plain ALBERT."""
+"""The settings of plain ALBERT."""
 
-from adadepth.families.albert.settings import PlainAlbertSettings
+from dataclasses import dataclass
+
 from adadepth.families.registry import Family
+from adadepth.families.shared.albert.settings import AlbertSettings
+from adadepth.settings import family_name
+
+
+@dataclass
+class PlainAlbertSettings(AlbertSettings):
+    """Plain ALBERT (Lan et al. 2020), every layer of it: the baseline."""
+
+    name: str = family_name("albert")
+
 
 FAMILY = Family(
     settings=PlainAlbertSettings,
@@ -10,6 +21,6 @@ FAMILY = Family(
     encoder="adadepth.families.albert.modeling:PlainAlbertModel",
     depth="num_hidden_layers",
     starts_from={"albert_act": None},
-    checks=("adadepth.families.shared.albert.checks:check_sizes",),
+    checks=("adadepth.families.shared.albert.settings:check_sizes",),
     weights_from="adadepth.families.shared.albert.convert:to_albert",
 )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from adadepth.families.albert_act.configuration import AlbertActConfig
+from adadepth.families.albert_act.recurrence import AlbertActConfig
 
 
 def read_config(config: dict[str, Any]) -> AlbertActConfig:

@@ -1,16 +1,7 @@
-"""Predictions of ACT-ALBERT after every iteration, and exits by a rule that reads them.
+"""The mean of a sequence's tokens, which a class can be read from in place of the first one.
 
-The halting unit decides with a threshold while the model trains. Once trained, any rule of
-`adadepth.halting.exit_rules` may decide instead: `quantile:q` halts at the first step whose halting sum exceeds q, so
-q = 1 - act_epsilon is the model's own threshold. A prediction is the head's readout of a unit's state at its exit, so
-of a model trained without `readout_weight` under `graves`, whose head has read weighted sums only, nothing good is to
-be expected.
-
-Until it exits a token is updated as it is while it runs: x_n = y_n under `graves`, x_n = p_n y_n + (1 - p_n) x_{n-1}
-under `single`, also where its halting sum has passed one. Then its state is frozen, and the others go on attending to
-it. So where nobody exits before step k, the states after step k are those of a model that has k iterations.
-
-Shape legend: B batch, T tokens, K units, A units that still run, H width, N steps, C classes.
+Simoulin & Crabbé's fine-tuning has it as `use_bos=False`, there with padding in the mean. Shape legend: B batch, T
+tokens, H width.
 """
 
 from __future__ import annotations
@@ -22,11 +13,16 @@ import torch
 from torch import Tensor
 
 from adadepth.errors import ConfigError
-from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig
 from adadepth.families.albert_act.modeling import AlbertActModel, Start
 from adadepth.families.albert_act.ragged import Packed
-from adadepth.families.albert_act.readouts import Read
-from adadepth.families.albert_act.recurrence import AlbertActTransformer, Places, advance
+from adadepth.families.albert_act.recurrence import (
+    FREEZING_RULES,
+    AlbertActConfig,
+    AlbertActTransformer,
+    Places,
+    Read,
+    advance,
+)
 from adadepth.families.shared.steps import StepsAndExits, rule_of, run_steps, unit_fields
 from adadepth.halting.act import act_hazard
 from adadepth.halting.active_set import take
@@ -34,6 +30,23 @@ from adadepth.halting.distribution import halting_logits
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile
 from adadepth.halting.rules import Act
 from adadepth.halting.trace import DepthTrace, Execution
+
+
+def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
+    """The mean state of the tokens that are real, (B, T, H) and boolean (B, T) to (B, H); 0 where there are none."""
+    kept = states.masked_fill(~real.unsqueeze(-1), 0.0)  # padding may hold anything, NaN too
+    return kept.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def refuse_steps(config: AlbertActConfig) -> None:
+    """Refuse to read a sequence after every iteration where it is not read from its first token.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    if config.pooling == "mean":
+        raise ConfigError("pooling=mean: exit rules and readouts read the first token, which pooling=first takes")
+
 
 SIGNALS = frozenset({"logits", "halting"})
 

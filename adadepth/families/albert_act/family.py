@@ -1,8 +1,159 @@
-"""What is known of ACT-ALBERT."""
+"""The settings of ACT-ALBERT."""
 
-from adadepth.config import BudgetUnit
-from adadepth.families.albert_act.settings import AlbertActSettings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from adadepth.errors import ConfigError
 from adadepth.families.registry import Budgeting, Family
+from adadepth.families.shared.albert.settings import AlbertSettings
+from adadepth.halting.rules import halting_rule
+from adadepth.settings import Attention, BudgetUnit, ExperimentConfig, QuestionConfig, Task, family_name
+from adadepth.settings.choices import CapRemainder, StateRule
+from adadepth.settings.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.settings.kinds import problem_of
+
+PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
+HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
+HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
+Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
+Pooling = StrEnum("Pooling", ["first", "mean"])
+PositionInit = StrEnum("PositionInit", ["normal", "sinusoidal"])
+
+
+@dataclass
+class AlbertActSettings(AlbertSettings):
+    """ACT-ALBERT: one shared ALBERT block applied until every token has halted (Simoulin & Crabbé 2021)."""
+
+    name: str = family_name("albert_act")
+    act_epsilon: float = setting(
+        0.01, "a token halts when its summed probability exceeds 1 - act_epsilon", OPEN_SHARE,
+        more="Graves 2016 uses 0.01.",
+    )  # fmt: skip
+    act_penalty: float = setting(
+        1e-3, "tau, weight of the ponder cost N + R in the loss", at_least(0), hub=0.0,
+        more="The paper trains with 1e-3, 5e-4, 2.5e-4 for 6, 12, 24 iterations.",
+    )  # fmt: skip
+    readout_weight: float = setting(
+        0.0, "of the loss that reads the head after every iteration; 0: only the last one is read", at_least(0),
+        more="Of the loss part `readouts`: after every iteration that a unit ran; see "
+        "`adadepth.families.albert_act.recurrence`.",
+    )  # fmt: skip
+    penalty_reduction: PenaltyReduction = setting(
+        PenaltyReduction.sum_tokens,
+        "over tokens; always a mean over sequences",
+        more="`sum_tokens`: summed over a sequence's tokens, averaged over sequences (the paper); `mean_tokens`: "
+        "averaged over tokens (Universal Transformers), independent of the sequence length.",
+    )
+    cap_remainder: CapRemainder = setting(
+        CapRemainder.reference,
+        "what a token that reaches L without halting pays and weighs",
+        more="`reference`: no remainder, hence no gradient of the cost; `penalty`: 1 - h in the cost only; `forced`: "
+        "also as the weight of its last output.",
+    )
+    state_rule: StateRule = setting(
+        StateRule.single,
+        "how the iterations' states are mixed",
+        more="`single`: the interpolated state feeds the next iteration (the paper); `graves`: weighted sum of the "
+        "outputs, halted states copied; `accumulated`, `basic`: the two rules of tensor2tensor's Universal "
+        "Transformer, where halted states keep moving.",
+    )
+    halting_rule: str = setting(
+        "act",
+        "what of a halting probability a token's sum grows by: act, or NAME[:PARAMETER] of an installed package",
+        more="`act`: all of it (Graves 2016); see `adadepth.halting.rules`.",
+    )
+    halting_input: HaltingInput = setting(
+        HaltingInput.block_output,
+        "what the halting unit reads",
+        more="`block_output`: the paper; `block_input`: Universal Transformers.",
+    )
+    halting_scope: HaltingScope = setting(
+        HaltingScope.token,
+        "one decision a token, or one a sequence",
+        more="A whole `sequence` halts on its tokens' mean probability.",
+    )
+    halt_bias_init: float = setting(
+        0.0, "initial halting bias; negative starts deep, positive starts shallow", FINITE,
+        more="0 in the paper, where at first every token halts at its second update; 1 in Universal Transformers.",
+    )  # fmt: skip
+    recall: bool = setting(
+        False,
+        "the block reads the embedded input again in every iteration",
+        more='x_{n-1} + x_0 (Bansal et al. 2022, arXiv 2202.05826, "recall"), without which a long recurrence forgets '
+        "what it was asked.",
+    )
+    fixed_depth: int | None = setting(
+        None, "updates of every token, and nobody halts: the rival of equal work", more="ALBERT of that depth."
+    )
+    position_init: PositionInit = setting(
+        PositionInit.normal,
+        "initial position embeddings; sinusoidal: neighbours are alike",
+        more="`normal`: as ALBERT's. `sinusoidal`: see `sinusoids` in `adadepth.families.shared.albert.block`; with "
+        "more than two token types, rows and columns of a grid.",
+    )
+    execution: Execution = setting(
+        Execution.auto,
+        "update all tokens until the last has halted, or running ones only",
+        more="`dense` and `ragged`, with the same results; `auto` is ragged where that is faster. A state rule whose "
+        "halted states keep moving runs dense.",
+    )
+    pooling: Pooling = setting(
+        Pooling.first,
+        "what the class of a sequence is read from: its first token, pooled, or the mean of all real ones",
+    )
+
+
+_OF_SEQUENCES = ("classification", "multi_label", "regression")
+
+
+def check_execution(config: ExperimentConfig) -> Iterator[str]:
+    """Leaving halted tokens out wants states that stay as they are, a kernel for it, and shapes that may change."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    if model.execution is not Execution.ragged:
+        return
+    setting = "model.execution=ragged"
+    if model.state_rule not in (StateRule.single, StateRule.graves):
+        yield f"{setting}: needs model.state_rule=single or graves; halted states of {model.state_rule} keep moving"
+    if model.attn_implementation is Attention.flex_attention:
+        yield f"{setting}: needs model.attn_implementation eager, sdpa or flash_attention_2, not flex_attention"
+    if config.runtime.compile:
+        yield f"{setting}: not with runtime.compile=true, whose graph has one shape; set model.execution=auto"
+
+
+def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
+    """The rule is one that there is, with parameters that it has."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    try:
+        halting_rule(model.halting_rule)
+    except ConfigError as error:
+        yield f"model.halting_rule={model.halting_rule}: {error}"
+
+
+def check_readouts(config: ExperimentConfig) -> Iterator[str]:
+    """A question's answer is read once."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    if isinstance(config.dataset, QuestionConfig) and model.readout_weight:
+        yield f"model.readout_weight={model.readout_weight:g}: question answering has no readouts; set it to 0"
+
+
+def check_pooling(config: ExperimentConfig) -> Iterator[str]:
+    """The mean of the tokens is read once, of whole sequences."""
+    model = config.model
+    assert isinstance(model, AlbertActSettings)
+    if model.pooling is Pooling.first:
+        return
+    if config.task is not Task.finetune or problem_of(config.dataset) not in _OF_SEQUENCES:
+        yield f"model.pooling={model.pooling}: read only where whole sequences are classified"
+    if model.readout_weight:
+        yield (
+            f"model.readout_weight={model.readout_weight:g}: readouts read the first token; set it to 0 or "
+            "model.pooling=first"
+        )
+
 
 _MODELING = "adadepth.families.albert_act.modeling"
 _PRETRAINING = "adadepth.families.albert_act.pretraining"
@@ -10,7 +161,7 @@ _HEADS = "adadepth.families.albert_act.heads"
 
 FAMILY = Family(
     settings=AlbertActSettings,
-    config="adadepth.families.albert_act.configuration:AlbertActConfig",
+    config="adadepth.families.albert_act.recurrence:AlbertActConfig",
     heads={
         "pretraining": f"{_PRETRAINING}:AlbertActForPreTraining",
         "classification": f"{_HEADS}:AlbertActForSequenceClassification",
@@ -32,11 +183,11 @@ FAMILY = Family(
     fixed_depth="fixed_depth",
     starts_from={"albert": "adadepth.families.albert_act.pretrained:load_albert"},
     checks=(
-        "adadepth.families.shared.albert.checks:check_sizes",
-        "adadepth.families.albert_act.checks:check_execution",
-        "adadepth.families.albert_act.checks:check_halting_rule",
-        "adadepth.families.albert_act.checks:check_readouts",
-        "adadepth.families.albert_act.checks:check_pooling",
+        "adadepth.families.shared.albert.settings:check_sizes",
+        "adadepth.families.albert_act.family:check_execution",
+        "adadepth.families.albert_act.family:check_halting_rule",
+        "adadepth.families.albert_act.family:check_readouts",
+        "adadepth.families.albert_act.family:check_pooling",
     ),
     advice="budget=depth holds a mean depth; model.halt_bias_init=-2 starts deeper; tasks that need depth need "
     "model.state_rule=graves and model.recall=true",

@@ -15,16 +15,20 @@ import torch
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.albert_act.exiting import SIGNALS, predict_steps
+from adadepth.families.albert_act.exiting import SIGNALS, mean_of_tokens, predict_steps, refuse_steps
 from adadepth.families.albert_act.modeling import (
     AlbertActModel,
     AlbertActOutput,
     AlbertActPreTrainedModel,
     HaltingOutput,
 )
-from adadepth.families.albert_act.pooling import mean_of_tokens, refuse_steps
-from adadepth.families.albert_act.readouts import Units, labelled_tokens, readout_term, refuse_readouts
+from adadepth.families.albert_act.recurrence import (
+    AlbertActConfig,
+    Units,
+    labelled_tokens,
+    readout_term,
+    refuse_readouts,
+)
 from adadepth.families.shared.losses import (
     CLASSES,
     IGNORED_LABEL,

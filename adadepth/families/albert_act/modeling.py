@@ -23,13 +23,20 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from adadepth.budget.depth import smooth_depth
+from adadepth.budget.controller import smooth_depth
 from adadepth.budget.fit import DepthKnob
 from adadepth.errors import ConfigError
-from adadepth.families.albert_act.configuration import FREEZING_RULES, AlbertActConfig, check_execution
 from adadepth.families.albert_act.ragged import Packed, run_ragged
-from adadepth.families.albert_act.readouts import ReadoutStates
-from adadepth.families.albert_act.recurrence import AlbertActTransformer, Places, StateRecord, update_work
+from adadepth.families.albert_act.recurrence import (
+    FREEZING_RULES,
+    AlbertActConfig,
+    AlbertActTransformer,
+    Places,
+    ReadoutStates,
+    StateRecord,
+    check_execution,
+    update_work,
+)
 from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.block import (
     AlbertAttention,

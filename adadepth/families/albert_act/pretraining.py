@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.albert_act.configuration import AlbertActConfig
 from adadepth.families.albert_act.modeling import AlbertActModel, AlbertActPreTrainedModel, HaltingOutput
-from adadepth.families.albert_act.readouts import labelled_tokens, readout_term
+from adadepth.families.albert_act.recurrence import AlbertActConfig, labelled_tokens, readout_term
 from adadepth.families.shared.albert.block import activation
 from adadepth.families.shared.losses import LossTerm, combine_terms, sum_cross_entropy
 

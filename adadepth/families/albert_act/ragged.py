@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.albert_act.readouts import ReadoutStates
 from adadepth.families.albert_act.recurrence import (
+    AlbertActConfig,
     AlbertActLayer,
     AlbertActTransformer,
     Finished,
     Places,
+    ReadoutStates,
     Stream,
     Tokens,
     update_work,

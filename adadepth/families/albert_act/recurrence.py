@@ -1,37 +1,160 @@
-"""The recurrence of ACT-ALBERT: what an iteration does to tokens, and the loop until all of them have halted.
-
-    r_n = x_{n-1}, with `recall` x_{n-1} + x_0
-    y_n = block(r_n),  p_n = sigmoid(w y_n + b)
-    if h + p_n > 1 - epsilon:   w_n = R = 1 - h     the token halts with this update, and has weight 0 afterwards
-    else:                       w_n = p_n,  h += p_n
-    x_n = w_n y_n + (1 - w_n) x_{n-1}               and N counts the updates
-
-Simoulin & Crabbé 2021 (ACL SRW, pp. 221-228); the last three lines, and what other rules make of them, are
-`adadepth.halting.act`.
-
-Here every position is updated until the last token has halted, as in the reference. Two others run the same iterations,
-on tokens whose places know how they attend: `run_ragged` in `ragged.py` leaves out tokens that have halted, with the
-same results; `ActStepper` in `exiting.py` lets an exit rule stop them.
-
-Module names follow the state dict of the published checkpoints. Shape legend: B batch, T tokens, P packed tokens, K
-wanted tokens, E embedding width, H hidden width, N iterations that ran; `...` stands for (B, T), padding included, or
-for (P,) where tokens are packed.
-"""
+"""Configuration of ACT-ALBERT."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from adadepth.families.albert_act.configuration import AlbertActConfig
-from adadepth.families.albert_act.readouts import ReadoutStates
+from adadepth.errors import ConfigError
+from adadepth.families.albert_act.family import AlbertActSettings
 from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection
-from adadepth.families.shared.products import Product
+from adadepth.families.shared.albert.configuration import AlbertShape
+from adadepth.families.shared.layers import Product
+from adadepth.families.shared.losses import CLASSES, LossTerm, target_weights, unit_losses
 from adadepth.halting.act import ActState, CapRemainder, StateRule, act_step, init_act, update_result, update_stream
+from adadepth.halting.active_set import ActiveSet, take
 from adadepth.halting.rules import halting_rule
-from adadepth.halting.trace import ComputedSteps
+from adadepth.halting.trace import ComputedSteps, DepthTrace
+
+# State rules under which a halted token's state stays as it is.
+FREEZING_RULES = ("single", "graves")
+
+
+@strict
+class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
+    """ALBERT whose tokens choose how often the shared layer updates them (Simoulin & Crabbé 2021).
+
+    Field names are those of the published checkpoints (`asi/albert-act-{tiny,small,base}`); the halting switches
+    default to the published behaviour, so that a published configuration, which has none of them, means what it did.
+    """
+
+    # What stock trainers cannot gather, or nobody asked for: they keep the logits.
+    keys_to_ignore_at_inference = [
+        "trace", "loss_parts", "ponder_cost", "token_losses", "readout_states",
+        "unit_slots", "step_logits", "halting_logits", "exit_steps",
+    ]  # fmt: skip
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.fixed_depth is not None and not 1 <= self.fixed_depth <= self.num_hidden_layers:
+            raise ConfigError(
+                f"fixed_depth={self.fixed_depth} must lie between 1 and num_hidden_layers={self.num_hidden_layers}"
+            )
+        check_execution(self)
+
+
+def check_execution(config: AlbertActConfig) -> None:
+    """Refuse a ragged execution where it would give other results.
+
+    Raises:
+        ConfigError: Naming the state rules that freeze a halted token.
+    """
+    if config.execution == "ragged" and config.state_rule not in FREEZING_RULES:
+        raise ConfigError(
+            f"execution='ragged' needs state_rule {' or '.join(FREEZING_RULES)}: the halted states of "
+            f"{config.state_rule!r} keep moving"
+        )
+
+
+Read = Callable[[Tensor], Tensor]
+
+
+class ReadoutStates:
+    """Collects the states of some tokens after every iteration; nothing of the others is kept.
+
+    Args:
+        slots: b T + t of each wanted token, int64, each once, (K,).
+        state: x_0, (B, T, H).
+    """
+
+    def __init__(self, slots: Tensor, state: Tensor) -> None:
+        self.slots = slots
+        self._latest = take(state.flatten(0, 1), slots)
+        self._steps: list[Tensor] = []
+
+    def add(self, state: Tensor) -> None:
+        """Keep the states after an iteration of all tokens, (B, T, H)."""
+        self._latest = take(state.flatten(0, 1), self.slots)
+        self._steps.append(self._latest)
+
+    def add_packed(self, active: ActiveSet, state: Tensor) -> None:
+        """Keep the states after an iteration of packed tokens, (P, H); those left behind stay what they were."""
+        places = torch.searchsorted(active.slots, self.slots).clamp(max=len(active.slots) - 1)
+        present = (active.slots[places] == self.slots).nonzero().squeeze(1)
+        self._latest = self._latest.to(state.dtype).index_copy(0, present, take(state, places[present]))
+        self._steps.append(self._latest)
+
+    def stack(self) -> Tensor:
+        """All of them, (K, N, H)."""
+        return torch.stack(self._steps, dim=1)
+
+
+class Units(NamedTuple):
+    """The K units that have a target, and where each is read.
+
+    Attributes:
+        slots: b T + t of the tokens that are read, (K,), or (K sequences,) where a unit is several sequences.
+        labels: Of the units, (K,), or (K, C) where classes do not exclude each other; none is ignored.
+        kind: Of the task, as `adadepth.families.shared.losses.problem_of` names it.
+        sequences: Of how many sequences a unit consists; it runs until the last of them has halted. None: it is read at
+            one token.
+    """
+
+    slots: Tensor
+    labels: Tensor
+    kind: str = CLASSES
+    sequences: int | None = None
+
+
+def labelled_tokens(labels: Tensor) -> Units:
+    """Tokens with a class, of labels (B, T), row by row; waits for the device."""
+    slots = (labels >= 0).flatten().nonzero().squeeze(1)
+    return Units(slots, labels.flatten()[slots])
+
+
+def readout_term(config: AlbertActConfig, outputs: Any, units: Units, read: Read) -> LossTerm:
+    """The loss part `readouts`, a sum over units, and what these count; the head reads only what a unit ran.
+
+    Args:
+        config: With the part's weight.
+        outputs: Of the base model, with `readout_states` of the units' slots.
+        units: What is read.
+        read: The task's head, (R, H), or (R, sequences, H), to (R, C).
+    """
+    states = outputs.readout_states
+    ran = ran_steps(outputs.trace, units.slots, states.shape[1])
+    if units.sequences is not None:
+        states = states.unflatten(0, (-1, units.sequences)).transpose(1, 2)
+        ran = ran.unflatten(0, (-1, units.sequences)).any(dim=1)
+    unit, step = ran.nonzero().unbind(dim=1)  # waits for the device
+    losses = unit_losses(units.kind, read(states[unit, step]), units.labels[unit])
+    counted = units.labels.new_ones(len(units.labels), dtype=torch.bool)
+    if units.kind == CLASSES:
+        counted = target_weights(config, units.labels)
+    return LossTerm((counted[unit] * losses / ran.sum(dim=1)[unit]).sum(), counted.sum(), config.readout_weight)
+
+
+def ran_steps(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:
+    """Which of the first iterations a token ran, boolean, (K, N)."""
+    updates = trace.updates.flatten()[slots]
+    return torch.arange(1, steps + 1, device=slots.device) <= updates.unsqueeze(1)
+
+
+def refuse_readouts(config: AlbertActConfig, head: str) -> None:
+    """Refuse a weight where a head has no readouts.
+
+    Raises:
+        ConfigError: Naming the weight and the heads that have them.
+    """
+    if config.readout_weight:
+        raise ConfigError(
+            f"readout_weight={config.readout_weight}: {head} has no readouts, set it to 0; masked language models, "
+            "token and sequence classification and multiple choice have them"
+        )
 
 
 class HaltingUnit(nn.Module):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from adadepth.analysis.files import RunFiles, max_depth
-from adadepth.analysis.measure.class_definitions import CLASS_DEFINITIONS
-from adadepth.analysis.render.formats import rounded
-from adadepth.analysis.render.section import Section
-from adadepth.analysis.render.table import Column, Table, as_html, text
+from adadepth.measure.names import CLASS_DEFINITIONS
+from adadepth.report.run_files import RunFiles, max_depth
+from adadepth.report.section import Section
+from adadepth.report.table import Column, Table, as_html, rounded, text
 
 # Mean updates of the published models, tiny, small and base, by class: the table of Simoulin & Crabbé's repository
 # (adaptive-depth-transformers, README). Their row [MASK/random] selects [MASK], too.

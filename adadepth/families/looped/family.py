@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.config import Activation, Attention, ExperimentConfig, ModelConfig, family_name
-from adadepth.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 from adadepth.families.registry import Family
+from adadepth.settings import Activation, Attention, ExperimentConfig, ModelConfig, family_name
+from adadepth.settings.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
 StateNorm = StrEnum("StateNorm", ["none", "fed", "read"])

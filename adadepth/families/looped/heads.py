@@ -26,6 +26,7 @@ from adadepth.families.looped.objectives import (
     objective_terms,
     text_uniforms,
 )
+from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import (
     CLASSES,
     class_losses,
@@ -37,7 +38,6 @@ from adadepth.families.shared.losses import (
     takes_one_class,
     target_weights,
 )
-from adadepth.families.shared.products import Product
 from adadepth.halting.exit_rules import ExitRule, Fixed, check_rule, parse_rule, predictions_at
 from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
 

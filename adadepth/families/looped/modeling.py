@@ -36,14 +36,14 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.declaration import setting
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.looped.convert import PUBLISHED, published_config, published_weights
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
-from adadepth.families.shared.products import Product
+from adadepth.families.shared.layers import Product
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.halting.trace import DepthUnit
+from adadepth.settings.declaration import setting
 
 # ---- Configuration
 

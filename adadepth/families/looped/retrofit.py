@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from adadepth.connection import first_line
-from adadepth.declaration import declared
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.heads import LoopedForCausalLM
 from adadepth.families.looped.modeling import LoopedConfig
+from adadepth.settings.declaration import declared
+from adadepth.system.places import first_line
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest: the products of a whole model in float32, in another order
 _PROBE = 8  # tokens of the comparison

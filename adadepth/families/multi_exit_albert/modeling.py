@@ -1,13 +1,4 @@
-"""The multi-exit ALBERT for sequence classification and regression.
-
-After every step the pooled first token is classified by the step's own linear map; an exit rule lets sequences go on
-what was predicted, and all exits are trained together:
-
-    L = sum_j w_j L_j / sum_j w_j  with w_j = j, or 1
-
-Zhou et al. 2020 (PABEE, arXiv 2006.04152, equation 6). Shape legend: B batch, A sequences that still run, T tokens, E
-embedding width, H width, N steps, C classes.
-"""
+"""Configuration of the multi-exit ALBERT."""
 
 from __future__ import annotations
 
@@ -15,13 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.budget.fit import DepthKnob
-from adadepth.families.multi_exit_albert.configuration import MultiExitAlbertConfig
+from adadepth.families.multi_exit_albert.family import MultiExitAlbertSettings
 from adadepth.families.shared.albert.block import words_of
-from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
+from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
+from adadepth.families.shared.albert.convert import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.albert.stepped import SteppedAlbert
 from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
@@ -33,10 +26,14 @@ from adadepth.families.shared.losses import (
     label_count,
     step_losses,
 )
-from adadepth.families.shared.shown import shown
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
+from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, shown, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
+
+
+@strict
+class MultiExitAlbertConfig(StepwiseAlbertShape, settings=MultiExitAlbertSettings):
+    """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152)."""
 
 
 class MultiExitAlbertModel(SteppedAlbert):

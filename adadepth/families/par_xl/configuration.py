@@ -1,16 +1,221 @@
-"""Configuration of the PAR Transformer-XL: of the supernet, and of the fixed networks derived from it."""
+"""Architectures as strings, one operation a block, and those that a searched one is compared with."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Sequence
+from itertools import count, takewhile
 from typing import ClassVar
 
+import numpy as np
+import torch
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
 from adadepth.families.par_xl.adaptive_softmax import check_cutoffs, check_widths
-from adadepth.families.par_xl.architectures import OPERATIONS, alternating, parse_architecture
-from adadepth.families.par_xl.settings import ParXLFields
+from adadepth.families.par_xl.family import ParXLFields, ParXLSettings
 from adadepth.families.shared.configuration import FamilyConfig
+
+# Attention, feed-forward, identity: the order of the gates.
+OPERATIONS = "sf-"
+_DRAWS, _TOLERANCE = 1000, 0.05
+_SMALLEST = 1e-30  # of a probability: its logarithm stays finite
+
+
+def parse_architecture(key: str, text: str) -> str:
+    """Return the architecture without surrounding space.
+
+    Raises:
+        ConfigError: Naming the key and the first character that is no operation, or that there is none.
+    """
+    architecture = text.strip()
+    allowed = "allowed: s (attention), f (feed-forward), - (identity), one a block"
+    if not architecture:
+        raise ConfigError(f"{key}={text!r}: no blocks; {allowed}")
+    for position, operation in enumerate(architecture, 1):
+        if operation not in OPERATIONS:
+            raise ConfigError(f"{key}={architecture!r}: {operation!r} at block {position} is no operation; {allowed}")
+    return architecture
+
+
+def alternating(blocks: int) -> str:
+    """`sfsf...`, the order of the transformer's sublayers."""
+    return ("sf" * blocks)[:blocks]
+
+
+def paper_rule(blocks: int, ratio: int = 5) -> str:
+    """Attention in one of `ratio` blocks, evenly over the first two thirds, and feed-forward (Mandava et al. 2020).
+
+    The rounding gives the published 32 blocks at a ratio of 5: `sfff` six times, then `f` eight times.
+    """
+    assert ratio >= 1
+    first_part = max(2 * blocks // 3, 1)
+    attentions = min(max(blocks // ratio, 1), first_part)
+    period = (first_part + first_part // attentions) // attentions
+    return (("s" + "f" * (period - 1)) * attentions).ljust(blocks, "f")[:blocks]
+
+
+def sandwich(blocks: int) -> str:
+    """`s^k (sf)^(n-k) f^k` with n pairs of blocks and k = 3n / 8, the best of Press et al. (2020): 6 of 16."""
+    pairs = blocks // 2
+    outer = min(max(3 * pairs // 8, 1), pairs)
+    return "s" * outer + alternating(blocks - 2 * outer) + "f" * outer
+
+
+def random_architecture(blocks: int, generator: torch.Generator) -> str:
+    """Attention or feed-forward in each block, by a fair coin; an identity would only make it shorter."""
+    return "".join("sf"[drawn] for drawn in torch.randint(2, (blocks,), generator=generator).tolist())
+
+
+def at_equal_macs(make: Callable[[int], str], macs: Callable[[str], float], target: float) -> str:
+    """Of the architectures `make(1)`, `make(2)`, ..., each dearer than the last, the one whose MACs are closest."""
+    # From twice the target on, an architecture is further off than none at all.
+    longer = takewhile(lambda architecture: macs(architecture) < 2 * target, (make(blocks) for blocks in count(2)))
+    return min([make(1), *longer], key=lambda architecture: abs(macs(architecture) - target))
+
+
+def baseline_architectures(
+    target_architecture: str, macs: Callable[[str], float], ratio: int = 5, seed: int = 0
+) -> dict[str, str]:
+    """What a searched architecture is compared with, at MACs as close to its own as the number of blocks allows.
+
+    Args:
+        target_architecture: The searched one.
+        macs: The work of an architecture.
+        ratio: Blocks for one attention block in the paper's rule.
+        seed: Of the random architecture, which has as many blocks as the alternating one and is drawn again until its
+            MACs are within 5 % of the target; of 1,000 draws that are not, the closest.
+
+    Returns:
+        `alternating`, `paper_rule`, `sandwich` and `random`.
+    """
+    target = macs(target_architecture)
+    reference = at_equal_macs(alternating, macs, target)
+    return {
+        "alternating": reference,
+        "paper_rule": at_equal_macs(lambda blocks: paper_rule(blocks, ratio), macs, target),
+        "sandwich": at_equal_macs(sandwich, macs, target),
+        "random": _random_at_macs(len(reference), macs, target, torch.Generator().manual_seed(seed)),
+    }
+
+
+def most_probable_at_cost(
+    probabilities: Sequence[Sequence[float]], costs: Sequence[float], target: float, tolerance: float
+) -> str:
+    """The most probable of the architectures whose cost is within the tolerance; if none is, of the nearest.
+
+    Cost depends on how often each operation occurs alone, so that for each pair of counts the most probable order is
+    kept from block to block: exact, in N^3 steps.
+
+    Args:
+        probabilities: For every block those of attention, feed-forward and identity.
+        costs: Of the three.
+        target: In the unit of the costs.
+        tolerance: As a share of it.
+    """
+    best: dict[tuple[int, ...], tuple[float, str]] = {(0,) * len(OPERATIONS): (0.0, "")}
+    for row in probabilities:
+        longer: dict[tuple[int, ...], tuple[float, str]] = {}
+        for counts, (score, text) in best.items():
+            for number, operation in enumerate(OPERATIONS):
+                key = (*counts[:number], counts[number] + 1, *counts[number + 1 :])
+                found = (score + math.log(max(row[number], _SMALLEST)), text + operation)
+                longer[key] = max(longer.get(key, found), found)
+        best = longer
+    distances = {counts: abs(sum(map(operator.mul, counts, costs)) - target) for counts in best}
+    bound = max(tolerance * target, min(distances.values()) * (1 + 1e-9))  # sums of equal costs differ by rounding
+    return max(best[counts] for counts, distance in distances.items() if distance <= bound)[1]
+
+
+def _random_at_macs(blocks: int, macs: Callable[[str], float], target: float, generator: torch.Generator) -> str:
+    def distance(architecture: str) -> float:
+        return abs(macs(architecture) - target)
+
+    closest = random_architecture(blocks, generator)
+    for _ in range(_DRAWS - 1):
+        if distance(closest) <= _TOLERANCE * target:
+            break
+        closest = min(closest, random_architecture(blocks, generator), key=distance)
+    return closest
+
+
+def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray]) -> ParXLSettings:
+    """With the cutoffs of `cutoff_clusters` clusters that are best for a text, if so many are asked for.
+
+    Args:
+        settings: Of the model.
+        word_counts: How often each id occurs in the training text, (V,).
+
+    Raises:
+        ConfigError: If there are more clusters than words.
+    """
+    if (clusters := settings.cutoff_clusters) is None:
+        return settings
+    counts = word_counts()
+    unused = max((settings.vocab_size or 0) - len(counts), 0)
+    counts = np.pad(counts, (0, unused))
+    if clusters > len(counts):
+        raise ConfigError(f"model.cutoff_clusters={clusters}: the vocabulary has only {len(counts)} words")
+    return dataclasses.replace(settings, cutoffs=optimal_cutoffs(counts, clusters), cutoff_clusters=None)
+
+
+def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
+    """The first words of all tails with the fewest multiply-accumulates of a known target, all vectors being d wide.
+
+        C = d (c_1 + n)  +  d sum_k P_k V_k
+            head            tail k, of V_k words, for the share P_k of the targets that lie in it
+
+    So choose Grave et al. (2017, arXiv 1609.04309, section 4), with a model of time on a GPU for the work. With the
+    tails' own widths, which come after that, it would pay to have frequent words in narrow vectors. Exact for any order
+    of the words, of all clusters of consecutive ids.
+
+    Args:
+        counts: How often each id occurs, (V,), not all zero.
+        clusters: n + 1, the head and n tails; at most V.
+
+    Returns:
+        The cutoffs c_1 < ... < c_n, each cluster with a word at least.
+    """
+    words = len(counts)
+    assert clusters <= words
+    cumulated = np.concatenate([[0.0], np.cumsum(counts, dtype=np.float64)]) / counts.sum()
+    costs, begins = np.arange(words + 1.0), []  # in units of d, of a head of the first j words
+    for before in range(1, clusters):
+        costs, begin = _add_tail(costs, cumulated, before)
+        begins.append(begin)
+    cutoffs = [words]
+    for begin in reversed(begins):
+        cutoffs.append(int(begin[cutoffs[-1]]))
+    return cutoffs[:0:-1]
+
+
+def _add_tail(costs: np.ndarray, cumulated: np.ndarray, before: int) -> tuple[np.ndarray, np.ndarray]:
+    """The least cost of the first j words with one tail more, and where that then begins, for every j, (V + 1,).
+
+    A later end never begins its tail earlier, since the mixed difference of (F_j - F_i) (j - i) is never positive. So
+    halving the ends halves the beginnings, too: V log V steps instead of V^2.
+
+    Args:
+        costs: Of the first j words in `before` clusters.
+        cumulated: F, the share of targets among the first j words.
+        before: The number of clusters so far.
+    """
+    last = len(costs) - 1
+    least, begin = np.full_like(costs, np.inf), np.zeros(len(costs), dtype=np.int64)
+    spans = [(before + 1, last, before, last - 1)]  # first and last end, first and last beginning
+    while spans:
+        low, high, earliest, latest = spans.pop()
+        if low > high:
+            continue
+        end = (low + high) // 2
+        starts = np.arange(earliest, min(latest, end - 1) + 1)
+        found = costs[starts] + (cumulated[end] - cumulated[starts]) * (end - starts)
+        best = int(found.argmin())
+        least[end], begin[end] = found[best], starts[best]
+        spans += [(low, end - 1, earliest, starts[best]), (end + 1, high, starts[best], latest)]
+    return least, begin
 
 
 @strict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from adadepth.errors import ConfigError
-from adadepth.families.par_xl.architectures import parse_architecture
+from adadepth.families.par_xl.configuration import parse_architecture
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 
 

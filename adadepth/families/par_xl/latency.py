@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adadepth.families.par_xl.architectures import OPERATIONS
 from adadepth.families.par_xl.attention import Context, relative_positions
-from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig
 from adadepth.families.par_xl.modeling import ParXLForCausalLM
 from adadepth.families.par_xl.pricing import architecture_macs
-from adadepth.timing import time_interleaved
+from adadepth.system.timing import time_interleaved
 
 WARMUP = 2
 

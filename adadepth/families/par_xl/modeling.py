@@ -18,14 +18,20 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.contract import DepthUnit
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
-from adadepth.families.par_xl.architectures import OPERATIONS, most_probable_at_cost
-from adadepth.families.par_xl.attention import Context
-from adadepth.families.par_xl.blocks import Mix, run_alone
-from adadepth.families.par_xl.cache import ParXLCache, check_implementation
-from adadepth.families.par_xl.configuration import ParXLConfig
-from adadepth.families.par_xl.outputs import ParXLModelOutput, ParXLOutput, one_hot, trace_of
+from adadepth.families.par_xl.attention import Context, ParXLCache, check_implementation
+from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost
 from adadepth.families.par_xl.pricing import price_par_xl
-from adadepth.families.par_xl.stack import ParXLModel, ParXLPreTrainedModel, remembered_positions
+from adadepth.families.par_xl.stack import (
+    Mix,
+    ParXLModel,
+    ParXLModelOutput,
+    ParXLOutput,
+    ParXLPreTrainedModel,
+    one_hot,
+    remembered_positions,
+    run_alone,
+    trace_of,
+)
 from adadepth.families.shared.losses import IGNORED_LABEL, LossTerm, combine_terms
 from adadepth.halting.gates import gate_temperature, gate_weights, gumbel_noise
 from adadepth.halting.trace import DepthTrace, Work

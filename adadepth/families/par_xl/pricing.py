@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from adadepth.families.par_xl.architectures import OPERATIONS, alternating
+from adadepth.families.par_xl.configuration import OPERATIONS, alternating
 from adadepth.halting.trace import DepthTrace, Work
 
 if TYPE_CHECKING:

@@ -1,28 +1,193 @@
-"""The stack that supernet and fixed network share: embedding, blocks, and the memory that they hand on.
-
-Shape legend: B rows, T new tokens, M remembered positions, d width, N blocks, A blocks that can attend.
-"""
+"""A block: the branches of the operations that it can run, and their mix."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveEmbedding
-from adadepth.families.par_xl.attention import Context, Positions, position_biases, relative_positions
-from adadepth.families.par_xl.blocks import Mix, ParXLBlock, run_alone
-from adadepth.families.par_xl.cache import ParXLCache, check_cache, kept_positions
-from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.par_xl.attention import (
+    Context,
+    ParXLCache,
+    Positions,
+    RelativeAttention,
+    branch_norm,
+    check_cache,
+    kept_positions,
+    position_biases,
+    relative_positions,
+)
+from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig
 from adadepth.families.par_xl.initial_weights import init_glorot
-from adadepth.families.par_xl.outputs import ParXLModelOutput
-from adadepth.families.shared.dropout import Dropout
+from adadepth.families.shared.layers import Dropout, Product
 from adadepth.families.shared.words import check_words
+from adadepth.halting.trace import DepthTrace, Execution, Operations
+
+ATTENTION, FEED_FORWARD, IDENTITY = range(3)  # in the order of OPERATIONS
+
+# The operations of a block that run, each with its weight; None: it runs alone, and nothing is multiplied.
+Mix = Mapping[int, Tensor | None]
+
+
+def run_alone(path: Iterable[int]) -> list[Mix]:
+    """The mixes of blocks that each run one operation."""
+    return [{operation: None} for operation in path]
+
+
+class FeedForward(nn.Module):
+    """W_2 drop(act(W_1 x + b_1)) + b_2, (B, T, d) to (B, T, d); the residual belongs to the block."""
+
+    def __init__(self, config: ParXLConfig) -> None:
+        super().__init__()
+        self.inner = Product(config.hidden_size, config.intermediate_size)
+        self.output = Product(config.intermediate_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.dropout = Dropout(config.activation_dropout_prob)
+        self.norm = branch_norm(config)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Transform each position by itself."""
+        return self.output(self.dropout(self.activation(self.inner(state))))
+
+
+class ParXLBlock(GradientCheckpointingLayer):
+    """The mix of the operations that run.
+
+        per_branch    w_s LN(x + drop(attention(x)))  +  w_f LN(x + drop(ffn(x)))  +  w_- x
+        paper         LN(x  +  w_s drop(attention(x))  +  w_f drop(ffn(x)))
+
+    Args:
+        config: Widths and switches.
+        operations: Those that it can run; it has no modules for others.
+        layer: Of the blocks that attend, which one it is.
+    """
+
+    def __init__(self, config: ParXLConfig, operations: str, layer: int = 0) -> None:
+        super().__init__()
+        self.attention = RelativeAttention(config, layer) if "s" in operations else None
+        self.feed_forward = FeedForward(config) if "f" in operations else None
+        paper = config.branch_norm == "paper"
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if paper else None
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        state: Tensor,
+        operations: Sequence[int],
+        memory: Tensor | None,
+        positions: Positions,
+        *weights: Tensor | None,
+        past_key_values: Cache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run: state (B, T, d), and for attention the memory (B, M, d) and the positions, to (B, T, d).
+
+        `operations` and `weights` are a mix, apart: reentrant checkpoints find gradients of plain arguments alone.
+        Where attention ran and the positions want them, its weights are returned too, (B, h, T, L).
+        """
+        attended: Tensor | None = None
+        total: Tensor | None = None if self.norm is None else state
+        for operation, weight in zip(operations, weights, strict=True):
+            if operation == IDENTITY and self.norm is not None:
+                continue  # the state itself is in the sum already
+            if operation == ATTENTION:
+                assert self.attention is not None
+                change, attended = self.attention(state, memory, positions, past_key_values)
+                term = self._added(state, change, self.attention.norm)
+            elif operation == FEED_FORWARD:
+                assert self.feed_forward is not None
+                term = self._added(state, self.feed_forward(state), self.feed_forward.norm)
+            else:
+                term = state
+            term = term if weight is None else weight * term
+            total = term if total is None else total + term
+        assert total is not None
+        return (total if self.norm is None else self.norm(total)), attended
+
+    def _added(self, state: Tensor, change: Tensor, norm: nn.LayerNorm | None) -> Tensor:
+        """A branch with its residual and its norm; without a norm of its own, what it adds to the state."""
+        return self.dropout(change) if norm is None else norm(self.dropout.added(state, change))
+
+
+@dataclass
+class ParXLModelOutput(ModelOutput):
+    """What the blocks make of a segment.
+
+    Attributes:
+        last_hidden_state: What the output layer reads, (B, T, d).
+        memory: For the next segment of the same rows, (A, B, M', d) with M' up to the context's, detached; None where a
+            cache holds the text so far.
+        past_key_values: The cache that was given or asked for, with this segment.
+        hidden_states: The embeddings and the state after every block, N + 1 tensors (B, T, d), on request.
+        attentions: The weights of every block that attended, (B, h, T, M + T) each, on request.
+    """
+
+    last_hidden_state: Tensor | None = None
+    memory: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class ParXLOutput(ModelOutput):
+    """Predictions of one segment.
+
+    Attributes:
+        loss: Sum of `loss_parts`, when labels or targets are given.
+        loss_parts: `lm`, and `latency` where it has a weight: normalised and weighted.
+        logits: Log-probabilities of the next token, float32, (B, T, V); not with targets.
+        token_losses: Of every target in row-major order, nats, float32, detached.
+        memory: See `ParXLModelOutput`, as for the three that follow.
+        past_key_values: See there.
+        hidden_states: See there.
+        attentions: See there.
+        gate_probabilities: Of a supernet softmax(a), without noise, float32, (N, 3), differentiable.
+        trace: Which operations ran, with which weights.
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    token_losses: Tensor | None = None
+    memory: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    gate_probabilities: Tensor | None = None
+    trace: DepthTrace | None = None
+
+
+def one_hot(path: Sequence[int], device: torch.device) -> Tensor:
+    """The weights of a path of N operations, float32, (N, 3)."""
+    return nn.functional.one_hot(torch.tensor(path, device=device), len(OPERATIONS)).float()
+
+
+def trace_of(weights: Tensor, mixes: Sequence[Mix], real: Tensor, remembered: int) -> DepthTrace:
+    """What ran: weights (N, 3) and mixes of the blocks, which of the tokens are no padding (B, T), and M."""
+    executed = [[operation in mix for operation in range(len(OPERATIONS))] for mix in mixes]
+    return DepthTrace(
+        unit="architecture",
+        updates=(1.0 - weights[:, IDENTITY]).sum(dim=0, keepdim=True),
+        valid=torch.ones(1, dtype=torch.bool, device=real.device),
+        max_depth=len(mixes),
+        execution=Execution(
+            sum(any(operation != IDENTITY for operation in mix) for mix in mixes),
+            tokens=real.sum(dim=1),
+            width=real.shape[1],
+            memory_length=remembered,
+        ),
+        operations=Operations(weights, executed=torch.tensor(executed, device=real.device)),
+    )
 
 
 class ParXLPreTrainedModel(PreTrainedModel):

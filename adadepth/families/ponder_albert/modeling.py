@@ -1,16 +1,4 @@
-"""PonderALBERT for sequence classification and regression.
-
-    h_n       = block(h_{n-1})                          n = 1..N, one ALBERT block for all steps; h_0: the embeddings
-    yhat_n    = classifier(h_n),  z_n = ponder(h_n)     two heads read every step; see `read`
-    lambda_n  = sigmoid(z_n)                            stop now, given not stopped before?
-    p_n       = lambda_n prod_{j<n} (1 - lambda_j)      the halting distribution: adadepth.halting.distribution
-    L         = mean of sum_n p_n loss(yhat_n, y) + beta KL(p || prior):    adadepth.families.shared.ponder_objective
-
-The loss weighs all steps by p. Without labels an exit rule lets each sequence out as soon as what was read allows, and
-the prediction is that of its exit step. Banino et al. 2021 (arXiv 2107.05407) on ALBERT; with `readout=pooler` PALBERT
-(Balagansky & Gavrilov 2022). Shape legend: B batch, A sequences that still run, T tokens, E embedding width, H width,
-N steps, C classes.
-"""
+"""Configuration of PonderALBERT."""
 
 from __future__ import annotations
 
@@ -18,25 +6,132 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError
-from adadepth.families.ponder_albert.configuration import PonderAlbertConfig
-from adadepth.families.ponder_albert.texts import encode_texts
+from adadepth.families.ponder_albert.family import PonderAlbertSettings
 from adadepth.families.shared.albert.block import HaltingProjection, words_of
-from adadepth.families.shared.albert.configuration import derive_config
-from adadepth.families.shared.albert.pretrained import SteppedAlbertPreTrainedModel
+from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
+from adadepth.families.shared.albert.convert import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.albert.stepped import SteppedAlbert
 from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
-from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.ponder_objective import PonderTraining
-from adadepth.families.shared.shown import shown
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
+from adadepth.families.shared.losses import class_losses, combine_terms, label_count
+from adadepth.families.shared.ponder_objective import PonderTraining, ponder_terms
+from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, shown, stepwise_output
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
+
+
+@strict
+class PonderAlbertConfig(StepwiseAlbertShape, settings=PonderAlbertSettings):
+    """ALBERT whose sequences halt by PonderNet's distribution (Banino et al. 2021), on the first two tokens.
+
+    The fields of transformers' ALBERT keep their names. The defaults are PonderALBERT's; PALBERT (Balagansky & Gavrilov
+    2022) is `readout=pooler`, `halting_head=linear_cat`, `halting_head_layers=3`, `kl_direction=prior_posterior`,
+    `truncation=leftover`, `kl_penalty_factor=0.5`, `exit_rule=quantile:0.5`.
+    """
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.halting_head == "mlp" and self.halting_head_layers > 1:
+            raise ConfigError(f"halting_head_layers={self.halting_head_layers}: the mlp head has no further layers")
+
+    @property
+    def cls_tokens(self) -> int:
+        """How many [CLS] a text begins with."""
+        return 2 if self.readout == "tokens" else 1
+
+
+class PonderClassificationLoss:
+    """The objective as a criterion of its own, for training loops that do not give the model its labels.
+
+    Args:
+        kl_penalty_factor: Weight beta of the divergence.
+        ce_normalisation: As in `PonderAlbertConfig`.
+        kl_direction: As in `PonderAlbertConfig`.
+    """
+
+    def __init__(
+        self,
+        kl_penalty_factor: float = 1e-2,
+        ce_normalisation: str = "sum",
+        kl_direction: str = "posterior_prior",
+    ) -> None:
+        self.kl_penalty_factor = kl_penalty_factor
+        self.ce_normalisation = ce_normalisation
+        self.kl_direction = kl_direction
+
+    def __call__(self, prediction: StepwiseOutput, labels: Sequence[int] | Tensor) -> dict[str, Tensor]:
+        """Compute the loss.
+
+        Args:
+            prediction: A model's output with all its steps.
+            labels: Classes (B,), as a list or a tensor; negative ones are not targets.
+
+        Returns:
+            `task` and `kl`, weighted, means over the examples, and their sum `total_loss`.
+
+        Raises:
+            ValueError: If the prediction has steps that did not run.
+            DataError: If a label is not one of the model's classes.
+        """
+        if prediction.posterior is None or prediction.prior is None:
+            raise ValueError("the loss needs every step: call the model in training mode or with run_all_steps=True")
+        assert prediction.step_logits is not None
+        targets = torch.as_tensor(labels, device=prediction.step_logits.device)
+        losses, counted = class_losses(prediction.step_logits, targets)
+        terms = ponder_terms(self, losses, counted, prediction.posterior, prediction.prior)
+        total, parts = combine_terms(terms)
+        return {"total_loss": total, **parts}
+
+
+def encode_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | tuple[str, str]], config: PonderAlbertConfig
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask and segments (B, T) of texts, or of pairs of texts.
+
+    `[CLS] [CLS] a [SEP] b [SEP]` with two [CLS]; with `double_cls_pairs=both` another one before b, as in the reference
+    code. The longer text of a pair loses tokens first where the model has too few positions.
+
+    Raises:
+        ValueError: If there is no text.
+    """
+    if not texts:
+        raise ValueError("no texts to encode")
+    rows = [_encode(tokenizer, (text,) if isinstance(text, str) else tuple(text), config) for text in texts]
+    width = max(len(ids) for ids, _ in rows)
+    pad = config.pad_token_id or 0
+    ids = torch.tensor([row + [pad] * (width - len(row)) for row, _ in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row, _ in rows])
+    segments = torch.tensor([row + [0] * (width - len(row)) for _, row in rows])
+    return ids, mask, segments
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, texts: tuple[str, ...], config: PonderAlbertConfig
+) -> tuple[list[int], list[int]]:
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    parts = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    heads = [[cls] * config.cls_tokens]
+    if len(parts) == 2:
+        heads.append([cls] if config.cls_tokens == 2 and config.double_cls_pairs == "both" else [])
+    room = config.max_position_embeddings - sum(map(len, heads)) - len(parts)
+    lengths = [len(part) for part in parts]
+    while sum(map(len, parts)) > room:
+        # Of two that have become equally long, the one that was shorter loses the token, as in the tokenizers library.
+        parts[max(range(len(parts)), key=lambda index: (len(parts[index]), -lengths[index]))].pop()
+    ids: list[int] = []
+    segments: list[int] = []
+    for segment, (head, part) in enumerate(zip(heads, parts, strict=True)):
+        piece = [*head, *part, sep]
+        ids += piece
+        segments += [segment] * len(piece)
+    return ids, segments
+
 
 Text = str | tuple[str, str]
 

@@ -1,4 +1,4 @@
-"""From the settings of a family to its `PreTrainedConfig`: fields, defaults, ranges and choices are declared once."""
+"""Models whose configuration is one of transformers' own, under trainers that gather outputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,31 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from adadepth.declaration import MISSING, Declared, choices, declared, field_with, in_words
 from adadepth.errors import ConfigError, nearest
-from adadepth.families.shared.hub_file import auto_map, write_module
+from adadepth.families.shared.convert import auto_map, write_module
+from adadepth.settings.declaration import MISSING, Declared, choices, declared, field_with, in_words
+
+_KEY = "keys_to_ignore_at_inference"
+
+
+class WithStockConfig(PreTrainedModel):
+    """Tells stock trainers to keep the logits alone, and nobody else: the checkpoint stays transformers' own."""
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        setattr(self.config, _KEY, ["trace", "loss_parts"])
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, and the configuration as it was given."""
+        told = vars(self.config).pop(_KEY, None)
+        try:
+            return super().save_pretrained(*args, **kwargs)
+        finally:
+            if told is not None:
+                setattr(self.config, _KEY, told)
+
 
 # Fields of `StepwiseOutput` that stock trainers cannot gather, or that nobody asked for: they keep the logits.
 BESIDE_LOGITS = [

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from adadepth.budget.fit import DepthKnob
 from adadepth.families.shared.losses import LossTerm, combine_terms, count_sequences, expected_loss, step_losses
 from adadepth.families.shared.steps import StepwiseOutput
-from adadepth.halting.continuation import continuation_losses
 from adadepth.halting.distribution import (
     HaltingDistribution,
+    continuation_losses,
     geometric_prior,
     halting_distribution,
     halting_kl,
@@ -70,7 +70,7 @@ def ponder_terms(
 
 @dataclass(frozen=True)
 class HaltingStage:
-    """The second stage of training, see `adadepth.halting.continuation`: slope k and threshold gamma of its targets."""
+    """The second stage of training, see `adadepth.halting.distribution`: slope k and threshold gamma of its targets."""
 
     slope: float
     threshold: float

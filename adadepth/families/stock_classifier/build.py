@@ -11,11 +11,9 @@ from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError
 from adadepth.families.folder import loaded, read_config, refuse_mismatched, refuse_missing, told
-from adadepth.families.stock_classifier.classes import class_names, class_order
-from adadepth.families.stock_classifier.modeling import StockClassifier
-from adadepth.families.stock_classifier.settings import StockClassifierSettings
-from adadepth.places import resolve_place
-from adadepth.quiet import quiet
+from adadepth.families.stock_classifier.family import StockClassifierSettings
+from adadepth.families.stock_classifier.modeling import StockClassifier, class_names, class_order
+from adadepth.system.places import quiet, resolve_place
 
 logger = logging.getLogger(__name__)
 

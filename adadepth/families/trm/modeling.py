@@ -1,14 +1,9 @@
-"""Tiny recursive models of puzzles (TRM, Jolicoeur-Martineau 2025, arXiv 2510.04871).
+"""What a supervision step is trained on: the answer's cells, and whether all of them are right.
 
-    x          = sqrt(D) concat( prefix(kind), E[cells] )
-    cycle(y,z):  n times z <- f(z + (y + x));  then y <- f(y + z)
-    step(y,z):   T - 1 cycles without gradients, then one with them
-    logits     = W y[:, P:];   q = w y[:, 0] + b
+    loss = 1/B sum_b ( mean over labelled cells of CE + w BCE(q_b, 1[all labelled cells of b are right now]) )
 
-f is one small network; y is the answer so far, z the reasoning behind it. A supervision step is what halts: q estimates
-whether the answer is right now. Gradients never cross from one step to the next.
-
-Shape legend: B rows, A rows that still run, L cells, P prefix positions, S = P + L, D width, V symbols, N steps.
+The means are over the cells of a row first: a row with few labelled cells counts as much as any other. Shape legend: B
+rows, L cells, V symbols.
 """
 
 from __future__ import annotations
@@ -20,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
@@ -28,13 +24,120 @@ from adadepth.budget.fit import DepthKnob
 from adadepth.errors import DataError
 from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
-from adadepth.families.trm.configuration import TrmConfig
-from adadepth.families.trm.network import Network, rotations, truncated_normal
-from adadepth.families.trm.objective import step_terms
-from adadepth.families.trm.pricing import price_puzzles
-from adadepth.families.trm.slots import Carry, refilled, slots_halt
+from adadepth.families.trm.network import Network, TrmConfig, rotations, truncated_normal
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+
+
+def stablemax_log_probabilities(logits: Tensor) -> Tensor:
+    """Log s(v) / sum s(v), s(v) = v + 1 for v >= 0 and 1 / (1 - v) below, (..., V) float64.
+
+    Prieto et al. 2025 (arXiv 2501.04697), equation 5: grows linearly, so that it does not overflow. float64 as in the
+    published code; float32 on devices without it.
+    """
+    precise = logits.float() if logits.device.type == "mps" else logits.double()
+    # Each branch sees values of its own side only: the other's pole would put NaN into the gradient.
+    scores = torch.where(precise < 0, 1.0 / (1.0 - precise.clamp(max=0.0)), precise.clamp(min=0.0) + 1.0)
+    return scores.log() - scores.sum(dim=-1, keepdim=True).log()
+
+
+def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
+    """Mean cross-entropy of the labelled cells of each row, (B, L, V) and (B, L) to float32 (B,); 0 without any."""
+    log_probabilities = (
+        stablemax_log_probabilities(logits) if kind == "stablemax" else logits.float().log_softmax(dim=-1)
+    )
+    labelled = labels >= 0
+    losses = -log_probabilities.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    sums = (losses * labelled).sum(dim=-1)
+    return (sums / labelled.sum(dim=-1).clamp(min=1)).float()
+
+
+def all_right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether every labelled cell of a row has its largest logit at its label, boolean (B,)."""
+    return ((logits.argmax(dim=-1) == labels) | (labels < 0)).all(dim=-1)
+
+
+def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight: float) -> dict[str, LossTerm]:
+    """The parts `task` and `halt` of the loss, summed over rows; `halt` is weighted.
+
+    Args:
+        logits: Of the cells, (B, L, V).
+        q: Logits of being right, (B,).
+        labels: (B, L) int64, negative where a cell is not asked for.
+        kind: `stablemax` or `softmax`.
+        halt_weight: w.
+    """
+    rows = torch.full((), len(labels), device=labels.device)
+    right = all_right(logits.detach(), labels).float()
+    halt = functional.binary_cross_entropy_with_logits(q.float(), right, reduction="none")
+    return {
+        "task": LossTerm(answer_losses(logits, labels, kind).sum(), rows),
+        "halt": LossTerm(halt.sum(), rows, halt_weight),
+    }
+
+
+def block_macs(config: TrmConfig) -> float:
+    """Of one block and row: 4 S D^2 + 2 S^2 D of attention, or 3 S F_S D of positions, and 3 S D F."""
+    length, width = config.length, config.hidden_size
+    attention = 4 * length * width**2 + 2 * length**2 * width
+    mixing = 3 * length * config.mixing_width * width if config.mixing == "positions" else attention
+    return float(mixing + 3 * length * width * config.inner_width)
+
+
+def step_macs(config: TrmConfig) -> float:
+    """Of one supervision step and row, both heads included: T (n + 1) applications of all blocks."""
+    heads = config.cells * config.hidden_size * config.vocab_size + config.hidden_size
+    return config.applications * config.num_layers * block_macs(config) + heads
+
+
+def price_puzzles(config: TrmConfig, trace: DepthTrace) -> Work:
+    """Work of a traced batch; rows that have left are not computed."""
+    each, updates, ran = step_macs(config), trace.updates.double(), trace.executed
+    computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
+    return Work(
+        executed=each * computed.to(updates),
+        dense=each * len(updates) * updates.max(),
+        adaptive=each * updates.sum(),
+        full=each * len(updates) * updates.new_tensor(trace.max_depth),
+    )
+
+
+# answer, reasoning (B, S, D); steps int64, halted bool, puzzle_kinds (B,); input_ids, labels (B, L). Empty at first.
+Carry = dict[str, Tensor]
+
+
+def refilled(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle_kinds: Tensor) -> Carry:
+    """What the slots hold at the beginning of a step: new puzzles where the old ones have halted."""
+    answer, reasoning = model.start(len(input_ids))
+    fresh = {
+        "answer": answer, "reasoning": reasoning, "steps": puzzle_kinds.new_zeros(len(input_ids), dtype=torch.int64),
+        "input_ids": input_ids, "labels": labels, "puzzle_kinds": puzzle_kinds,
+    }  # fmt: skip
+    if not carry:
+        return fresh
+    halted = carry["halted"]
+    return {name: torch.where(_like(halted, new), new, carry[name]) for name, new in fresh.items()}
+
+
+def slots_halt(config: TrmConfig, steps: Tensor, q: Tensor, draws: Tensor | None) -> Tensor:
+    """Which slots halt after a step, boolean (B,).
+
+    Args:
+        config: With `num_steps` and `exploration`.
+        steps: Of the puzzles in the slots, this one included, int64 (B,).
+        q: Their logits of being right, (B,).
+        draws: Two uniform numbers a slot, (B, 2); None: nobody explores.
+    """
+    halted = (steps >= config.num_steps) | (q > 0)
+    if draws is None or config.num_steps < 2:
+        return halted
+    least = 2 + (draws[:, 1] * (config.num_steps - 1)).long()
+    return halted & ((steps >= least) | (draws[:, 0] >= config.exploration))
+
+
+def _like(rows: Tensor, values: Tensor) -> Tensor:
+    return rows.view(-1, *[1] * (values.dim() - 1))
+
 
 Q_BIAS = -5.0  # at first nothing is right
 
@@ -44,7 +147,7 @@ class TrmOutput(StepwiseOutput):
     """Answers after every step; see `StepwiseOutput`. `logits` are (B, L, V), `step_logits` (B, N, L, V).
 
     Attributes:
-        carry: What the slots of a batch hold after a training step; see `adadepth.families.trm.slots`.
+        carry: What the slots of a batch hold after a training step; see `adadepth.families.trm.modeling`.
     """
 
     carry: Carry | None = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 
-from adadepth.plugins import installed
+from adadepth.settings.plugins import installed
 
 GROUP = "adadepth.loggers"
 _HERE = "adadepth.training.trackers"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.config import ExperimentConfig
+from adadepth.settings import ExperimentConfig
 
 Value = float | int | str | list[Any]
 

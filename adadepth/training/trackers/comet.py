@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.analysis.render.table import defused
-from adadepth.config import ExperimentConfig
-from adadepth.config.logger import TrackerMode
-from adadepth.training.run_directory import flat, settings_of
+from adadepth.report.table import defused
+from adadepth.runs.directory import flat, settings_of
+from adadepth.settings import ExperimentConfig
+from adadepth.settings.experiment import TrackerMode
 from adadepth.training.trackers.base import Tracker, Value, numbers
 
 # What Comet would find out by itself, of a library that is imported before it.

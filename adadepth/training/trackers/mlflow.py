@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.config import ExperimentConfig
-from adadepth.training.run_directory import flat, jsonable, settings_of
+from adadepth.runs.directory import flat, jsonable, settings_of
+from adadepth.settings import ExperimentConfig
 from adadepth.training.trackers.base import Tracker, Value, numbers
 
 _LONGEST = 500  # characters of a parameter

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from adadepth.config import LabelledConfig, Source
-from adadepth.data_sets import DataSet
-from adadepth.declaration import between, setting
+from adadepth.settings import LabelledConfig, Source
+from adadepth.settings.declaration import between, setting
+from adadepth.settings.kinds import DataSet
 
 
 @dataclass

@@ -4,7 +4,7 @@ import csv
 import zlib
 from pathlib import Path
 
-from adadepth.data.labelled.table import Table, table_of_rows
+from adadepth.data.text.tables import Table, table_of_rows
 from adadepth.errors import DataError
 from adadepth_reviews.data import ReviewsConfig
 

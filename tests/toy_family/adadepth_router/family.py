@@ -1,7 +1,7 @@
 """What is known of the router before torch is imported."""
 
-from adadepth.config import BudgetUnit
 from adadepth.families.registry import Budgeting, Family
+from adadepth.settings import BudgetUnit
 from adadepth_router.settings import RouterSettings
 
 _UNITS = (BudgetUnit.updates, BudgetUnit.macs)
@@ -13,7 +13,7 @@ FAMILY = Family(
     loss_parts={"router_loss": "update_price"},
     budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("update_price",), least=0),
     depth="num_hidden_layers",
-    checks=("adadepth.families.shared.albert.checks:check_sizes",),
+    checks=("adadepth.families.shared.albert.settings:check_sizes",),
     advice="budget=depth holds a mean depth; model.router_bias_init=1 updates more tokens at first",
     sections=("adadepth_router.report:never_updated",),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from adadepth.analysis.files import RunFiles
-from adadepth.analysis.render.section import Section
+from adadepth.report.run_files import RunFiles
+from adadepth.report.section import Section
 
 
 def never_updated(files: RunFiles) -> Section | None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from adadepth.analysis.files import write_halting_files
-from adadepth.analysis.measure.sentences import SentenceSampler
-from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
-from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
 from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
+from adadepth.measure.classes import TOKEN_CLASSES, token_classes
+from adadepth.measure.sentences import SentenceSampler
+from adadepth.measure.statistics import HaltingStatistics, flatten
+from adadepth.report.classes import write_halting_files
 
 CLS, SEP, MASK, PAD = 2, 3, 4, 0
 WORDS = """

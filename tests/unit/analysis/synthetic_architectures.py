@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.analysis.architecture.search import describe_architecture, flatten_search
-from adadepth.analysis.files import write_architectures, write_halting_files
+from adadepth.measure.architectures import describe_architecture, flatten_search
+from adadepth.report.classes import write_halting_files
+from adadepth.report.run_files import write_architectures
 
 SHAPES = [
     {"name": "T=32, M=16, batch=8", "length": 32, "memory": 16, "batch": 8},

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.analysis.exits.contenders import standard_rules
-from adadepth.analysis.exits.records import StepRecords
-from adadepth.analysis.exits.steps import step_summary
-from adadepth.analysis.exits.study import add_timings, study
-from adadepth.analysis.files import write_exit_study, write_exits
 from adadepth.halting.distribution import geometric_prior
 from adadepth.halting.exit_rules import apply_rule, parse_rule, predictions_at
+from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.exit_steps import step_summary
+from adadepth.measure.exit_study import add_timings, standard_rules, study
+from adadepth.report.exits import write_exit_study
+from adadepth.report.run_files import write_exits
 
 LABELS = ("negative", "positive")
 BOTH = frozenset({"logits", "halting"})

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from adadepth.analysis.files import write_halting_files
-from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
 from adadepth.halting.trace import DepthTrace, Execution, Work
+from adadepth.measure.statistics import HaltingStatistics, flatten
+from adadepth.report.classes import write_halting_files
 
 FACTS = {"added_parameters": 345_098, "base_parameters": 10_566_912, "from_cache": False}
 

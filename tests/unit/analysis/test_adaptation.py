@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from adadepth.analysis.measure.adaptation import describe_adaptation, shares_between
+from adadepth.measure.adaptation import describe_adaptation, shares_between
 
 
 def described(*counts: int) -> dict[str, float]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.analysis.measure.answers import answer_quality, answer_scores, normalised
-from adadepth.analysis.measure.quality import check_metrics
 from adadepth.errors import ConfigError
+from adadepth.measure.quality import answer_quality, answer_scores, check_metrics, normalised
 
 # (prediction, answers, exact match, F1) as evaluate-v2.0.py gives them.
 CASES = [

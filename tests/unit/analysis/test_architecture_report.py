@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.analysis.architecture.search import block_metrics
-from adadepth.analysis.architecture.sections import frame_panel
-from adadepth.analysis.architecture.tables import architecture_text, comparison_text
-from adadepth.analysis.files import ARCHITECTURES, HALTING, METRICS, write_seeds
-from adadepth.analysis.measure.seed_tables import seeds_text
-from adadepth.analysis.measure.seeds import summarise_seeds
-from adadepth.analysis.render.plots import save_frame
-from adadepth.analysis.render.report import draw_figures, write_report
+from adadepth.measure.architectures import block_metrics
+from adadepth.report.architectures import architecture_text, comparison_text, frame_panel
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.plots import save_frame
+from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, write_seeds
+from adadepth.report.seeds import seeds_text, summarise_seeds
 from tests.unit.analysis.synthetic_architectures import (
     SHAPES,
     make_comparison,

@@ -13,19 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from adadepth.analysis.architecture.comparison import compared_rows, quality_points
-from adadepth.analysis.architecture.search import (
+from adadepth.measure.architectures import (
     architecture_history,
     architectures_over_seeds,
     block_metrics,
+    compared_rows,
     describe_architecture,
     flatten_architecture,
     flatten_search,
     is_fixed,
     operations_by_third,
+    quality_points,
 )
-from adadepth.analysis.files import METRICS, read_run, write_architectures
-from adadepth.analysis.measure.seeds import headline_metrics, summarise_seeds
+from adadepth.report.run_files import METRICS, read_run, write_architectures
+from adadepth.report.seeds import headline_metrics, summarise_seeds
 from tests.unit.analysis.synthetic_architectures import (
     SHAPES,
     gate_probabilities,

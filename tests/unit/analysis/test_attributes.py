@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from adadepth.analysis.depth.difficulty import difficulty_table, known_of
-from adadepth.analysis.files import read_run, write_halting_files
-from adadepth.analysis.measure.attributes import PARTS, describe_attributes
-from adadepth.analysis.render.report import write_report
-from adadepth.analysis.render.table import as_csv, as_text
+from adadepth.measure.classes import PARTS, describe_attributes
+from adadepth.report.classes import write_halting_files
+from adadepth.report.difficulty import difficulty_table, known_of
+from adadepth.report.pages import write_report
+from adadepth.report.run_files import read_run
+from adadepth.report.table import as_csv, as_text
 from tests.unit.analysis.test_difficulty import summary as summary  # a fixture
 
 GENERATOR = np.random.default_rng(0)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.files import SENTENCES, write_grids
-from adadepth.analysis.render.report import draw_figures, write_report
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.run_files import SENTENCES, write_grids
 from tests.unit.analysis.synthetic import make_run
 
 playwright = pytest.importorskip("playwright.sync_api")

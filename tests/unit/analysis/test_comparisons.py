@@ -13,17 +13,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.analysis.comparisons.folders import of_sweep, runs_in
-from adadepth.analysis.comparisons.groups import Comparison, compare, differing, listed, unshared
-from adadepth.analysis.comparisons.measure import Quality, best_of_both, curves, quality
-from adadepth.analysis.comparisons.page import draw_comparison, write_comparison
-from adadepth.analysis.comparisons.sections import MAX_CURVES, sections_of
-from adadepth.analysis.files import read_run
-from adadepth.analysis.render import svg
-from adadepth.analysis.render.colors import LINES, dash_of
-from adadepth.analysis.render.figure import Lines, Scatter
-from adadepth.analysis.render.report import write_report
-from adadepth.analysis.render.section import Section
+from adadepth.report import svg
+from adadepth.report.comparison import MAX_CURVES, comparison_sections
+from adadepth.report.figure import Lines, Scatter
+from adadepth.report.groups import (
+    Comparison,
+    Quality,
+    best_of_both,
+    compare,
+    curves,
+    differing,
+    listed,
+    of_sweep,
+    quality,
+    runs_in,
+    unshared,
+)
+from adadepth.report.pages import draw_comparison, write_comparison, write_report
+from adadepth.report.run_files import read_run
+from adadepth.report.section import Section
+from adadepth.report.style import LINES, dash_of
 from tests.unit.analysis.recorded import record
 
 BEFORE = Path(__file__).parents[2] / "before"
@@ -51,7 +60,7 @@ def compared(folder: Path) -> Comparison:
 
 
 def section(comparison: Comparison, anchor: str) -> Section:
-    return next(found for found in sections_of(comparison, Path()) if found.anchor == anchor)
+    return next(found for found in comparison_sections(comparison, Path()) if found.anchor == anchor)
 
 
 def test_runs_that_differ_in_the_seed_are_a_group(compared: Comparison) -> None:
@@ -136,7 +145,7 @@ def test_the_page_is_one_file_with_its_tables_and_figures_beside_it(compared: Co
     for name in re.findall(r'download="([^"]+\.svg)"', page):
         ElementTree.parse(tmp_path / "new" / "figures" / name)
     assert re.search(r"of \d settings", page)
-    for found in sections_of(compared, tmp_path):
+    for found in comparison_sections(compared, tmp_path):
         assert found.of == "n = 6 runs of 2 settings"
 
 
@@ -155,6 +164,7 @@ def test_of_other_data_no_run_is_the_best(tmp_path: Path) -> None:
     record(tmp_path / "b", score=0.9, dataset={"name": "maze"})
     comparison = compare(runs_in(tmp_path))
     assert "do not compare" in section(comparison, "differs").html
+    assert "eval/score of one says nothing about another" in section(comparison, "quality").html
     panel = section(comparison, "quality").figures[0].panels[0]
     assert isinstance(panel.mark, Scatter)
     assert not any(dot.marked for _, dots in panel.mark.groups for dot in dots)
@@ -173,7 +183,7 @@ def test_depths_of_other_units_are_left_out_and_it_is_said(tmp_path: Path) -> No
     record(tmp_path / "b", unit="sequence", model={"name": "ponder_albert"}, run={"config_name": "ponder_hops"})
     comparison = compare(runs_in(tmp_path))
     assert [group.label for group in comparison.groups] == ["act_hops", "ponder_hops"]
-    assert "classes" not in {found.anchor for found in sections_of(comparison, Path())}
+    assert "classes" not in {found.anchor for found in comparison_sections(comparison, Path())}
     training = section(comparison, "training")
     assert [panel.title for panel in training.figures[0].panels] == ["Loss in evaluation"]
     assert "Depth is left out" in training.html

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from adadepth.analysis.exits.contenders import oracle_exits, random_exits, standard_rules
 from adadepth.halting.exit_rules import RULES, check_rule, parse_rule
+from adadepth.measure.exit_study import oracle_exits, random_exits, standard_rules
 
 BOTH = frozenset({"logits", "halting"})
 LOGITS = frozenset({"logits"})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from adadepth.analysis.measure.correlation import spearman, spearman_from_table
+from adadepth.measure.adaptation import spearman, spearman_from_table
 
 
 def table_of(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

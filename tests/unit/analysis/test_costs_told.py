@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.comparisons.groups import compare
-from adadepth.analysis.comparisons.page import write_comparison
-from adadepth.analysis.files import read_run
+from adadepth.report.groups import compare
+from adadepth.report.pages import write_comparison
+from adadepth.report.run_files import read_run
 from tests.pages_support import check_costs, sections_of_page, told
 from tests.unit.analysis.recorded import record
 from tests.unit.analysis.synthetic import make_run

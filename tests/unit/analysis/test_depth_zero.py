@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from adadepth.analysis.depth.classes import class_figures
-from adadepth.analysis.files import read_run, write_halting_files
-from adadepth.analysis.measure.class_table import class_table, halting_text
-from adadepth.analysis.measure.sentences import SentenceSampler
-from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
-from adadepth.analysis.render.colors import NOTHING
-from adadepth.analysis.render.figure import Heat
-from adadepth.analysis.render.report import draw_figures, sections_of, write_report
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.sentences import SentenceSampler
+from adadepth.measure.statistics import HaltingStatistics, flatten
+from adadepth.report.classes import class_figures, class_table, halting_text, write_halting_files
+from adadepth.report.figure import Heat
+from adadepth.report.pages import draw_figures, sections_of, write_report
+from adadepth.report.run_files import read_run
+from adadepth.report.style import NOTHING
 from tests.unit.analysis.test_report import Page
 
 DEPTH = 4

@@ -10,15 +10,16 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from adadepth.analysis.depth.difficulty import difficulty_curves, difficulty_sets
-from adadepth.analysis.files import read_run, write_grids, write_halting_files
-from adadepth.analysis.measure.class_table import halting_text
-from adadepth.analysis.measure.grids import GridSampler, depth_panel, distance_panel, facts_of
-from adadepth.analysis.measure.scoring import rightness, token_losses
-from adadepth.analysis.measure.sequence_classes import SequenceClasses, classes_of
-from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
-from adadepth.analysis.render.report import draw_figures, write_report
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.classes import SequenceClasses, classes_of
+from adadepth.measure.pictures import GridSampler, facts_of
+from adadepth.measure.scoring import rightness, token_losses
+from adadepth.measure.statistics import HaltingStatistics, flatten
+from adadepth.report.classes import halting_text, write_halting_files
+from adadepth.report.difficulty import difficulty_curves, difficulty_sets
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.pictures import depth_panel, distance_panel
+from adadepth.report.run_files import read_run, write_grids
 
 DEPTH, DIFFICULTIES, LABELS = 6, 5, ("no", "yes", "maybe")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.render import plots
-from adadepth.analysis.render.figure import (
+from adadepth.report import plots
+from adadepth.report.figure import (
     Axis,
     Bars,
     Boards,
@@ -25,9 +25,8 @@ from adadepth.analysis.render.figure import (
     Scatter,
     Stacks,
 )
-from adadepth.analysis.render.formats import percent, rounded
-from adadepth.analysis.render.svg import chart, charts
-from adadepth.analysis.render.table import (
+from adadepth.report.svg import chart, charts
+from adadepth.report.table import (
     Column,
     Table,
     as_csv,
@@ -36,6 +35,8 @@ from adadepth.analysis.render.table import (
     as_records,
     as_text,
     csv_text,
+    percent,
+    rounded,
     sparkline,
     text,
 )

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from adadepth.analysis.exits.sections import study_panels
-from adadepth.analysis.files import EXIT_RULES, EXITS, write_exit_study, write_exits, write_halting_files
-from adadepth.analysis.measure.sequence_classes import SequenceClasses
-from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
-from adadepth.analysis.render.colors import shape_style
-from adadepth.analysis.render.figure import Axis, Dot, Panel, Scatter
-from adadepth.analysis.render.report import draw_figures, write_report
-from adadepth.analysis.render.svg import chart
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.classes import SequenceClasses
+from adadepth.measure.statistics import HaltingStatistics, flatten
+from adadepth.report.classes import write_halting_files
+from adadepth.report.exits import study_panels, write_exit_study
+from adadepth.report.figure import Axis, Dot, Panel, Scatter
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
+from adadepth.report.style import shape_style
+from adadepth.report.svg import chart
 from tests.unit.analysis.synthetic_exits import LABELS, add_exit_files, make_records, make_study, make_summary
 from tests.unit.analysis.test_report import Page
 

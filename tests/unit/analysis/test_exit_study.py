@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.analysis.exits.costs import batches, in_pareto_sets, pareto
-from adadepth.analysis.exits.records import StepRecords
-from adadepth.analysis.exits.study import DRAWS, add_timings, study
-from adadepth.analysis.exits.tables import exits_text, study_text
-from adadepth.analysis.files import read_run, write_exit_study, write_exits
 from adadepth.halting.exit_rules import apply_rule, parse_rule
+from adadepth.measure.exit_costs import batches, in_pareto_sets, pareto
+from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.exit_study import DRAWS, add_timings, study
+from adadepth.report.exits import exits_text, study_text, write_exit_study
+from adadepth.report.run_files import read_run, write_exits
 from tests.unit.analysis.synthetic_exits import make_records, make_study, make_summary, price
 
 STEPS = 6

@@ -10,10 +10,15 @@ import torch
 from scipy.stats import spearmanr
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from adadepth.analysis.exits.calibration import confidence_calibration, first_correct_steps, halting_calibration
-from adadepth.analysis.exits.records import StepRecords
-from adadepth.analysis.exits.steps import flatten_exits, step_summary
-from adadepth.analysis.measure.quality import UNDEFINED
+from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.exit_steps import (
+    confidence_calibration,
+    first_correct_steps,
+    flatten_exits,
+    halting_calibration,
+    step_summary,
+)
+from adadepth.measure.quality import UNDEFINED
 from tests.unit.analysis.synthetic_exits import LABELS, make_records, make_summary
 
 STEPS = 5

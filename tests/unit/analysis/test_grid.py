@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.measure.grid import CellScores, grid_table, summarise_grid
-from adadepth.analysis.render.grid_page import grid_text, write_grid
+from adadepth.report.sweep import CellScores, grid_table, grid_text, summarise_grid, write_grid
 
 Scores = dict[int, dict[int, float]]
 

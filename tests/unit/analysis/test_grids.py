@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from adadepth.analysis.measure.grids import chain_places, depth_panel, distance_panel, facts_of, grid_picture
+from adadepth.measure.pictures import chain_places, facts_of, grid_picture
+from adadepth.report.pictures import depth_panel, distance_panel
 
 
 def test_a_chain_lies_along_a_row_and_one_that_meets_it_has_its_own():

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.analysis.files import HALTING, METRICS, write_seeds
-from adadepth.analysis.layers.sections import layers_text, needed_blocks
-from adadepth.analysis.measure.seed_tables import seeds_text
-from adadepth.analysis.measure.seeds import summarise_seeds
-from adadepth.analysis.measure.statistics import flatten
-from adadepth.analysis.render.figure import depth_ticks
-from adadepth.analysis.render.report import draw_figures, write_report
+from adadepth.measure.statistics import flatten
+from adadepth.report.figure import depth_ticks
+from adadepth.report.layers import layers_text, needed_blocks
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.run_files import HALTING, METRICS, write_seeds
+from adadepth.report.seeds import seeds_text, summarise_seeds
 from tests.unit.analysis.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 from tests.unit.analysis.test_report import Page
 

@@ -15,16 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from adadepth.analysis.files import read_run
-from adadepth.analysis.layers.distribution import (
-    describe_layers,
-    distance_over_seeds,
-    layer_history,
-    weights_over_seeds,
-)
-from adadepth.analysis.measure.seeds import headline_metrics, summarise_seeds
-from adadepth.analysis.measure.statistics import HaltingStatistics, flatten
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.layers import describe_layers, distance_over_seeds, weights_over_seeds
+from adadepth.measure.statistics import HaltingStatistics, flatten
+from adadepth.report.layers import layer_history
+from adadepth.report.run_files import read_run
+from adadepth.report.seeds import headline_metrics, summarise_seeds
 from tests.unit.analysis.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 
 scores = st.lists(st.sampled_from([0.0, 0.1, 1.0, 3.0]), min_size=2, max_size=30).filter(any)

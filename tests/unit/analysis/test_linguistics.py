@@ -10,14 +10,12 @@ import pytest
 import torch
 from scipy import stats
 
-from adadepth.analysis.linguistics.classes import word_classes
-from adadepth.analysis.linguistics.sections import kind_figure
-from adadepth.analysis.linguistics.tables import every_row, flatten_words, kind_table, words_text
-from adadepth.analysis.linguistics.words import Pieces, describe_words, joined_pieces
-from adadepth.analysis.measure.intervals import FEWEST, clustered_mean
-from adadepth.analysis.render.table import as_records
 from adadepth.evaluation.words import WordRecorder
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.adaptation import FEWEST_CLUSTERS, clustered_mean
+from adadepth.measure.treebank import Pieces, describe_words, joined_pieces, word_classes
+from adadepth.report.table import as_records
+from adadepth.report.treebank import every_row, flatten_words, kind_figure, kind_table, words_text
 
 
 def interval(values: Any, clusters: Any) -> tuple[float, float]:
@@ -63,10 +61,10 @@ def test_of_unequal_clusters_it_is_near_that_of_the_bootstrap_over_sentences() -
 
 
 def test_few_sentences_have_no_interval() -> None:
-    values = np.arange(FEWEST - 1, dtype=np.float64)
-    found = clustered_mean(values, np.arange(FEWEST - 1))
-    assert found == (values.mean(), None, None, FEWEST - 1)
-    assert clustered_mean(np.ones(FEWEST), np.arange(FEWEST)) == (1.0, 1.0, 1.0, FEWEST)
+    values = np.arange(FEWEST_CLUSTERS - 1, dtype=np.float64)
+    found = clustered_mean(values, np.arange(FEWEST_CLUSTERS - 1))
+    assert found == (values.mean(), None, None, FEWEST_CLUSTERS - 1)
+    assert clustered_mean(np.ones(FEWEST_CLUSTERS), np.arange(FEWEST_CLUSTERS)) == (1.0, 1.0, 1.0, FEWEST_CLUSTERS)
 
 
 # ---- classes

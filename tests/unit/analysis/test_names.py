@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.analysis.depth.training import _means
-from adadepth.analysis.files import read_run
-from adadepth.analysis.measure.names import metric_name
+from adadepth.measure.names import metric_name
+from adadepth.report.run_files import read_run
+from adadepth.report.training import _means
 from adadepth.training.callbacks import rename_metrics
 
 BEFORE = Path(__file__).resolve().parents[2] / "before"

@@ -12,12 +12,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from adadepth.analysis.files import read_run
-from adadepth.analysis.render import svg
-from adadepth.analysis.render.downloads import downloads
-from adadepth.analysis.render.figure import Axis, Bars, Figure, Lines, Panel, Stacks, depth_axis
-from adadepth.analysis.render.report import sections_of, write_report
-from adadepth.analysis.render.section import Section
+from adadepth.report import svg
+from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Stacks, depth_axis
+from adadepth.report.page import downloads
+from adadepth.report.pages import sections_of, write_report
+from adadepth.report.run_files import read_run
+from adadepth.report.section import Section
 from tests.unit.analysis.synthetic import make_run
 from tests.unit.analysis.synthetic_architectures import make_search_run
 from tests.unit.analysis.synthetic_exits import add_exit_files

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.depth.difficulty import difficulty
-from adadepth.analysis.depth.grids import examples
-from adadepth.analysis.files import RunFiles, read_run
-from adadepth.analysis.measure.puzzles import box_of
-from adadepth.analysis.render.colors import WRONG
-from adadepth.analysis.render.figure import Boards, Lines
-from adadepth.analysis.runs.losses import losses
+from adadepth.measure.pictures import box_of
+from adadepth.report.difficulty import difficulty
+from adadepth.report.figure import Boards, Lines
+from adadepth.report.pictures import examples
+from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.style import WRONG
+from adadepth.report.training import losses
 from tests.unit.analysis.synthetic import make_run
 
 

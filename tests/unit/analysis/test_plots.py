@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.analysis.render.fonts import WEIGHTS, without_shaping
-from adadepth.analysis.render.report import draw_figures
+from adadepth.report.pages import draw_figures
+from adadepth.report.style import WEIGHTS, without_shaping
 from tests.unit.analysis.synthetic import make_run
 
 NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
@@ -63,14 +63,19 @@ def test_the_font_of_drawings_is_matplotlibs_without_its_tables_of_shaping() -> 
 
 
 DRAWN = """
-from adadepth.analysis.render.plots import save_drawing
+from adadepth.report.plots import save_drawing
 save_drawing(lambda canvas: canvas.text(0.5, 0.5, "$x$"), __import__("pathlib").Path("drawn.png"))
 """
 
 
-def test_a_matplotlibrc_in_the_working_directory_is_not_read(tmp_path: Path) -> None:
-    """The library reads one when it is imported, whatever it holds: this one ends that with an error."""
-    (tmp_path / "matplotlibrc").write_bytes(b"text.usetex: True\n\xff\n")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    subprocess.run([sys.executable, "-c", DRAWN], cwd=tmp_path, env=environment, check=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["drawn.png", "matplotlibrc"]
+def test_nothing_of_the_users_is_in_the_way_of_matplotlib(tmp_path: Path) -> None:
+    """When it is imported it reads a matplotlibrc, from one of four places, and MPLBACKEND: these end in errors."""
+    for folder in ("working", "settings"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "matplotlibrc").write_bytes(b"text.usetex: True\n\xff\n")
+    environment = {
+        **os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "MPLBACKEND": "bogus",
+        "MATPLOTLIBRC": str(tmp_path / "settings"), "MPLCONFIGDIR": str(tmp_path / "settings"),
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-c", DRAWN], cwd=tmp_path / "working", env=environment, check=True)
+    assert sorted(path.name for path in (tmp_path / "working").iterdir()) == ["drawn.png", "matplotlibrc"]

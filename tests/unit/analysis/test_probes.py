@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from adadepth.analysis.files import read_run, write_probes
-from adadepth.analysis.probes.fit import STRENGTHS, Labelled, fit_probe
-from adadepth.analysis.probes.measure import accuracy, by_difficulty, gain, majority
-from adadepth.analysis.probes.sections import probes
-from adadepth.analysis.probes.tables import difficulty_table, flat_accuracies, probes_text
-from adadepth.analysis.render.report import draw_figures, write_report
+from adadepth.measure.probes import STRENGTHS, Labelled, accuracy, by_difficulty, fit_probe, gain, majority
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.probes import difficulty_table, flat_accuracies, probes, probes_text, write_probes
+from adadepth.report.run_files import read_run
 
 
 def drawn(count: int, seed: int) -> Labelled:

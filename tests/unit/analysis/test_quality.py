@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.analysis.measure.quality import METRICS, UNDEFINED, check_metrics, load_metrics, metric_key, quality
 from adadepth.errors import ConfigError, DataError
+from adadepth.measure.quality import METRICS, UNDEFINED, check_metrics, load_metrics, metric_key, quality
 
 
 def arrays(*columns: list[float]) -> list[np.ndarray]:

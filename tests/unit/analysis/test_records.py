@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from adadepth.analysis.exits.records import StepRecorder, StepRecords, merge
 from adadepth.halting.trace import DepthTrace
+from adadepth.measure.exit_records import StepRecorder, StepRecords, merge
 from tests.unit.analysis.synthetic_exits import make_records
 
 FIELDS = ("index", "lengths", "logits", "depth", "labels", "difficulty", "step_logits", "halting_logits", "exit_steps")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.files import HALTING, METRICS, RUN, SENTENCES
-from adadepth.analysis.render.colors import contrast, depth_color, text_on
-from adadepth.analysis.render.formats import clock, number
-from adadepth.analysis.render.report import write_report
+from adadepth.report.pages import write_report
+from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES
+from adadepth.report.style import contrast, depth_color, text_on
+from adadepth.report.table import clock, number
 from tests.unit.analysis.synthetic import make_run
 
 FILES = ("run.json", "config.yaml", "metrics.jsonl", "halting.json", "sentences.jsonl")
@@ -205,6 +205,22 @@ def test_collapse_is_called_out(run: Path, tmp_path: Path, top: int, warned: boo
     metrics = "".join(json.dumps(line) + "\n" for line in lines)
     page = Page(write_report(copy_of(run, tmp_path, metrics=metrics)))
     assert ("collapsed" in page.text) is warned
+
+
+def test_an_evaluation_says_of_what_and_counts_no_steps(tmp_path: Path) -> None:
+    run = make_run(tmp_path, max_depth=6, evaluations=1)
+    record = json.loads((run / RUN).read_text()) | {"mode": "evaluate", "evaluated": "outputs/act_small/A/model"}
+    (run / RUN).write_text(json.dumps(record))
+    page = Page(write_report(run))
+    assert "evaluation of a trained model" in page.text
+    assert "outputs/act_small/A/model" in page.text
+    assert "step 0" not in page.text
+    assert "over training" not in page.text
+
+
+def test_files_beside_a_page_are_named_where_there_are_any(page: Page, tmp_path: Path) -> None:
+    assert "PDF and PNG files lie beside this page" in page.text
+    assert "PDF and PNG files" not in Page(write_report(tmp_path)).text
 
 
 def test_long_runs_and_sentences_stay_small(run: Path, tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.analysis.files import write_seeds
-from adadepth.analysis.measure.seed_tables import seeds_text
-from adadepth.analysis.measure.seeds import headline_metrics, summarise_seeds
-from adadepth.analysis.render.report import write_report
+from adadepth.report.pages import write_report
+from adadepth.report.run_files import write_seeds
+from adadepth.report.seeds import headline_metrics, seeds_text, summarise_seeds
 from tests.unit.analysis.test_report import Page
 
 RUNS = [

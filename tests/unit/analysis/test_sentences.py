@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from adadepth.analysis.measure.sentences import SentenceSampler
 from adadepth.halting.trace import DepthTrace, Halting
+from adadepth.measure.sentences import SentenceSampler
 from tests.unit.analysis import synthetic
 
 

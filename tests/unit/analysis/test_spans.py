@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from adadepth.analysis.measure.choice_classes import CHOICE_CLASSES, choice_classes
-from adadepth.analysis.measure.spans import SPAN_CLASSES, best_spans, span_classes
+from adadepth.measure.classes import CHOICE_CLASSES, choice_classes
+from adadepth.measure.spans import SPAN_CLASSES, best_spans, span_classes
 
 
 def best_by_loop(

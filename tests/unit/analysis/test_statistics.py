@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy.stats import entropy, spearmanr
 
-from adadepth.analysis.measure.statistics import COSINE_GROUPS, HaltingStatistics, flatten
-from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
 from adadepth.halting.trace import DepthTrace, Execution, Halting
+from adadepth.measure.classes import TOKEN_CLASSES, token_classes
+from adadepth.measure.statistics import COSINE_GROUPS, HaltingStatistics, flatten
 from tests.unit.analysis import synthetic
 
 MAX_DEPTH = 7

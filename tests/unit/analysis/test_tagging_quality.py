@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.analysis.measure.quality import check_metrics, check_tags, tagging_quality
 from adadepth.errors import ConfigError
+from adadepth.measure.quality import check_metrics, check_tags, tagging_quality
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 METRICS = ["entity_f1", "entity_precision", "entity_recall", "token_accuracy"]

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.comparisons.groups import compare
-from adadepth.analysis.comparisons.page import write_comparison
-from adadepth.analysis.files import RunFiles, read_run
-from adadepth.analysis.layers.distribution import describe_layers
-from adadepth.analysis.render.report import write_report
-from adadepth.analysis.verdict.finding import as_lines
-from adadepth.analysis.verdict.section import verdict
+from adadepth.measure.layers import describe_layers
+from adadepth.report.groups import compare
+from adadepth.report.pages import write_comparison, write_report
+from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.verdict import verdict
+from adadepth.report.worth import as_lines
 from tests.pages_support import sections_of_page, told
 from tests.unit.analysis.recorded import record
 from tests.unit.analysis.synthetic import make_run
@@ -60,6 +59,15 @@ def test_advice_names_what_went_wrong(tmp_path: Path) -> None:
     assert "'budget.targets=[3]'" in advice
     (_, advice) = verdict(run_with(tmp_path / "cut", 4.4, **CUT))["target"].sentences
     assert f"cut short ({SAID})" in advice
+
+
+def test_a_depth_at_which_nobody_could_halt_yet_is_not_reached(tmp_path: Path) -> None:
+    files = run_with(tmp_path, 3.0, **CUT)
+    files = dataclasses.replace(files, halting={**files.halting, "adaptation": {"is_set": True}})
+    found = verdict(files)["target"]
+    assert found.answer == "unknown"
+    assert "training ended while all had one depth, 3, and none could halt" in found.sentences[0]
+    assert f"cut short ({SAID})" in found.sentences[1]
 
 
 def test_without_a_target_and_in_an_evaluation_nothing_is_asked(tmp_path: Path) -> None:

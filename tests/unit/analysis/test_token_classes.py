@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from adadepth.analysis.measure.token_classes import TOKEN_CLASSES, token_classes
+from adadepth.measure.classes import TOKEN_CLASSES, token_classes
 from tests.unit.analysis.synthetic import CLS, MASK, SEP, make_batch
 
 #        [CLS] plain [MASK] random kept [SEP] lucky [SEP] PAD

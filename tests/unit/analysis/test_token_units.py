@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification
-from adadepth.analysis.exits.contenders import oracle_exits
-from adadepth.analysis.exits.costs import ORACLE
-from adadepth.analysis.exits.records import StepRecorder, merge
-from adadepth.analysis.exits.steps import step_summary
-from adadepth.analysis.exits.study import DRAWS, add_online, online_figures, study
-from adadepth.analysis.exits.token_units import POSITIONS, sequences_of
-from adadepth.analysis.measure.scoring import quality_of
 from adadepth.halting.exit_rules import parse_rule
-from adadepth.tasks.unit_price import price_of
+from adadepth.measure.exit_costs import ORACLE
+from adadepth.measure.exit_records import POSITIONS, StepRecorder, merge, sequences_of
+from adadepth.measure.exit_steps import step_summary
+from adadepth.measure.exit_study import DRAWS, add_online, online_figures, oracle_exits, study
+from adadepth.measure.scoring import quality_of
+from adadepth.tasks.exit_rules import price_of
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths
 
 LENGTHS, STEPS = (10, 7, 3, 12), 6

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from adadepth.analysis.architecture.search import describe_architecture
-from adadepth.analysis.files import RunFiles, read_run
-from adadepth.analysis.layers.distribution import describe_layers
-from adadepth.analysis.render.report import sections_of
-from adadepth.analysis.verdict.comparison import at_depth, score_noise
-from adadepth.analysis.verdict.finding import as_json, as_lines
-from adadepth.analysis.verdict.section import verdict
-from adadepth.analysis.verdict.units import strength
+from adadepth.measure.architectures import describe_architecture
+from adadepth.measure.layers import describe_layers
+from adadepth.report.pages import sections_of
+from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.verdict import strength, verdict
+from adadepth.report.worth import as_json, as_lines, at_depth, score_noise
 from tests.unit.analysis.synthetic import make_run
 
 

@@ -11,13 +11,12 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.analysis.depth.words import ranked_words
-from adadepth.analysis.files import read_run, write_halting_files
-from adadepth.analysis.measure.class_table import halting_text
-from adadepth.analysis.measure.intervals import clustered_mean
-from adadepth.analysis.measure.word_depths import FEWEST, FEWEST_SEQUENCES, RANKED, WordDepths, Words
 from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.vocabulary import VocabularyDepths, vocabulary_depths
+from adadepth.measure.adaptation import clustered_mean
+from adadepth.measure.words import FEWEST_CLUSTERS, FEWEST_OCCURRENCES, RANKED, WordDepths, Words
+from adadepth.report.classes import halting_text, ranked_words, write_halting_files
+from adadepth.report.run_files import read_run
 from tests.unit.analysis import synthetic
 
 VOCABULARY, TAGS = 60, ("NOUN", "VERB", "X")
@@ -70,7 +69,7 @@ def ranked(words: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for name, members in groups.items():
         measured = [word for word in members if not word["selected"]]
         rows.append({"word": name, **described(measured), "selected": len(members) - len(measured)})
-    often = [row for row in rows if row["n"] >= FEWEST and row["sequences"] >= FEWEST_SEQUENCES]
+    often = [row for row in rows if row["n"] >= FEWEST_OCCURRENCES and row["sequences"] >= FEWEST_CLUSTERS]
     return sorted(often, key=lambda row: (row["mean"], "…" in row["word"], int(row["word"].strip("w…"))))
 
 

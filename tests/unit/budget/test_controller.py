@@ -7,8 +7,15 @@ import math
 import pytest
 import torch
 
-from adadepth.budget.controller import INTEGRAL, LIMIT, PROPORTIONAL, SMOOTHING, BudgetController, BudgetSchedule
-from adadepth.budget.depth import smooth_depth
+from adadepth.budget.controller import (
+    INTEGRAL,
+    LIMIT,
+    PROPORTIONAL,
+    SMOOTHING,
+    BudgetController,
+    BudgetSchedule,
+    smooth_depth,
+)
 
 
 def controller(target=3.0, full=6.0, gain=1.0, **shares) -> BudgetController:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import BertConfig
 
-from adadepth.budget.depth import EXPONENT
-from adadepth.budget.measure import MEASURES
+from adadepth.budget.controller import EXPONENT
 from adadepth.errors import ConfigError
 from adadepth.families import AdaLayersConfig, AdaLayersForSequenceClassification
 from adadepth.halting.layer_mixing import expected_state, tail_masses
+from adadepth.training.budget import MEASURES
 
 SCORES = [1.0, 1.2, 0.95, 0.6, 0.7]
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.config import CorpusConfig, LabelledConfig, Source, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.generated.bigram_shift import SHARES, draw_pairs, swap, usable_sentences
+from adadepth.data.labelled.bigram_shift import SHARES, draw_pairs, swap, usable_sentences
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
+from adadepth.settings import CorpusConfig, LabelledConfig, Source, TokenizerConfig
 from adadepth.tasks.budgets import halves
 
 

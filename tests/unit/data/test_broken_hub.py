@@ -14,10 +14,10 @@ import pytest
 import transformers.utils.hub
 from huggingface_hub import constants
 
-from adadepth import connection
 from adadepth.data.text.hub import hub_digest, hub_tables
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
+from adadepth.system import places as connection
 
 _FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _FILE = (

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.config import Source, TaggingConfig, TokenizerConfig
-from adadepth.config.tables import Problem
 from adadepth.data import load_labelled_data
-from adadepth.data.labelled.held_out import set_aside
+from adadepth.data.labelled.splits import set_aside
 from adadepth.errors import DataError
+from adadepth.settings import Source, TaggingConfig, TokenizerConfig
+from adadepth.settings.data import Problem
 
 from .labelled_support import config, load, rows_of_pairs, write_splits
 

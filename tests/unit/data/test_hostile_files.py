@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adadepth.config.puzzles import MazePathConfig
 from adadepth.data.cache import cached_folder
 from adadepth.data.puzzles.examples import PuzzleExamples, puzzle_data
-from adadepth.data.puzzles.maze_path import draw_paths
+from adadepth.data.puzzles.generated import draw_paths
 from adadepth.data.stores.questions import read_rows
 from adadepth.data.text.files import find_files
 from adadepth.data.text.hub import file_table
 from adadepth.errors import ConfigError, DataError
+from adadepth.settings.data import MazePathConfig
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from adadepth.composition import known_keys
-from adadepth.data_sets import GROUP, dataset_schemas, installed_data_sets
+from adadepth.cli.composition import known_keys
 from adadepth.errors import ConfigError, DataError
+from adadepth.settings.kinds import GROUP, dataset_schemas, installed_data_sets
 from tests.configs.support import configured
 from tests.plugins_support import package_on_path
 
@@ -20,9 +20,9 @@ from .labelled_support import load
 MOODS = """
 from dataclasses import dataclass
 
-from adadepth.config import DatasetConfig, LabelledConfig, Source
-from adadepth.data_sets import DataSet
-from adadepth.declaration import at_least, setting
+from adadepth.settings import DatasetConfig, LabelledConfig, Source
+from adadepth.settings.kinds import DataSet
+from adadepth.settings.declaration import at_least, setting
 
 
 @dataclass
@@ -43,7 +43,7 @@ class OfTheHub(LabelledConfig):
 
 
 def tables(dataset):
-    from adadepth.data.labelled.table import table_of_rows
+    from adadepth.data.text.tables import table_of_rows
 
     rows = [{"sentence": f"I am {word} .", "label": word} for word in ("glad", "sad")] * dataset.repeats
     return {"train": table_of_rows("moods", rows), "validation": table_of_rows("moods", rows[:2])}
@@ -93,7 +93,7 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
 
 
 @pytest.mark.parametrize(("name", "place", "message"), [
-    ("moods", "moods:Moods", "must be an adadepth.data_sets.DataSet, not type"),
+    ("moods", "moods:Moods", "must be an adadepth.settings.kinds.DataSet, not type"),
     ("moods", "moods:PLAIN", "one of LabelledConfig, TaggingConfig, QuestionConfig, ChoiceConfig, not Plain"),
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
     ("moods", "moods:NO_PLACE", "'moods.tables' must be 'module:function'"),

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import Source, TokenizerConfig
-from adadepth.config.dataset import HubTable
-from adadepth.config.tables import Problem
 from adadepth.data import EpochSampler, LabelledData
 from adadepth.data.generated.blocks import symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS
 from adadepth.data.labelled import sentences as labelled
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.errors import DataError
+from adadepth.settings import Source, TokenizerConfig
+from adadepth.settings.data import HubTable, Problem
 from tests.configs.support import GLUE, configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config import CorpusConfig, Source, StreamConfig, TokenizerConfig
-from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
 from adadepth.data.stores import documents as stores
 from adadepth.data.stores.documents import write_lines
 from adadepth.data.streams import load as language_module
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
+from adadepth.settings import CorpusConfig, Source, StreamConfig, TokenizerConfig
+from adadepth.settings.experiment import TokenizerKind
 
 LINES = [f"{'The' if n % 3 else 'A'} cat number {n} sat  down ." * (n % 4) for n in range(40)]  # every fourth is blank
 ROWS = {"train_rows": 2, "evaluation_rows": 1}

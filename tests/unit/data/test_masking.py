@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth.data import PretrainingData
+from adadepth.data.batches import IGNORE
 from adadepth.data.pretraining.masking import (
-    IGNORE,
     MASKED,
     NOT_SELECTED,
     ORIGINAL,

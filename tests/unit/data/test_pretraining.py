@@ -15,9 +15,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, unigram_baseline
+from adadepth.data.batches import IGNORE
 from adadepth.data.cache import cached_folder, digest
 from adadepth.data.pretraining import load as pretraining
-from adadepth.data.pretraining.masking import IGNORE
 from adadepth.data.stores.documents import open_store, write_store
 from adadepth.errors import DataError
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config.puzzles import PuzzleTableConfig, Symmetries
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
 from adadepth.data.puzzles.table import load_puzzle_table
 from adadepth.errors import UserError
+from adadepth.settings.data import PuzzleTableConfig, Symmetries
 from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
 
 TRAIN, COPIES = 6, 3

@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config.puzzles import CellCount, MazePathConfig, PuzzleTableConfig, Symmetries
-from adadepth.data.puzzles.maze_path import SYMBOLS, load_maze_path
-from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
-from adadepth.data.puzzles.symmetries import alike_in_a_square, square_symmetries
+from adadepth.data.puzzles.generated import SYMBOLS, load_maze_path
+from adadepth.data.puzzles.sudoku import (
+    SHAPES,
+    alike_in_a_square,
+    draw_grids,
+    draw_symmetry,
+    minimal_puzzles,
+    square_symmetries,
+)
 from adadepth.data.puzzles.table import load_puzzle_table
 from adadepth.errors import ConfigError, DataError
+from adadepth.settings.data import CellCount, MazePathConfig, PuzzleTableConfig, Symmetries
 
 
 def text_of(digits: np.ndarray) -> str:

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from transformers import AlbertTokenizer, AutoTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
-from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source, TaggingConfig, TokenizerConfig
-from adadepth.config.tokenizer import TokenizerKind
 from adadepth.data import load_labelled_data, load_language_data, load_pretraining_data
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.saved import as_fed, for_model
-from adadepth.data.text.tokenizer import train_tokenizer, wrap_tokenizer
+from adadepth.data.text.tokenizer import as_fed, for_model, train_tokenizer, wrap_tokenizer
+from adadepth.settings import ChoiceConfig, LabelledConfig, QuestionConfig, Source, TaggingConfig, TokenizerConfig
+from adadepth.settings.experiment import TokenizerKind
 
 from .labelled_support import write_table
 from .support import local_config, small_tokenizer, write_corpus

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.data import load_pretraining_data
-from adadepth.data.cache import cached_folder
-from adadepth.data.seal import SEAL, find_damage, seal
+from adadepth.data.cache import SEAL, cached_folder, find_damage, seal
 from adadepth.data.stores.documents import TokenStore
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
 

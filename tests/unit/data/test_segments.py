@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.data.pretraining.examples import make_example
-from adadepth.data.pretraining.segments import IN_ORDER, NO_PAIR, SWAPPED, cut_in_two, pack_spans
+from adadepth.data.pretraining.examples import IN_ORDER, NO_PAIR, SWAPPED, cut_in_two, make_example, pack_spans
 from adadepth.data.stores.documents import TokenStore, store_in_memory
 
 from .support import CorpusConfig, MaskingConfig, plain_vocabulary

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config import (
+from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data.stores import questions, rows, words
+from adadepth.errors import DataError
+from adadepth.settings import (
     ChoiceConfig,
     LabelledConfig,
     QuestionConfig,
@@ -18,10 +21,7 @@ from adadepth.config import (
     TaggingConfig,
     TokenizerConfig,
 )
-from adadepth.config.tables import Problem
-from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.stores import questions, rows, words
-from adadepth.errors import DataError
+from adadepth.settings.data import Problem
 
 from .labelled_support import rows_of_pairs, write_splits
 from .tokenizers_support import tokenizer

@@ -7,10 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from adadepth.config.puzzles import SudokuConfig
+from adadepth.data.puzzles.generated import load_sudoku
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
     Shape,
+    alike_in_sudoku,
     candidates_of,
     draw_grids,
     draw_symmetry,
@@ -19,9 +20,8 @@ from adadepth.data.puzzles.sudoku import (
     rounds_needed,
     solutions,
 )
-from adadepth.data.puzzles.sudoku_task import load_sudoku
-from adadepth.data.puzzles.symmetries import alike_in_sudoku
 from adadepth.errors import DataError
+from adadepth.settings.data import SudokuConfig
 
 
 def drawn(size: int, rows: int, seed: int = 0) -> tuple[Shape, np.ndarray, np.ndarray]:

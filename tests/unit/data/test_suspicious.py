@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.text import hub
 from adadepth.errors import DataError
+from adadepth.settings import ChoiceConfig, LabelledConfig, QuestionConfig, Source
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
 
 TEXTS = [f"The cat sees dog number {number}. It was a fine day in story {number}." for number in range(40)]
@@ -72,6 +72,14 @@ def test_a_class_that_stands_for_none_is_told(tmp_path: Path, caplog: pytest.Log
     assert load(tmp_path).labels == ("-1", "0", "1")
     (told,) = warnings(caplog)
     assert told.startswith("dataset.label_column=label: -1 is taken for a class;")
+
+
+def test_lists_in_the_place_of_texts_train_no_tokenizer(tmp_path: Path) -> None:
+    """They are told as lists, and not as documents without text."""
+    rows = [{"sentence": [text], "label": number % 2} for number, text in enumerate(TEXTS)]
+    write_splits(tmp_path, rows, rows)
+    with pytest.raises(DataError, match=r"^dataset.text_columns=sentence: row 0 of \S+ holds list, not text$"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("nothing", [None, " "])

@@ -12,11 +12,11 @@ import torch
 from pyarrow import parquet
 from transformers import PreTrainedTokenizerFast
 
-from adadepth.config import Source, TaggingConfig, TokenizerConfig
-from adadepth.config.dataset import HubTable
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
+from adadepth.settings import Source, TaggingConfig, TokenizerConfig
+from adadepth.settings.data import HubTable
 
 from .labelled_support import write_table
 from .tokenizers_support import KINDS, tokenizer
@@ -297,6 +297,13 @@ def test_comments_between_the_words_of_columns_are_left_out(tmp_path: Path, comm
     assert [[data.labels[tag] for tag in data.train.gold(index)] for index in range(len(data.train))] == [
         ["B-ORG", "O"]
     ] * 2
+
+
+def test_tags_before_the_words_are_told(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.conll").write_text("O it\nB-MISC 101.5\n\nO a\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"such as 101\.5, not classes; tags are the last column of \.conll files$"):
+        load(tmp_path, tmp_path)
 
 
 def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:

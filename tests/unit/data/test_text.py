@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.data.text.embedded import embedded_documents
+from adadepth.data.text.corpora import embedded_documents
 from adadepth.data.text.files import text_documents, text_lines
-from adadepth.data.text.sentences import split_sentences
+from adadepth.data.text.passages import split_sentences
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data import PretrainingData
-from adadepth.data.text.embedded import embedded_documents
-from adadepth.data.text.sentences import split_sentences
+from adadepth.data.text.corpora import embedded_documents
+from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import load_tokenizer, train_tokenizer, wrap_tokenizer
 from adadepth.errors import DataError
 

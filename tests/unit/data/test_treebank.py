@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.config.dataset import HubTable
-from adadepth.config.tables import TreebankConfig
-from adadepth.config.text import MaskingConfig
-from adadepth.data.text.columns import column_table
-from adadepth.data.treebank.load import TreebankData, load_treebank
-from adadepth.data.treebank.trees import Trees, count_forms, per_million, read_trees
+from adadepth.data.labelled.treebank import TreebankData, Trees, count_forms, load_treebank, per_million, read_trees
+from adadepth.data.text.files import column_table
 from adadepth.errors import DataError
+from adadepth.settings.data import HubTable, MaskingConfig, TreebankConfig
 from tests.treebank_support import DEPREL, DEPTH, FORMS, UPOS, write_treebank
 
 from .tokenizers_support import tokenizer

@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedConfig
 
-from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.losses import LossSums
+from adadepth.evaluation.evaluation import Evaluation, LossSums
 from adadepth.evaluation.scorer import Scorer, Units
 from adadepth.halting.trace import DepthTrace, Work
 

@@ -15,7 +15,7 @@ from transformers import AutoModel
 from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, AdaLayersForTokenClassification
 from adadepth.errors import DataError
 from adadepth.families.adalayers.base import find_blocks
-from adadepth.families.shared.positions import sinusoidal_positions
+from adadepth.families.shared.layers import sinusoidal_positions
 from adadepth.halting.layer_mixing import expected_state
 from tests.unit.families.adalayers_support import BASES, DEPTH, HEAD, SHAPE, VARIANTS, WIDTH, set_scores, texts
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from adadepth.families.adalayers.attention import attend
-from adadepth.families.shared.dropout import Dropout
+from adadepth.families.adalayers.mixing import attend
+from adadepth.families.shared.layers import Dropout
 
 
 def module(dropout=0.0):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError
-from adadepth.families.par_xl.architectures import (
+from adadepth.families.par_xl.configuration import (
     alternating,
     at_equal_macs,
     baseline_architectures,

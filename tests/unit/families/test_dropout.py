@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from adadepth.families.shared.dropout import Dropout
+from adadepth.families.shared.layers import Dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])

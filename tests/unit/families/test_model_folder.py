@@ -23,10 +23,10 @@ from adadepth import (
     AlbertActForPreTraining,
     Pipeline,
 )
-from adadepth.declaration import declared
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.build import build_classifier, build_pretraining_model, load_encoder, load_model
 from adadepth.families.registry import family
+from adadepth.settings.declaration import declared
 from tests.models_support import SMALL, small_config
 
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from adadepth.errors import ConfigError
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
-from adadepth.families.par_xl.cutoffs import optimal_cutoffs, settle_cutoffs
-from adadepth.families.par_xl.settings import ParXLSettings
+from adadepth.families.par_xl.configuration import optimal_cutoffs, settle_cutoffs
+from adadepth.families.par_xl.family import ParXLSettings
 
 HIDDEN = 8
 

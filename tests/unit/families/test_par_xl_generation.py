@@ -8,8 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, StaticCache
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.par_xl.attention import Context
-from adadepth.families.par_xl.cache import ParXLCache
+from adadepth.families.par_xl.attention import Context, ParXLCache
 from tests.unit.families import par_xl_support
 from tests.unit.families.par_xl_support import ORIGINAL, small_network
 

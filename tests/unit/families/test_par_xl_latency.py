@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adadepth import timing
 from adadepth.families.par_xl import latency
 from adadepth.families.par_xl.configuration import ParXLConfig
 from adadepth.families.par_xl.latency import draw_ids, model_latencies, operation_latencies
 from adadepth.families.par_xl.modeling import ParXLForCausalLM
-from adadepth.timing import time_interleaved
+from adadepth.system import timing
+from adadepth.system.timing import time_interleaved
 
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 30, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 20, "cutoffs": [5]}

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from adadepth.analysis.exits.contenders import standard_rules
 from adadepth.errors import ConfigError
-from adadepth.families.ponder_rnn.configuration import PonderRnnConfig
-from adadepth.families.ponder_rnn.modeling import PonderRnnForClassification
+from adadepth.families.ponder_rnn.modeling import PonderRnnConfig, PonderRnnForClassification
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.measure.exit_study import standard_rules
 
 SMALL = {"input_size": 5, "hidden_size": 12, "num_steps": 6, "exit_rule": "quantile:0.5"}
 RULES = standard_rules(frozenset({"logits", "halting"}), 2, 6)

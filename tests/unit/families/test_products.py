@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.activations import ACT2FN
 
-from adadepth.families.shared import products
-from adadepth.families.shared.products import Product, activated, product
+from adadepth.families.shared import layers as products
+from adadepth.families.shared.layers import Product, activated, product
 
 INPUTS, OUTPUTS = 64, 256
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from adadepth.families.shared.steps import run_steps
-from adadepth.families.trm.modeling import TrmForPuzzles
-from adadepth.families.trm.pricing import step_macs
+from adadepth.families.trm.modeling import TrmForPuzzles, step_macs
 from adadepth.halting.exit_rules import ExitRule, StepView, parse_rule
 from adadepth.tasks import exit_rules
 from tests.unit.families.test_ponder_rnn import examples, small_model

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.composition import known_keys, model_schemas
+from adadepth.cli.composition import known_keys, model_schemas
 from adadepth.errors import ConfigError
 from adadepth.families import registry
 from adadepth.families.registry import families, family, load
@@ -23,8 +23,8 @@ ANY_TYPE = "transformers:PreTrainedConfig"
 TOY = """
 from dataclasses import dataclass
 
-from adadepth.config import ModelConfig, family_name
-from adadepth.declaration import at_least, setting
+from adadepth.settings import ModelConfig, family_name
+from adadepth.settings.declaration import at_least, setting
 from adadepth.families.registry import Family
 
 

@@ -24,8 +24,8 @@ from adadepth import (
 )
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.build import build_classifier, load_model
-from adadepth.families.stock_classifier.classes import class_order
-from adadepth.families.stock_classifier.settings import StockClassifierSettings
+from adadepth.families.stock_classifier.family import StockClassifierSettings
+from adadepth.families.stock_classifier.modeling import class_order
 from tests.models_support import SMALL, small_config
 from tests.unit.families.adalayers_support import BASES, DEPTH, WIDTH, texts
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
-from adadepth.analysis.exits.records import StepRecorder, merge
-from adadepth.analysis.exits.study import study
 from adadepth.families.contract import PredictsEveryStep
 from adadepth.families.shared.steps import run_steps, unit_fields
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.measure.exit_records import StepRecorder, merge
+from adadepth.measure.exit_study import study
 
 STEPS, CLASSES, WIDTH = 5, 3, 8
 LENGTHS = torch.tensor([7, 4, 6])

@@ -12,12 +12,15 @@ from torch.nn import functional
 
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.shared.convert import convert_reference_state_dict
-from adadepth.families.trm.configuration import TrmConfig
-from adadepth.families.trm.modeling import TrmForPuzzles
-from adadepth.families.trm.network import truncated_normal
-from adadepth.families.trm.objective import answer_losses, stablemax_log_probabilities
-from adadepth.families.trm.pricing import block_macs, step_macs
-from adadepth.families.trm.slots import slots_halt
+from adadepth.families.trm.modeling import (
+    TrmForPuzzles,
+    answer_losses,
+    block_macs,
+    slots_halt,
+    stablemax_log_probabilities,
+    step_macs,
+)
+from adadepth.families.trm.network import TrmConfig, truncated_normal
 
 MIXINGS = ["attention", "positions"]
 CELLS, SYMBOLS, WIDTH, HEADS = 9, 5, 16, 2

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from adadepth.halting.continuation import continuation_losses, continuation_targets, further_gain
+from adadepth.halting.distribution import continuation_losses, continuation_targets, further_gain
 
 
 def losses_of(rows=7, steps=5):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from adadepth.analysis.exits.contenders import standard_rules
 from adadepth.errors import ConfigError
 from adadepth.halting.distribution import halting_distribution, halting_logits
 from adadepth.halting.exit_rules import (
@@ -23,6 +22,7 @@ from adadepth.halting.exit_rules import (
     parse_rule,
     predictions_at,
 )
+from adadepth.measure.exit_study import standard_rules
 
 BOTH = frozenset({"logits", "halting"})
 LOGITS = frozenset({"logits"})

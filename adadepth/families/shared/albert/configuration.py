@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from adadepth.declaration import Allowed, at_least, setting
 from adadepth.errors import ConfigError
 from adadepth.families.shared.albert.settings import AlbertSettings
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig, check_field_names
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.settings.declaration import Allowed, at_least, setting
 
 Config = TypeVar("Config", bound=PreTrainedConfig)
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError
+from adadepth.families.registry import family, one_of
+from adadepth.families.shared.albert.block import SharedBlockModel
+from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
+from adadepth.families.shared.albert.stepped import SteppedAlbert
+from adadepth.halting.trace import DepthUnit
+from adadepth.system.places import quiet
 
 # A buffer that old checkpoints hold, and no model.
 LEGACY_BUFFER = "embeddings.position_ids"
@@ -46,3 +56,107 @@ def to_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) 
 
 def _into_group(match: re.Match[str]) -> str:
     return f"encoder.albert_layer_groups.0.albert_layers.0.{'attention.' if match[1] else ''}"
+
+
+# Arguments of `from_pretrained` that say where and how to look.
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+
+
+class FromAnyAlbert(PreTrainedModel):
+    """A model with an ALBERT encoder at `albert`.
+
+    Attributes:
+        encoder_names: What gives the parameters of any ALBERT the names that they have in its encoder.
+    """
+
+    config_class: type[PreTrainedConfig]
+    encoder_names: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = staticmethod(from_albert)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *model_args: Any,
+        config: PreTrainedConfig | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Load a checkpoint of this family, or take the encoder of another ALBERT and initialise the heads afresh.
+
+        Args:
+            pretrained_model_name_or_path: A folder or hub id: a checkpoint of this family, any ALBERT of transformers
+                with one layer group, or an ACT-ALBERT, whose halting unit and heads are left behind.
+            *model_args: For the constructor.
+            config: Instead of the checkpoint's own configuration.
+            **kwargs: Fields of the configuration to change, `num_hidden_layers` to any number; arguments of
+                transformers' `from_pretrained`; for another family only those that say where to look, `dtype` and
+                `attn_implementation`.
+
+        Raises:
+            CheckpointError: If the checkpoint is of no such family, has several layer groups, or lacks weights.
+            ConfigError: If a field does not exist or has a value that is not allowed.
+        """
+        path = pretrained_model_name_or_path
+        where = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        source = None if path is None else AutoConfig.from_pretrained(path, trust_remote_code=False, **where)
+        own = cls.config_class.model_type
+        if source is None or source.model_type == own:
+            return super().from_pretrained(path, *model_args, config=config, **kwargs)
+        _check_source(str(path), source, sorted({own, *family(own).starts_from}))
+        for name in where:
+            del kwargs[name]
+        building = {name: kwargs.pop(name) for name in ("dtype", "attn_implementation", "tokenizer") if name in kwargs}
+        if config is None:
+            config, kwargs = derive_config(cls.config_class, source, kwargs), {}
+        config = copy.deepcopy(config)
+        config.name_or_path = path
+        model = cls._from_config(config, *model_args, **building, **kwargs)
+        weights = _encoder_weights(path, cls.encoder_names, model.albert.pooler is not None, where)
+        report = model.albert.load_state_dict(weights, strict=False)
+        assert not report.unexpected_keys, report.unexpected_keys
+        return model.eval()
+
+
+class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
+    """Loading, initialisation and accounting of the models that step; how they run a batch is theirs."""
+
+    config: StepwiseAlbertShape
+    albert: SteppedAlbert
+    depth_unit: DepthUnit = "sequence"
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings."""
+        return self.albert.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the word embeddings."""
+        self.albert.embeddings.word_embeddings = value
+
+
+def _check_source(path: str, source: PreTrainedConfig, known: Collection[str]) -> None:
+    if source.model_type not in known:
+        raise CheckpointError(f"{path}: holds a model of type {source.model_type}, not {one_of(known)}")
+    groups, inner = getattr(source, "num_hidden_groups", 1), source.inner_group_num
+    if groups != 1 or inner != 1:
+        raise CheckpointError(
+            f"{path}: num_hidden_groups={groups}, inner_group_num={inner}; only one group of one layer can be stepped"
+        )
+
+
+def _encoder_weights(
+    path: str, rename: Callable[[Mapping[str, Tensor]], dict[str, Tensor]], with_pooler: bool, where: dict[str, Any]
+) -> dict[str, Tensor]:
+    """Parameters of a checkpoint's encoder, renamed; without the pooler where the checkpoint has none."""
+    with quiet():  # the heads are left behind on purpose
+        encoder, report = AutoModel.from_pretrained(
+            path,
+            add_pooling_layer=with_pooler,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+            **where,
+        )
+    missing = set(report["missing_keys"])
+    if absent := sorted(name for name in missing if not name.startswith("pooler.")):
+        raise CheckpointError(f"{path}: {absent[0]} and {len(absent) - 1} more weights of the encoder are missing")
+    weights = {name: weight for name, weight in encoder.state_dict().items() if name not in missing}
+    return rename({name: w for name, w in weights.items() if ".act." not in name})

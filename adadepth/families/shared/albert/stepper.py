@@ -18,8 +18,8 @@ from transformers.masking_utils import create_bidirectional_mask
 from adadepth.families.shared.albert.block import AlbertLayer
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Refresh, count_pairs
-from adadepth.families.shared.products import Product
-from adadepth.families.shared.shown import choose_states, shown
+from adadepth.families.shared.layers import Product
+from adadepth.families.shared.steps import choose_states, shown
 from adadepth.halting.active_set import pack, take
 
 # Collators pad to this multiple, which accelerators compute fastest with; narrowing a batch keeps it.

@@ -1,1 +1,0 @@
-"""What depth traces tell: streaming statistics, tables, figures, and the report of a run."""

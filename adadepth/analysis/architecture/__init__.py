@@ -1,1 +1,0 @@
-"""Architectures: what a search chooses, and networks compared."""

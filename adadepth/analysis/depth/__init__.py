@@ -1,1 +1,0 @@
-"""The sections of the report about the depth that units were given."""

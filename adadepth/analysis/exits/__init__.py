@@ -1,1 +1,0 @@
-"""Predictions after every step: what exits are worth, and which rule would do better."""

@@ -1,1 +1,0 @@
-"""A distribution over layers that a whole task shares."""

@@ -1,1 +1,0 @@
-"""Depth by linguistic classes of words: parts of speech, relations, places in the tree, frequencies."""

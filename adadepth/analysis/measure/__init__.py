@@ -1,1 +1,0 @@
-"""What is measured of an evaluation: depth by class, quality, examples."""

@@ -1,1 +1,0 @@
-"""What is known of a sentence by the state after each update."""

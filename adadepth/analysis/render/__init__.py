@@ -1,1 +1,0 @@
-"""From the files of a run to tables, figures and the report."""

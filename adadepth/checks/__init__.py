@@ -1,1 +1,0 @@
-"""Checks of a configuration: each yields a line for every mistake it finds."""

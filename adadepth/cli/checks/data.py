@@ -1,0 +1,340 @@
+"""Checks of the data that a run asks for, before any are read."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from adadepth.errors import ConfigError, nearest
+from adadepth.measure.quality import check_tags, is_hub_metric
+from adadepth.settings import (
+    ChoiceConfig,
+    CorpusConfig,
+    ExperimentConfig,
+    LabelledConfig,
+    Mode,
+    QuestionConfig,
+    Source,
+    StreamConfig,
+    TableConfig,
+    TaggingConfig,
+    Task,
+)
+from adadepth.settings.data import (
+    AdditionConfig,
+    AgreementConfig,
+    HopsConfig,
+    LabelledUnit,
+    MazeConfig,
+    ParityConfig,
+    Problem,
+    SentEvalConfig,
+    TextConfig,
+    TreebankConfig,
+)
+from adadepth.settings.experiment import TokenizerKind
+from adadepth.settings.kinds import installed_data_set, problem_of
+
+_HUB_KEYS = ("path", "name", "split", "rows_per_document")
+
+
+def check_text(config: ExperimentConfig) -> Iterator[str]:
+    """Where running text comes from."""
+    dataset = config.dataset
+    if not isinstance(dataset, TextConfig):
+        return
+    yield from _path(dataset, "a file, a folder or a list of them")
+    if dataset.source is Source.hub and not dataset.hub:
+        yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
+    yield from _read_only_with(dataset, "evaluation_path", Source.local)
+    yield from _not_embedded(dataset, "evaluation_hub")
+    for key in ("hub", "evaluation_hub", "test_hub"):
+        yield from _hub_entries(f"dataset.{key}", getattr(dataset, key, []))
+
+
+def _path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]:
+    """Where local files lie, and nowhere else."""
+    if dataset.source is Source.local and not dataset.path:
+        yield f"dataset.path: dataset.source=local needs {needed}"
+    if dataset.source is not Source.local and dataset.path is not None:
+        yield f"dataset.path={dataset.path}: read only with dataset.source=local or auto"
+
+
+def _read_only_with(dataset: TextConfig, key: str, source: Source) -> Iterator[str]:
+    """What another source does not read."""
+    if getattr(dataset, key) and dataset.source is not source:
+        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source={source}"
+
+
+def _not_embedded(dataset: TextConfig, key: str) -> Iterator[str]:
+    """Hub entries stay where local files take their place."""
+    if getattr(dataset, key) and dataset.source is Source.embedded:
+        yield f"dataset.{key}={getattr(dataset, key)}: read only with dataset.source=hub"
+
+
+def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
+    for number, entry in enumerate(entries):
+        for key in sorted(entry.keys() - set(_HUB_KEYS)):
+            yield f"{name}[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
+        for key, value in entry.items():
+            kind = int if key == "rows_per_document" else str
+            if key in _HUB_KEYS and value is not None and type(value) is not kind:
+                yield f"{name}[{number}].{key}={value}: must be {'a whole number' if kind is int else 'a text'}"
+        if not entry.get("path"):
+            yield f"{name}[{number}].path: missing, the data set's name on the hub"
+
+
+def check_corpus(config: ExperimentConfig) -> Iterator[str]:
+    """How examples are cut from a corpus."""
+    dataset = config.dataset
+    if not isinstance(dataset, CorpusConfig):
+        return
+    shares = dataset.masking.mask_share + dataset.masking.random_share
+    if shares > 1 + 1e-9:
+        yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
+    if dataset.streaming and dataset.source is Source.embedded:
+        yield "dataset.streaming=true: the embedded corpus is not streamed"
+    if dataset.streaming and config.trainer.max_steps == -1:
+        yield "trainer.max_steps=-1: dataset.streaming=true has no known length, give a number of steps"
+
+
+def check_stream(config: ExperimentConfig) -> Iterator[str]:
+    """Which texts a stream can name beside its own."""
+    dataset = config.dataset
+    if not isinstance(dataset, StreamConfig):
+        return
+    yield from _read_only_with(dataset, "test_path", Source.local)
+    yield from _not_embedded(dataset, "test_hub")
+
+
+def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
+    """What of a trained tokenizer is read depends on its kind."""
+    tokenizer = config.tokenizer
+    kind, is_stream = tokenizer.kind, isinstance(config.dataset, StreamConfig)
+    if tokenizer.path is not None:
+        return
+    if kind is not TokenizerKind.unigram and not is_stream:
+        yield f"tokenizer.kind={kind}: read only with streams of text, e.g. dataset=stream_python_docs"
+    if tokenizer.symbols and kind is not TokenizerKind.unigram:
+        yield f"tokenizer.symbols={tokenizer.symbols}: read only with tokenizer.kind=unigram"
+    if kind is TokenizerKind.unigram and tokenizer.vocab_size is None:
+        yield "tokenizer.vocab_size: tokenizer.kind=unigram needs it"
+    if kind is TokenizerKind.byte and tokenizer.vocab_size is not None:
+        yield f"tokenizer.vocab_size={tokenizer.vocab_size}: tokenizer.kind=byte has 256; set it to null"
+
+
+def check_table(config: ExperimentConfig) -> Iterator[str]:
+    """Where rows come from, and which of them are held out."""
+    dataset = config.dataset
+    if not isinstance(dataset, TableConfig):
+        return
+    yield from _table_source(dataset)
+    if not dataset.evaluation_splits:
+        yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
+    if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
+        yield "dataset.evaluation_splits=held_out: needs dataset.held_out, the share of the training rows set aside"
+    if dataset.held_out is not None and "held_out" not in dataset.evaluation_splits:
+        yield f"dataset.held_out={dataset.held_out}: name held_out in dataset.evaluation_splits, to evaluate on it"
+    if dataset.held_out is not None and dataset.source is Source.embedded:
+        yield f"dataset.held_out={dataset.held_out}: read only with dataset.source=local or hub"
+
+
+def _table_source(dataset: TableConfig) -> Iterator[str]:
+    """Where rows come from; the data set of an installed package knows that itself."""
+    if installed_data_set(dataset) is not None:
+        if dataset.source is not Source.local:
+            yield f"dataset.source={dataset.source}: dataset={dataset.name} is read by its package; leave it at local"
+        return
+    yield from _path(dataset, "a folder, or a mapping of splits to files")
+    if dataset.source is Source.hub and not dataset.hub.path:
+        yield "dataset.hub.path: dataset.source=hub needs it"
+
+
+def check_labelled(config: ExperimentConfig) -> Iterator[str]:
+    """What is predicted of a sentence or a pair."""
+    dataset = config.dataset
+    if not isinstance(dataset, LabelledConfig):
+        return
+    if len(dataset.text_columns) not in (1, 2):
+        yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
+    if dataset.problem is Problem.multi_label and not dataset.label_separator:
+        yield "dataset.label_separator: must not be empty"
+    if dataset.problem is Problem.multi_label and dataset.source is Source.embedded:
+        yield "dataset.problem=multi_label: read only with dataset.source=local or hub"
+    if not config.runtime.trust_remote_code:
+        for name in filter(is_hub_metric, dataset.metrics):
+            yield f"dataset.metrics={name}: runs code of its own; to allow it say runtime.trust_remote_code=true"
+    if isinstance(dataset, SentEvalConfig | AgreementConfig) and dataset.source is not Source.local:
+        yield f"dataset.source={dataset.source}: dataset={dataset.name} is read from local files, dataset.source=local"
+    if isinstance(dataset, SentEvalConfig) and not dataset.task:
+        yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
+    if dataset.difficulty_column is not None and dataset.source is Source.embedded:
+        yield f"dataset.difficulty_column={dataset.difficulty_column}: read only with dataset.source=local or hub"
+    if dataset.submission and len(dataset.submission) != len(dataset.test_splits):
+        yield f"dataset.submission={dataset.submission}: needs a name for each of {dataset.test_splits}"
+    for split, entry in dataset.test_hub.items():
+        if split not in dataset.test_splits:
+            yield f"dataset.test_hub.{split}: not in dataset.test_splits={dataset.test_splits}"
+        if not isinstance(entry, dict) or set(entry) != {"path", "name", "split"}:
+            has = ", ".join(entry) if isinstance(entry, dict) else entry
+            yield f"dataset.test_hub.{split}: needs path, name and split, has {has}"
+
+
+def check_class_weights(config: ExperimentConfig) -> Iterator[str]:
+    """What examples of a class count."""
+    weights = getattr(config.dataset, "class_weights", None)
+    if weights is None:
+        return
+    named = f"dataset.class_weights={weights}"
+    numbers = list(weights.values()) if isinstance(weights, dict) else []
+    if weights != "balanced" and not (numbers and all(isinstance(each, int | float) and each > 0 for each in numbers)):
+        yield f"{named}: must be balanced, or a mapping of names of classes to weights above 0"
+    if (problem := problem_of(config.dataset)) in ("regression", "multi_label"):
+        yield f"{named}: dataset.problem={problem} has no classes of which a text is one"
+    if getattr(config.dataset, "source", None) is Source.embedded:
+        yield f"{named}: read only with dataset.source=local or hub"
+    if getattr(config.model, "classes_weights", None) is not None:
+        yield f"{named}: the model has weights of its own; set model.classes_weights=null"
+
+
+def check_tagging(config: ExperimentConfig) -> Iterator[str]:
+    """What is predicted of words."""
+    dataset = config.dataset
+    if not isinstance(dataset, TaggingConfig):
+        return
+    if dataset.source is Source.embedded:
+        yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
+    try:
+        check_tags(dataset.metrics, dataset.labels or [])
+    except ConfigError as error:
+        yield str(error)
+
+
+def check_parity(config: ExperimentConfig) -> Iterator[str]:
+    """Which numbers of ones there can be."""
+    dataset = config.dataset
+    if not isinstance(dataset, ParityConfig):
+        return
+    if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
+        yield "dataset.easy_epochs and dataset.easy_ones: need each other"
+    low, high = dataset.train_ones if len(dataset.train_ones) == 2 else (0, dataset.size)  # which is refused below
+    if dataset.easy_ones is not None and not low <= dataset.easy_ones <= high:
+        yield f"dataset.easy_ones={dataset.easy_ones}: must lie within dataset.train_ones={dataset.train_ones}"
+    for key in ("train_ones", "extrapolation_ones"):
+        ones = getattr(dataset, key)
+        if ones is None:
+            continue
+        if len(ones) != 2 or not 1 <= ones[0] <= ones[1] <= dataset.size:
+            yield f"dataset.{key}={ones}: must be [lowest, highest] within 1 and dataset.size={dataset.size}"
+
+
+def check_generated(config: ExperimentConfig) -> Iterator[str]:
+    """Whether what is drawn fits into its field and into a sequence."""
+    dataset = config.dataset
+    if isinstance(dataset, MazeConfig):
+        yield from _maze(dataset)
+    elif isinstance(dataset, HopsConfig):
+        yield from _hops(dataset)
+    elif isinstance(dataset, AdditionConfig):
+        yield from _addition(dataset)
+
+
+def _maze(dataset: MazeConfig) -> Iterator[str]:
+    if dataset.size < 2:
+        yield f"dataset.size={dataset.size}: a maze needs at least 2"
+    if dataset.size > dataset.field:
+        yield f"dataset.size={dataset.size}: must be at most dataset.field={dataset.field}"
+    yield from _beyond("beyond_sizes", dataset.beyond_sizes, "size", dataset.size, dataset.field)
+    cells = max([dataset.size, *dataset.beyond_sizes]) ** 2
+    if cells > dataset.sequence_length:
+        yield f"dataset.sequence_length={dataset.sequence_length}: the largest maze has {cells} cells"
+
+
+def _addition(dataset: AdditionConfig) -> Iterator[str]:
+    longest = max([dataset.digits, *dataset.beyond_digits]) + 1
+    if dataset.digits >= dataset.field:
+        yield f"dataset.digits={dataset.digits}: must be below dataset.field={dataset.field}: a sum has a digit more"
+    yield from _beyond("beyond_digits", dataset.beyond_digits, "digits", dataset.digits, dataset.field - 1)
+    if longest > dataset.sequence_length:
+        yield f"dataset.sequence_length={dataset.sequence_length}: the longest sum has {longest} digits"
+
+
+def _beyond(key: str, values: list[int], trained: str, low: int, high: int) -> Iterator[str]:
+    """Sizes that are also evaluated are larger than the trained one, fit into the field, and are named once."""
+    wrong = [value for value in values if not low < value <= high]
+    if wrong or len(set(values)) < len(values):
+        yield f"dataset.{key}={values}: must be above dataset.{trained}={low} and at most {high}, each once"
+
+
+def _hops(dataset: HopsConfig) -> Iterator[str]:
+    most = dataset.nodes // 2 - 1  # there are two chains of that length at least
+    for key in ("train_hops", "beyond_hops"):
+        hops = getattr(dataset, key)
+        if hops is not None and (len(hops) != 2 or not 0 <= hops[0] <= hops[1] <= most):
+            yield f"dataset.{key}={hops}: must be [lowest, highest] within 0 and dataset.nodes / 2 - 1 = {most}"
+    if dataset.unit is LabelledUnit.token and dataset.nodes > dataset.sequence_length:
+        yield f"dataset.sequence_length={dataset.sequence_length}: there are dataset.nodes={dataset.nodes}"
+
+
+_SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]
+
+
+def check_questions(config: ExperimentConfig) -> Iterator[str]:
+    """How contexts are cut into windows."""
+    dataset = config.dataset
+    if not isinstance(dataset, QuestionConfig):
+        return
+    yield from _no_embedded_rows(dataset)
+    room = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
+    if dataset.stride > room:
+        yield (
+            f"dataset.stride={dataset.stride}: must be at most {room}, what dataset.sequence_length="
+            f"{dataset.sequence_length} leaves after dataset.max_question_length={dataset.max_question_length} and "
+            f"{_SPECIAL_TOKENS} special tokens; else text between two windows is lost"
+        )
+    if dataset.labels is not None:
+        yield f"dataset.labels={dataset.labels}: questions are answered with text, not with a class"
+    if dataset.null_score_threshold and not dataset.unanswerable:
+        yield (
+            f"dataset.null_score_threshold={dataset.null_score_threshold}: read only with dataset.unanswerable=true, "
+            "e.g. dataset=squad_v2"
+        )
+
+
+def check_choices(config: ExperimentConfig) -> Iterator[str]:
+    """Which columns are the choices."""
+    dataset = config.dataset
+    if not isinstance(dataset, ChoiceConfig):
+        return
+    yield from _no_embedded_rows(dataset)
+    contexts, endings, labels = dataset.context_columns, dataset.ending_columns, dataset.labels
+    if len(contexts) not in (1, 2):
+        yield f"dataset.context_columns={contexts}: must name one column, or two; the second begins every ending"
+    if len(endings) < 2:
+        yield f"dataset.ending_columns={endings}: must name two columns at least"
+    columns = [*contexts, *endings, dataset.label_column]
+    if repeated := sorted({name for name in columns if columns.count(name) > 1}):
+        yield f"dataset.ending_columns={endings}: the column {repeated[0]} is named twice in this data set"
+    if labels is not None and len(labels) != len(endings):
+        yield f"dataset.labels={labels}: must name each of the {len(endings)} dataset.ending_columns, in order"
+
+
+def _no_embedded_rows(dataset: TableConfig) -> Iterator[str]:
+    if dataset.source is Source.embedded:
+        yield f"dataset.source=embedded: {dataset.name} is read from the hub or local files"
+
+
+def check_treebank(config: ExperimentConfig) -> Iterator[str]:
+    """A treebank is read by evaluations of models of tokens, and by nothing else."""
+    dataset = config.dataset
+    if not isinstance(dataset, TreebankConfig):
+        return
+    if config.mode is Mode.train:
+        yield f"dataset={dataset.name}: read with mode=evaluate only; to train on CoNLL-U files take dataset=ud_pos"
+    if config.task not in (Task.pretrain, Task.finetune):
+        yield f"dataset={dataset.name}: read with task=pretrain or finetune only, not with task={config.task}"
+    if dataset.path is None and not dataset.hub.path:
+        yield "dataset.path: needs a folder or files of CoNLL-U, or dataset.hub.path"
+    if dataset.evaluation_splits is not None and not dataset.evaluation_splits:
+        yield "dataset.evaluation_splits=[]: at least one is needed; null takes validation and test"
+    for key, value in (("exit_rules", config.exit_rules), ("budget.targets", config.budget.targets)):
+        if value:
+            yield f"{key}={list(value)}: not read with dataset={dataset.name}"

@@ -1,0 +1,90 @@
+"""What the settings of the trainer need of each other."""
+
+import os
+from collections.abc import Iterator
+
+from adadepth.settings import ExperimentConfig, Mode, Task, TrainerConfig
+from adadepth.settings.declaration import shown
+from adadepth.settings.experiment import Optimizer, Precision, Schedule
+
+
+def check_trainer(config: ExperimentConfig) -> Iterator[str]:
+    """Evaluation, saving, schedule and distribution fit together."""
+    trainer = config.trainer
+    if trainer.eval_strategy == "steps" and trainer.eval_steps is None:
+        yield "trainer.eval_steps: trainer.eval_strategy=steps needs it"
+    if trainer.load_best_model_at_end:
+        yield from _best_model(config)
+    if trainer.early_stopping_patience is not None and not trainer.load_best_model_at_end:
+        yield "trainer.early_stopping_patience: needs trainer.load_best_model_at_end=true"
+    if trainer.early_stopping_threshold and trainer.early_stopping_patience is None:
+        yield "trainer.early_stopping_threshold: read only with trainer.early_stopping_patience"
+    if trainer.optimizer is Optimizer.adam_atan2 and trainer.adam_epsilon != TrainerConfig.adam_epsilon:
+        unread = f"trainer.adam_epsilon={trainer.adam_epsilon:g}: trainer.optimizer=adam_atan2 has none"
+        yield f"{unread}; set it to {TrainerConfig.adam_epsilon:g}, the default"
+    yield from _plateau(config)
+    yield from _hub(config)
+    if trainer.precision is Precision.fp16 and trainer.use_cpu:
+        yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
+    if trainer.fsdp and trainer.deepspeed:
+        yield "trainer.fsdp and trainer.deepspeed: choose one"
+    if trainer.ema_decay is not None and (trainer.fsdp or trainer.deepspeed):
+        yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.fsdp or trainer.deepspeed"
+    for name in ("deepspeed", "fsdp_config"):
+        value = getattr(trainer, name)
+        is_device = isinstance(value, str) and os.path.exists(value) and not os.path.isfile(value)
+        if is_device or not isinstance(value, dict | str | None):
+            yield f"trainer.{name}={shown(value)}: must be a JSON file or a mapping"
+    if trainer.dataloader_prefetch_factor is not None and config.runtime.num_workers == 0:
+        yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"
+    if trainer.dataloader_persistent_workers and config.runtime.num_workers == 0:
+        yield "trainer.dataloader_persistent_workers=true: needs runtime.num_workers of at least 1"
+
+
+def _hub(config: ExperimentConfig) -> Iterator[str]:
+    trainer = config.trainer
+    if not trainer.push_to_hub:
+        for name in ("hub_model_id", "hub_private_repo"):
+            if (value := getattr(trainer, name)) is not None:
+                yield f"trainer.{name}={value}: read only with trainer.push_to_hub=true"
+        return
+    if config.mode is not Mode.train or config.task is Task.architecture_search or config.seeds > 1:
+        yield (
+            "trainer.push_to_hub=true: only with mode=train, seeds=1 and another task than architecture_search; "
+            "`hf upload NAME RUN/model` uploads the model of any run"
+        )
+    if config.runtime.offline:
+        yield "trainer.push_to_hub=true: not with runtime.offline=true"
+
+
+def _plateau(config: ExperimentConfig) -> Iterator[str]:
+    trainer = config.trainer
+    if trainer.schedule is not Schedule.plateau:
+        if trainer.plateau_patience is not None:
+            yield f"trainer.plateau_patience={trainer.plateau_patience}: read only with trainer.schedule=plateau"
+        return
+    if trainer.plateau_patience is None:
+        yield "trainer.plateau_patience: trainer.schedule=plateau needs it"
+    if trainer.eval_strategy == "no" or trainer.metric_for_best_model is None:
+        yield "trainer.schedule=plateau: needs trainer.eval_strategy and trainer.metric_for_best_model"
+    if trainer.warmup_steps:
+        yield f"trainer.warmup_steps={trainer.warmup_steps}: trainer.schedule=plateau has no warm-up"
+
+
+def _best_model(config: ExperimentConfig) -> Iterator[str]:
+    trainer = config.trainer
+    because = "because trainer.load_best_model_at_end=true"
+    if trainer.eval_strategy == "no":
+        yield f"trainer.eval_strategy=no: must be steps or epoch, {because}"
+    elif trainer.save_strategy == "best":
+        return
+    elif trainer.save_strategy.value != trainer.eval_strategy.value:
+        yield (
+            f"trainer.save_strategy={trainer.save_strategy}: must equal trainer.eval_strategy={trainer.eval_strategy}, "
+            f"{because}"
+        )
+    elif trainer.eval_strategy == "steps" and trainer.eval_steps and trainer.save_steps % trainer.eval_steps:
+        yield (
+            f"trainer.save_steps={trainer.save_steps}: must be a multiple of trainer.eval_steps={trainer.eval_steps}, "
+            f"{because}"
+        )

@@ -1,0 +1,257 @@
+"""Range and cross-field checks of a configuration: all mistakes are collected, each a line a person can act on."""
+
+import copy
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from adadepth.cli.checks.data import (
+    check_choices,
+    check_class_weights,
+    check_corpus,
+    check_generated,
+    check_labelled,
+    check_parity,
+    check_questions,
+    check_stream,
+    check_table,
+    check_tagging,
+    check_text,
+    check_tokenizer,
+    check_treebank,
+)
+from adadepth.cli.checks.measures import check_optimised, check_prediction, check_probing
+from adadepth.cli.checks.model import check_budget, check_family, check_halting_stage
+from adadepth.cli.checks.training import check_trainer
+from adadepth.cli.composition import to_config
+from adadepth.cli.debugging import given_keys, shrunk
+from adadepth.errors import ConfigError, missing_package, nearest
+from adadepth.families.registry import families, family, one_of, with_head
+from adadepth.measure.quality import metric_key
+from adadepth.runs.inheritance import resumed, with_inherited
+from adadepth.settings import CorpusConfig, ExperimentConfig, Mode, StreamConfig, Task
+from adadepth.settings.data import ParityConfig, Representation, TextConfig, TreebankConfig
+from adadepth.settings.declaration import misfits, out_of_range, shown
+from adadepth.settings.interpolations import note_environment
+from adadepth.settings.kinds import problem_of
+from adadepth.training.trackers import trackers
+
+# Of data and tokenizer that a run reads; the other modes read none of them.
+_OF_DATA = (
+    check_text, check_corpus, check_stream, check_tokenizer, check_table, check_labelled, check_class_weights,
+    check_tagging, check_questions, check_choices, check_parity, check_generated, check_treebank,
+)  # fmt: skip
+
+METRIC_PREFIXES = ("train/", "eval/", "halting/", "cost/", "search/", "budget/")
+
+# What an evaluation of the pretraining task measures, so that a wrong name fails before the training, not after it.
+PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
+
+LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
+
+_LONGEST_NAME = 200  # bytes; file systems have 255, of which temporary names need some
+
+# Task -> the head that a family needs for it; a fine-tuned one depends on the data.
+_HEADS = {
+    Task.pretrain: "pretraining",
+    Task.language_model: "language_model",
+    Task.architecture_search: "search",
+}
+
+
+def checked(composed: DictConfig) -> ExperimentConfig:
+    """Turn a composed configuration into typed objects and validate it; Hydra's own node is left out."""
+    given, whole = given_keys(composed), composed
+    if "hydra" in composed:
+        composed = copy.deepcopy(composed)
+        with open_dict(composed):
+            del composed["hydra"]
+    _refuse(f"{key}: unknown key; leave out the + that forces it in" for key in _unknown_keys(composed))
+    composed = with_inherited(composed, given)
+    note_environment(composed)
+    config = to_config(composed)
+    _refuse(misfits(config))  # before anything is read of a group: an interpolation may have put a number in its place
+    if not isinstance(config.model, family(config.model.name).settings):
+        raise ConfigError(f"model.name={config.model.name}: names a family, and does not choose it; say model=...")
+    if config.small:
+        config = shrunk(config, given)
+    if config.resume is not None and config.mode is Mode.train and config.seeds == 1:  # else `_mode` refuses it
+        config = resumed(config, whole, given)
+        _refuse(misfits(config))
+    validate(config)
+    return config
+
+
+def _refuse(problems: Iterable[str]) -> None:
+    if lines := list(problems):
+        raise ConfigError("\n".join(lines))
+
+
+def validate(config: ExperimentConfig) -> None:
+    """Raise one ``ConfigError`` with a line for every mistake."""
+    checks = (
+        out_of_range, _task, check_prediction, check_halting_stage, check_family, check_budget,
+        *(_OF_DATA if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing, check_trainer,
+        _mode, _names, _extras,
+    )  # fmt: skip
+    _refuse(problem for check in checks for problem in check(config))
+
+
+def _unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Yield the keys that ``+key=value`` forced past the schema."""
+    schema = OmegaConf.get_type(node)
+    known = {field.name for field in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
+    for key in map(str, node):
+        if known is not None and key not in known:
+            yield f"{prefix}{key}"
+        elif not OmegaConf.is_missing(node, key) and OmegaConf.is_dict(node[key]):
+            yield from _unknown_keys(node[key], f"{prefix}{key}.")
+
+
+def _task(config: ExperimentConfig) -> Iterator[str]:
+    """Which models and data a task takes, and what only some tasks and modes read."""
+    dataset, about = config.dataset, family(config.model.name)
+    wanted = _HEADS.get(config.task)
+    if isinstance(dataset, TreebankConfig):
+        pass  # `check_treebank`
+    elif config.task is Task.pretrain:
+        if not isinstance(dataset, CorpusConfig):
+            yield f"dataset={dataset.name}: task=pretrain reads a corpus, e.g. dataset=python_docs"
+    elif config.task is not Task.finetune:
+        if not isinstance(dataset, StreamConfig):
+            yield f"dataset={dataset.name}: task={config.task} reads streams of text, e.g. dataset=stream_python_docs"
+    elif isinstance(dataset, TextConfig):
+        yield f"dataset={dataset.name}: task=finetune reads labelled data, e.g. dataset=cola"
+    if wanted is not None:
+        if wanted not in about.heads:
+            yield f"model={about.name}: task={config.task} trains {one_of(with_head(wanted))}"
+        return
+    vectors = isinstance(dataset, ParityConfig) and dataset.representation is Representation.vectors
+    if about.reads_vectors != vectors and not isinstance(dataset, TextConfig):
+        needed = "a recurrent cell, model=parity_rnn" if vectors else "a model of tokens"
+        yield f"model={about.name}: dataset={dataset.name} needs {needed}"
+
+
+def _mode(config: ExperimentConfig) -> Iterator[str]:
+    needs = {
+        "resume": (Mode.train,),
+        "rival_of": (Mode.train,),
+        "checkpoint": (Mode.evaluate, Mode.predict, Mode.probe),
+        "text": (Mode.predict,),
+        "input": (Mode.predict,),
+        "output": (Mode.predict,),
+        "run": (Mode.report,),
+    }
+    for key, modes in needs.items():
+        value = getattr(config, key)
+        if value is not None and config.mode not in modes:
+            hint = "; to start from its weights set model.pretrained" if key == "checkpoint" else ""
+            yield f"{key}={shown(value)}: read only with mode={one_of(modes)}, but mode={config.mode}{hint}"
+    if config.mode in needs["checkpoint"] and config.checkpoint is None:
+        what = "a run directory, one of its checkpoints, `latest`, or a hub id"
+        yield f"checkpoint: mode={config.mode} needs it ({what})"
+    if config.mode is Mode.predict:
+        yield from _asked(config)
+    if config.mode is Mode.report and config.run is None and not config.runs:
+        yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
+    if config.run is not None and config.runs:
+        yield f"runs={config.runs}: read only without run={config.run}"
+    if config.runs and config.mode is not Mode.report:
+        yield f"runs={config.runs}: read only with mode=report, but mode={config.mode}"
+    if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
+        yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    if config.predictions and (config.task is not Task.finetune or not config.trainer.halting_statistics):
+        yield "predictions=true: read only with task=finetune and trainer.halting_statistics=true"
+    if config.rival_of is not None and family(config.model.name).fixed_depth is None:
+        able = one_of(name for name, each in families().items() if each.fixed_depth is not None)
+        yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; read only with {able}"
+    if config.rival_of is not None and config.seeds > 1:
+        yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; give it the seed of that run"
+    if config.seed + config.seeds > 2**32:
+        yield f"seeds={config.seeds}: from seed={config.seed} on there are not as many"
+    if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
+        yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
+
+
+def _asked(config: ExperimentConfig) -> Iterator[str]:
+    """What mode=predict is to predict."""
+    given = config.text
+    texts = given if isinstance(given, list) else [given]
+    if config.output is not None and config.input is None:
+        yield f"output={config.output}: read only with input, a table to predict"
+    if given is not None and config.input is not None:
+        yield f"input={config.input}: not with text={given!r:.60}; give one of them"
+    elif config.input is not None:
+        return
+    elif given is None:
+        texts_of = "a text, a list of texts or of pairs of them, or @FILE with one a line"
+        yield f"text: mode=predict needs it ({texts_of}), or input, a table"
+    elif not texts or not all(isinstance(text, str) or _is_pair(text) for text in texts):
+        yield f"text={shown(given)}: must be a text, a list of texts or of pairs of them, or @FILE"
+
+
+def _is_pair(text: object) -> bool:
+    return isinstance(text, list) and len(text) == 2 and all(isinstance(part, str) for part in text)
+
+
+def _names(config: ExperimentConfig) -> Iterator[str]:
+    if config.name in ("", ".", "..") or re.search(r"[/\\]", config.name) or len(config.name.encode()) > _LONGEST_NAME:
+        yield f"name={shown(config.name)}: must be a plain folder name"
+    for key in ("checkpoint", "run", "resume", "rival_of", "output_dir"):
+        if getattr(config, key) == "":
+            yield f"{key}: is empty; it names a folder"
+        elif str(getattr(config, key)).startswith("~"):
+            yield f"{key}={getattr(config, key)}: ~ is the home of nobody here; write it out, as $HOME"
+    if "" in config.runs:
+        yield f"runs={config.runs}: each names a folder"
+    if not config.optimise.startswith(METRIC_PREFIXES):
+        yield f"optimise={config.optimise}: must start with one of {', '.join(METRIC_PREFIXES)}"
+    if isinstance(config.dataset, TreebankConfig):
+        return  # only measured: the metric of training has no part in it
+    kind, _, metric = config.optimise.partition("/")
+    known = evaluation_metrics(config)
+    yield from check_optimised(config)
+    if kind == "eval":
+        yield from _evaluation_metric("optimise", config.optimise, metric, known)
+    if best := config.trainer.metric_for_best_model:
+        yield from _evaluation_metric("trainer.metric_for_best_model", best, best.removeprefix("eval_"), known)
+
+
+def _extras(config: ExperimentConfig) -> Iterator[str]:
+    logger, known = config.logger, trackers()
+    for name in logger.report_to:
+        if name not in known:
+            yield f"logger.report_to={name}: must be one of {', '.join(known)}, none{nearest(name, known)}"
+        elif not known[name].is_installed:
+            yield f"logger={name}: {missing_package(known[name].library, known[name].needs)}"
+    if logger.artifacts and not any(known[name].keeps_files for name in logger.report_to if name in known):
+        able = one_of(name for name, kind in known.items() if kind.keeps_files)
+        yield f"logger.artifacts={list(map(str, logger.artifacts))}: read only with logger={able}"
+
+
+def evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
+    """Names of what an evaluation measures on its first set, the one that selects."""
+    names = _metrics_of_joint_training(config)
+    if not config.halting.alone:
+        return names
+    others = {"task_loss", *family(config.model.name).reported_losses(config.model)}
+    return ("halting_loss", *(name for name in names if name not in others))
+
+
+def _metrics_of_joint_training(config: ExperimentConfig) -> tuple[str, ...]:
+    dataset = config.dataset
+    if isinstance(dataset, StreamConfig):
+        return LANGUAGE_METRICS
+    losses = family(config.model.name).reported_losses(config.model)
+    if isinstance(dataset, CorpusConfig):
+        return (*PRETRAINING_METRICS, *losses)
+    drawn = ["token_accuracy" if problem_of(dataset) == "tagging" else "accuracy"]
+    metrics = getattr(dataset, "metrics", drawn)
+    return ("loss", "task_loss", *losses, "score", *map(metric_key, metrics))
+
+
+def _evaluation_metric(key: str, value: str, metric: str, known: tuple[str, ...]) -> Iterator[str]:
+    if metric not in known:
+        yield f"{key}={value}: an evaluation has no such metric{nearest(metric, known)}; known: {', '.join(known)}"

@@ -1,0 +1,164 @@
+"""Batches: which examples, in which order, padded to which length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from adadepth.data.randomness import Purpose, random_generator
+
+_MULTIPLE = 8  # lengths that tensor cores and few distinct compiled shapes like
+
+Columns = Mapping[str, tuple[int, type[np.generic]]]  # name -> value of padding, type
+Examples = Sequence[Mapping[str, Any]]
+
+
+def sequence_columns(pad_id: int) -> Columns:
+    """Return the columns that every sequence of tokens has."""
+    return {
+        "input_ids": (pad_id, np.int64), "attention_mask": (0, np.int64), "token_type_ids": (0, np.int64),
+        "special_tokens_mask": (1, np.uint8),
+    }  # fmt: skip
+
+
+def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
+    """Return the columns of examples as tensors (B, width); the attention mask is made here."""
+    batch = {}
+    for name, (padding, dtype) in columns.items():
+        rows = np.full((len(examples), width), padding, dtype)
+        for row, example in zip(rows, examples, strict=True):
+            row[: len(example["input_ids"])] = 1 if name == "attention_mask" else example[name]
+        batch[name] = torch.from_numpy(rows)
+    return batch
+
+
+def numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return one number an example, (B,), of the named ones that the examples have."""
+    return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
+
+
+@dataclass(frozen=True)
+class PaddingCollator:
+    """Pads examples to the longest, rounded up to a multiple of 8, at most ``sequence_length``; a subclass has columns.
+
+    Attributes:
+        pad_id: Id of the padding token.
+        sequence_length: Longest batch.
+        pad_to_length: Pad every batch to ``sequence_length`` (one shape, for compiled runs).
+    """
+
+    pad_id: int
+    sequence_length: int
+    pad_to_length: bool = False
+
+    def width(self, examples: Examples) -> int:
+        """Return the width of a batch."""
+        if self.pad_to_length:
+            return self.sequence_length
+        longest = max(len(example["input_ids"]) for example in examples)
+        return min(-(-longest // _MULTIPLE) * _MULTIPLE, self.sequence_length)
+
+
+class PretrainingCollator(PaddingCollator):
+    """Batches of masked sequences."""
+
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
+        """Return tensors (B, S): ids, types, masks and labels as int64, kinds and special marks as uint8.
+
+        Besides ``sentence_order_label`` and, of examples that are numbered, ``index``, each (B,) int64.
+        """
+        columns: Columns = {**sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8)}
+        return {
+            **padded(examples, self.width(examples), columns),
+            **numbers(examples, ("sentence_order_label", "index")),
+        }
+
+
+IGNORE = -100  # label of a position that is not predicted
+
+
+class EpochSampler(Sampler[tuple[int, int]]):
+    """Yields every (epoch, example number) once, shuffled afresh each epoch, or in order where there is no seed.
+
+    The epoch travels with the number, because a worker that outlives an epoch would not see an attribute change.
+    """
+
+    def __init__(self, length: int, seed: int | None) -> None:
+        self.length = length
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        epoch = self.epoch
+        if self.seed is None:
+            return ((epoch, index) for index in range(self.length))
+        order = random_generator(self.seed, Purpose.ORDER, epoch, 0).permutation(self.length)
+        return ((epoch, int(index)) for index in order)
+
+
+class ProcessBatches(Sampler[list[Any]]):
+    """This process's micro-batches of an epoch, of which every example is in exactly one process's.
+
+    Micro-batch m of process p holds the examples [(m P + p) B, (m P + p + 1) B) of the order, so that the examples of
+    an update are the same for any number P of processes with B P examples together. All processes have equally many
+    micro-batches; at the end of an epoch some hold fewer examples, or none.
+
+    Args:
+        order: Of the examples.
+        batch_size: B, the most examples of a micro-batch.
+        process: p.
+        processes: P.
+        drop_last: Leave out the last examples where they do not fill a micro-batch of every process.
+    """
+
+    def __init__(self, order: Sampler[Any], batch_size: int, process: int, processes: int, *, drop_last: bool) -> None:
+        self.order = order
+        self.share = slice(process * batch_size, (process + 1) * batch_size)
+        self.together = batch_size * processes
+        self.drop_last = drop_last
+
+    def __len__(self) -> int:
+        examples = len(self.order)  # type: ignore[arg-type]
+        return examples // self.together if self.drop_last else -(-examples // self.together)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        order = iter(self.order)
+        for _ in range(len(self)):
+            yield list(islice(order, self.together))[self.share]
+
+
+def known_lengths(examples: Any) -> np.ndarray | None:
+    """Return the number of tokens of each example, (examples,) int64; None where a data set cannot tell cheaply."""
+    return examples.lengths() if hasattr(examples, "lengths") else None
+
+
+def evaluation_order(examples: Any) -> np.ndarray:
+    """Return the numbers of all examples in the order of an evaluation, (examples,) int64.
+
+    Consecutive examples are about equally long, so that batches need little padding, and so are those that several
+    processes get when each takes every n-th. Examples of unknown or equal lengths keep the order of the data.
+    """
+    lengths = known_lengths(examples)
+    return np.arange(len(examples)) if lengths is None else longest_first(lengths)
+
+
+def longest_first(lengths: np.ndarray) -> np.ndarray:
+    """Return the numbers of examples of these lengths, (examples,) int64, the longest first.
+
+    What does not fit into memory then fails at once. Equally long ones keep their order.
+    """
+    return np.argsort(-lengths, kind="stable")

@@ -1,0 +1,152 @@
+"""Bigram shift, the probing task of Conneau et al. (2018): were adjacent words of a sentence swapped?
+
+The sentences are those of the embedded corpus, so the task needs no file. The original swaps one pair of words; here
+all, half or a quarter of the pairs are swapped: a small model without pretraining learns nothing from single swaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.cache import cache_root
+from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.labelled.contract import LabelledData, spread_rows
+from adadepth.data.pretraining.load import corpus_tokenizer
+from adadepth.data.randomness import EVALUATION_SEED, Purpose, epoch_and_index, random_generator
+from adadepth.data.text.corpora import Split
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.passages import split_sentences
+from adadepth.data.text.tokenizer import as_fed, encode_sentences, needed_tokens, parallel_encoding, spaced
+from adadepth.errors import DataError
+from adadepth.settings import CorpusConfig
+
+if TYPE_CHECKING:
+    from adadepth.settings import LabelledConfig, TokenizerConfig
+
+LABELS = ("original", "shifted")
+SHARES = (1.0, 0.5, 0.25)  # of the pairs that fit, each share as likely; its position is the difficulty
+_SHORTEST, _LONGEST = 5, 28  # words of a sentence, as in the probing task
+_EVALUATION_FRACTION = 0.15  # as in dataset=python_docs, so that a model pretrained there has not seen the sentences
+
+Sentence = list[np.ndarray]  # the token ids of each word
+
+
+class BigramShiftExamples(Dataset[dict[str, Any]]):
+    """Every sentence twice, as it is and shifted: a pure function of (seed, epoch, index).
+
+    An example has ``label`` (1 shifted), ``difficulty`` (0 all pairs swapped, 1 half, 2 a quarter, 3 none), ``index``,
+    and the sequence of tokens.
+    """
+
+    def __init__(self, sentences: list[Sentence], layout: Layout, seed: int, limit: int | None) -> None:
+        self.sentences = sentences
+        self.layout = layout
+        self.seed = seed
+        # Pairs are kept together, so that the classes stay balanced.
+        self.rows = spread_rows(len(sentences), None if limit is None else max(1, limit // 2))
+        self.owners = np.repeat(self.rows, 2)
+
+    def __len__(self) -> int:
+        return 2 * len(self.rows)
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        tokens = [sum(map(len, self.sentences[row])) for row in self.rows]
+        return self.layout.lengths(np.repeat(np.array(tokens, dtype=np.int64), 2), 1)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        epoch, index = epoch_and_index(item)
+        row, label = int(self.rows[index // 2]), index % 2
+        words, difficulty = self.sentences[row], len(SHARES)
+        if label:
+            generator = random_generator(self.seed, Purpose.SHIFT, epoch, row)
+            difficulty = int(generator.integers(len(SHARES)))
+            pairs = max(1, round(SHARES[difficulty] * (len(words) // 2)))
+            words = swap(words, draw_pairs(len(words), pairs, generator))
+        found = {"index": 2 * row + label, "label": label, "difficulty": difficulty}
+        return {**self.layout.build([np.concatenate(words)]), **found}
+
+
+def draw_pairs(words: int, pairs: int, generator: np.random.Generator) -> list[int]:
+    """Return where ``pairs`` pairs of adjacent words begin, none overlapping, every choice of them as likely.
+
+    Taking one word out of every pair leaves ``words - pairs`` places, of which ``pairs`` are chosen.
+    """
+    places = np.sort(generator.choice(words - pairs, pairs, replace=False))
+    return [int(place) + before for before, place in enumerate(places)]
+
+
+def swap(words: Sentence, firsts: list[int]) -> Sentence:
+    """Return the words with each of ``firsts`` and the word after it exchanged."""
+    shifted = list(words)
+    for first in firsts:
+        shifted[first : first + 2] = shifted[first + 1], shifted[first]
+    return shifted
+
+
+def usable_sentences(documents: Iterable[str]) -> list[str]:
+    """Return the different sentences of 5 to 28 words."""
+    found: dict[str, None] = {}
+    for document in documents:
+        for sentence in split_sentences(document):
+            words = sentence.split()
+            if _SHORTEST <= len(words) <= _LONGEST:
+                found[" ".join(words)] = None
+    return list(found)
+
+
+def load_bigram_shift(
+    dataset: LabelledConfig, tokenizer: TokenizerConfig, seed: int, cls_tokens: int = 1
+) -> LabelledData:
+    """Return the task; the evaluation sentences come from held-out documents and are not in the training set.
+
+    Raises:
+        DataError: No sentence fits into ``dataset.sequence_length``.
+    """
+    split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=_EVALUATION_FRACTION))
+    held_out = usable_sentences(split.evaluation())
+    known = set(held_out)
+    texts = [sentence for sentence in usable_sentences(split.train()) if sentence not in known]
+    with parallel_encoding():
+        words = corpus_tokenizer(split, tokenizer, cache_root(dataset.cache_dir), needed_tokens(cls_tokens))
+        encoded = [_encode(words, sentences) for sentences in (texts, held_out)]
+    layout = Layout.of(words, dataset.sequence_length, cls_tokens)
+    # A sentence that had to be cut could lose what was swapped.
+    fitting = [[sentence for sentence in part if sum(map(len, sentence)) <= layout.room(1)] for part in encoded]
+    train = BigramShiftExamples(fitting[0], layout, seed, dataset.max_train_examples)
+    evaluation = BigramShiftExamples(fitting[1], layout, EVALUATION_SEED, dataset.max_evaluation_examples)
+    if not len(train) or not len(evaluation):
+        raise DataError(f"dataset.sequence_length={dataset.sequence_length}: no sentence is as short as that")
+    summary = {
+        "name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length,
+        "train": {"sentences": len(train.rows), "examples": len(train)},
+        "evaluation": {"validation": {"sentences": len(evaluation.rows), "examples": len(evaluation)}},
+        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
+    }  # fmt: skip
+    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    words = as_fed(words, layout, splits_words=True)
+    return LabelledData(
+        train, {"validation": evaluation}, {}, words, collate, summary, "classification", LABELS,
+        tuple(dataset.metrics), has_difficulty=True,
+    )  # fmt: skip
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[Sentence]:
+    """Return the ids of each word: word by word, so that a swap moves whole words.
+
+    Sentences in which a word comes twice in a row are left out: such a swap would change nothing.
+    """
+    split = [sentence.split() for sentence in sentences]
+    vocabulary = sorted({word for words in split for word in words})
+    ids = dict(zip(vocabulary, map(np.array, encode_sentences(tokenizer, spaced(tokenizer, vocabulary))), strict=True))
+    return [
+        [ids[word] for word in words]
+        for words in split
+        if not any(np.array_equal(ids[first], ids[second]) for first, second in pairwise(words))
+    ]

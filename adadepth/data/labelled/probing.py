@@ -1,0 +1,114 @@
+"""Data sets of probing: SentEval's tasks and the agreement data of Linzen et al."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adadepth.data.text.files import as_path, files_digest, text_lines
+from adadepth.data.text.tables import Rows, Table
+from adadepth.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from adadepth.settings.data import SentEvalConfig
+
+
+_SPLITS = {"tr": "train", "va": "validation", "te": "test"}
+_COLUMNS = ["label", "sentence"]
+_ROWS_AT_ONCE = 1000
+
+
+def senteval_tables(dataset: SentEvalConfig) -> dict[str, Table]:
+    """Return the splits train, validation and test of a task's file, columns `label` and `sentence`.
+
+    Raises:
+        DataError: There is no such folder or file; while reading, a line that is not of this format.
+    """
+    file = _find(dataset)
+    return {split: _table(file, split) for split in _SPLITS.values()}
+
+
+def _find(dataset: SentEvalConfig) -> Path:
+    folder = as_path("dataset.path", str(dataset.path))
+    if not folder.is_dir():
+        raise DataError(f"dataset.path={dataset.path}: no such folder; it must hold {dataset.task}.txt")
+    file = folder / f"{dataset.task}.txt"
+    if not file.is_file():
+        known = sorted(other.stem for other in folder.glob("*.txt"))
+        there = f"there is {', '.join(known) or 'none'}{nearest(dataset.task, known)}"
+        raise DataError(f"dataset.task={dataset.task}: no {file.name} in dataset.path={dataset.path}; {there}")
+    return file
+
+
+def _table(file: Path, split: str) -> Table:
+    def batches() -> Iterator[Rows]:
+        rows = ((label, sentence) for part, label, sentence in _rows(file) if part == split)
+        while batch := list(islice(rows, _ROWS_AT_ONCE)):
+            yield {name: list(values) for name, values in zip(_COLUMNS, zip(*batch, strict=True), strict=True)}
+
+    return Table(f"dataset.path={file}", _COLUMNS, {}, batches, partial(_fingerprint, file, split))
+
+
+def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield split, class and sentence of every line; fields between the second and the last are somebody's notes."""
+    for number, line in enumerate(text_lines("dataset.path", file), start=1):
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) < 3:
+            raise DataError(
+                f"dataset.path={file}: line {number} has {len(fields)} fields with tabs between them; "
+                "needed are tr, va or te, the class, and the sentence"
+            )
+        if fields[0] not in _SPLITS:
+            raise DataError(f"dataset.path={file}: line {number} begins with {fields[0]!r}, not with tr, va or te")
+        yield _SPLITS[fields[0]], fields[1], fields[-1]
+
+
+def _fingerprint(file: Path, split: str) -> list[str]:
+    return [*files_digest([file]), split]
+
+
+PREFIX = "prefix"  # the column that is added: the words before the verb
+# Of every hundred rows, by their number: the shares of the paper, which drew them.
+_NUMBERS_OF = {"train": range(9), "validation": range(9, 10), "test": range(10, 100)}
+
+
+def agreement_tables(table: Table) -> dict[str, Table]:
+    """Return the splits train, validation and test of what the file holds, with the column `prefix` beside its own.
+
+    Raises:
+        DataError: A column is missing; while reading, a verb that is not in its sentence.
+    """
+    for name in ("orig_sentence", "verb_index"):
+        if name not in table.columns:
+            raise DataError(f"{table.label}: lacks the column {name}; it has {', '.join(table.columns)}")
+    return {split: _split(table, split) for split in _NUMBERS_OF}
+
+
+def _split(table: Table, split: str) -> Table:
+    def batches() -> Iterator[Rows]:
+        first = 0
+        for batch in table.batches():
+            numbers = range(first, first + len(batch["verb_index"]))
+            first = numbers.stop
+            places = [place for place, number in enumerate(numbers) if number % 100 in _NUMBERS_OF[split]]
+            rows = {name: [values[place] for place in places] for name, values in batch.items()}
+            yield {**rows, PREFIX: [_before_verb(table, numbers[place], batch, place) for place in places]}
+
+    def fingerprint() -> list[str]:
+        return [*table.fingerprint(), split]
+
+    return Table(table.label, [*table.columns, PREFIX], {}, batches, fingerprint)
+
+
+def _before_verb(table: Table, number: int, batch: Rows, place: int) -> str:
+    """The words before the verb, which are counted from 1."""
+    words, verb = str(batch["orig_sentence"][place]).split(), str(batch["verb_index"][place])
+    if not verb.isdigit() or not 1 < int(verb) <= len(words):
+        raise DataError(
+            f"{table.label}: row {number} has the verb_index {verb!r}; from 2 to {len(words)}, which is how many "
+            "words its orig_sentence has, is needed"
+        )
+    return " ".join(words[: int(verb) - 1])

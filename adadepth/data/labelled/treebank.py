@@ -1,0 +1,361 @@
+"""The words of a treebank: form, part of speech, relation, depth in the tree and frequency."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.batches import Examples, PretrainingCollator
+from adadepth.data.labelled.collate import SequenceCollator
+from adadepth.data.labelled.contract import spread_rows
+from adadepth.data.labelled.splits import file_splits
+from adadepth.data.pretraining.examples import NO_PAIR
+from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
+from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, epoch_and_index, random_generator
+from adadepth.data.text.files import PLACES, as_path, column_table, find_files
+from adadepth.data.text.hub import hub_tables
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tables import Table, joined
+from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, load_tokenizer, needed_tokens
+from adadepth.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from adadepth.settings.data import MaskingConfig, TreebankConfig
+
+
+COLUMNS = ("tokens", "upos", "head", "deprel")
+_NO_HEAD = (None, "None", "_", "")  # of rows for what is no word of a tree, in tables that keep them
+_LONGEST_TOLD = 40  # characters of a head in a message
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Words, sentence after sentence.
+
+    Attributes:
+        sentences: Where each sentence begins in the words, then their number, (sentences + 1,) int64.
+        forms: The words as they are written.
+        upos: Part of speech of each.
+        deprel: Its relation to its head, subtypes such as ``nsubj:pass`` included.
+        depth: Arcs from the root of its sentence, which has 0, (words,) int64.
+    """
+
+    sentences: np.ndarray
+    forms: list[str]
+    upos: list[str]
+    deprel: list[str]
+    depth: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.sentences) - 1
+
+    def sentence(self, number: int) -> list[str]:
+        """Return the forms of a sentence."""
+        first, last = self.sentences[number : number + 2]
+        return self.forms[first:last]
+
+
+def read_trees(table: Table) -> Trees:
+    """Return the words of a table with the columns ``COLUMNS``, each a list a sentence.
+
+    Sentences without words are left out.
+
+    Raises:
+        DataError: There are no trees, or a sentence is none; it names the line or row.
+    """
+    names = table.class_names.get("upos", [])
+    lengths, forms, upos, deprel = [], [], [], []
+    depths: list[int] = []
+    for words in _sentences(table):
+        depths += _depths(words)
+        forms += [word.form for word in words]
+        upos += [names[word.upos] if names and isinstance(word.upos, int) else str(word.upos) for word in words]
+        deprel += [str(word.deprel) for word in words]
+        lengths += [len(words)] if words else []
+    if not forms:
+        raise DataError(f"{table.label}: no word has a head; a treebank has one for each in its column head")
+    return Trees(np.cumsum([0, *lengths]), forms, upos, deprel, np.array(depths, dtype=np.int64))
+
+
+class _Word(NamedTuple):
+    """A word: where it stands, for messages, and what the columns say of it."""
+
+    place: str
+    form: Any
+    upos: Any
+    head: Any
+    deprel: Any
+
+
+def _sentences(table: Table) -> Iterator[list[_Word]]:
+    """Yield the words of each sentence.
+
+    CoNLL-U has nothing but words. Other tables may have rows for contractions beside their parts, and for words that
+    are not written: these have no head and are left out.
+    """
+    first = 0
+    for batch in table.batches():
+        columns = [batch[name] for name in COLUMNS]
+        for number, row in enumerate(zip(*columns, strict=True), start=first):
+            place = f"row {number} of {table.label}"
+            for name, values in zip(COLUMNS, row, strict=True):
+                if not isinstance(values, list) or len(values) != len(row[0]):
+                    raise DataError(f"{place}: its column {name} is not a list with a value for each of its tokens")
+            is_conllu = PLACES in batch
+            places = batch[PLACES][number - first] if is_conllu else [place] * len(row[0])
+            words = list(map(_Word, places, *row))
+            yield [_whole(word) for word in words if is_conllu or word.head not in _NO_HEAD]
+        first += len(columns[0])
+
+
+def _whole(word: _Word) -> _Word:
+    for name, value in zip(COLUMNS, word[1:], strict=True):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise DataError(f"{word.place} has a word whose column {name} is empty")
+    return word
+
+
+def _depths(words: Sequence[_Word]) -> list[int]:
+    """Return how many arcs lead from the root to each word; heads count words from 1, and 0 is above the root."""
+    heads = _heads(words)
+    found: dict[int, int] = {0: -1}
+    for word in range(1, len(heads) + 1):
+        path: dict[int, None] = {}
+        while word not in found:
+            if word in path:
+                raise DataError(f"{words[word - 1].place}: the heads of its words go round in a circle")
+            path[word] = None
+            word = heads[word - 1]
+        for step, passed in enumerate(reversed(path), start=1):
+            found[passed] = found[word] + step
+    return [found[word] for word in range(1, len(heads) + 1)]
+
+
+def _heads(words: Sequence[_Word]) -> list[int]:
+    """Return the number of each word's head, of which exactly one is 0."""
+    allowed = {str(number): number for number in range(len(words) + 1)}
+    for word in words:
+        if str(word.head) not in allowed:
+            raise DataError(
+                f"{word.place} has the head {str(word.head)[:_LONGEST_TOLD]!r}; "
+                f"allowed are 0, of the root, and the words 1 to {len(words)} of its sentence"
+            )
+    roots = [word for word in words if str(word.head) == "0"]
+    if len(roots) > 1:
+        raise DataError(f"{roots[1].place} has a second root, a word with the head 0; a sentence has one")
+    if words and not roots:
+        raise DataError(f"{words[0].place} begins a sentence without a root, a word with the head 0; each has one")
+    return [allowed[str(word.head)] for word in words]
+
+
+def count_forms(tables: Iterable[Table]) -> Counter[str]:
+    """Return how often each lower-cased form occurs as a word of some tables."""
+    counts: Counter[str] = Counter()
+    for table in tables:
+        for words in _sentences(table):
+            counts.update(str(word.form).lower() for word in words)
+    return counts
+
+
+def per_million(forms: Sequence[str], counts: Mapping[str, int]) -> np.ndarray:
+    """Return the frequency of each lower-cased form among a million of the counted words, (forms,) float64."""
+    occurrences = np.array([counts[form.lower()] for form in forms], dtype=np.float64)
+    return occurrences * 1e6 / sum(counts.values())
+
+
+NO_WORD = -1  # the owner of special tokens
+
+
+@dataclass(frozen=True)
+class Masks:
+    """How tokens are masked: the model's vocabulary, and shares and limits."""
+
+    vocabulary: Vocabulary
+    settings: MaskingConfig
+
+
+class TreebankExamples(Dataset[dict[str, Any]]):
+    """Some sentences as sequences; the same in every epoch and for every seed.
+
+    Args:
+        pieces: Token ids of each word of each sentence.
+        first_words: Number of each sentence's first word in the treebank.
+        layout: Special tokens and length of a sequence; longer sentences are cut.
+        masks: With them an example also has what `adadepth.data.pretraining.examples.make_example` returns, masked
+            like the examples of an evaluation in pretraining.
+    """
+
+    def __init__(
+        self, pieces: list[list[list[int]]], first_words: np.ndarray, layout: Layout, masks: Masks | None = None
+    ) -> None:
+        self.pieces = pieces
+        self.first_words = first_words
+        self.layout = layout
+        self.masks = masks
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def lengths(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, (examples,) int64."""
+        return self.layout.lengths(np.array([sum(map(len, words)) for words in self.pieces]), 1)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        index = epoch_and_index(item)[1]
+        example = {**self._sequence(index), "index": index}
+        return example if self.masks is None else {**example, **self._masked(example["input_ids"], index)}
+
+    def _sequence(self, index: int) -> dict[str, Any]:
+        return self.layout.build([np.array([token for word in self.pieces[index] for token in word])])
+
+    def _masked(self, ids: np.ndarray, index: int) -> dict[str, Any]:
+        assert self.masks is not None
+        generator = random_generator(EVALUATION_SEED, Purpose.EXAMPLE, FIXED_EPOCH, index)
+        corrupted, labels, kinds = mask_tokens(ids, self.masks.vocabulary, self.masks.settings, generator)
+        return {"input_ids": corrupted, "labels": labels, "mask_kind": kinds, "sentence_order_label": NO_PAIR}
+
+    def owners(self, index: int) -> np.ndarray:
+        """Return the number in the treebank of the word that each token is a piece of, (S,) int64, or `NO_WORD`."""
+        special = self._sequence(index)["special_tokens_mask"] == 1
+        words = np.repeat(np.arange(len(self.pieces[index])), [len(word) for word in self.pieces[index]])
+        owners = np.full(len(special), NO_WORD, dtype=np.int64)
+        owners[~special] = self.first_words[index] + words[: (~special).sum()]
+        return owners
+
+
+_SPLITS = ("train", "validation", "test")
+WHOLE = "treebank"  # the set of files that are no splits
+
+
+@dataclass(frozen=True)
+class TreebankSet:
+    """A split of a treebank.
+
+    Attributes:
+        trees: All of its words.
+        per_million: Frequency of each word's form, (words,).
+        plain: The evaluated sentences as they are.
+        masked: The same with masked tokens, for a model that predicts them.
+    """
+
+    trees: Trees
+    per_million: np.ndarray
+    plain: TreebankExamples
+    masked: TreebankExamples | None
+
+
+@dataclass(frozen=True)
+class TreebankData:
+    """What is read of a treebank; nothing is trained on it.
+
+    Attributes:
+        sets: By the name of the split.
+        tokenizer: The model's.
+        summary: What was read, for logs and reports.
+        sequence_length: Longest sequence.
+        pad_to_length: Whether every batch is that long.
+    """
+
+    sets: dict[str, TreebankSet]
+    tokenizer: PreTrainedTokenizerFast
+    summary: dict[str, Any]
+    sequence_length: int
+    pad_to_length: bool
+
+    @property
+    def train(self) -> TreebankExamples:
+        """Some examples, because a trainer has to have some."""
+        return next(iter(self.sets.values())).plain
+
+    def collate(self, examples: Examples) -> dict[str, Tensor]:
+        """Make a padded batch; see the two collators."""
+        kind = PretrainingCollator if "labels" in examples[0] else SequenceCollator
+        return kind(self.tokenizer.pad_token_id, self.sequence_length, self.pad_to_length)(examples)
+
+
+def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> TreebankData:
+    """Read and tokenise the sentences of a treebank.
+
+    Args:
+        dataset: Where it is, and which splits are read.
+        tokenizer: Folder or hub id of the model's own.
+        masks: Whether the sentences are also masked; the tokenizer then needs [MASK].
+
+    Raises:
+        DataError: Something the files or the tokenizer lack, in one line.
+    """
+    words = load_tokenizer(tokenizer, PRETRAINING_TOKENS if masks else needed_tokens(1))
+    tables = _tables(dataset)
+    for table in tables.values():
+        if missing := [name for name in COLUMNS if name not in table.columns]:
+            raise DataError(f"{table.label}: a treebank has the columns {', '.join(COLUMNS)}; missing: {missing[0]}")
+    counts = count_forms(tables.values())
+    layout = Layout.of(words, dataset.sequence_length)
+    rule = Masks(Vocabulary.of(words), dataset.masking) if masks else None
+    sets = {}
+    for name in _evaluated(dataset, tables):
+        trees = read_trees(tables[name])
+        rows = spread_rows(len(trees), dataset.max_evaluation_examples)
+        pieces = encode_words(words, [trees.sentence(row) for row in rows])
+        plain, masked = (TreebankExamples(pieces, trees.sentences[rows], layout, kind) for kind in (None, rule))
+        sets[name] = TreebankSet(trees, per_million(trees.forms, counts), plain, masked if masks else None)
+    summary = {
+        "name": dataset.name, "source": "hub" if dataset.path is None else "local",
+        "sequence_length": dataset.sequence_length, "counted_words": sum(counts.values()),
+        "counted_in": list(tables), "tokenizer": {"path": tokenizer, "vocab_size": len(words)},
+        "evaluation": {name: _describe(found, layout) for name, found in sets.items()},
+    }  # fmt: skip
+    return TreebankData(sets, words, summary, dataset.sequence_length, dataset.pad_to_length)
+
+
+def _tables(dataset: TreebankConfig) -> dict[str, Table]:
+    """Return all splits that there are, or all files as one set where they are not called like splits."""
+    path = dataset.path
+    if path is None:
+        return hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
+    is_folder = isinstance(path, str) and as_path("dataset.path", path).is_dir()
+    if isinstance(path, Mapping) or is_folder:
+        if found := file_splits(path, list(path) if isinstance(path, Mapping) else list(_SPLITS)):
+            return found
+        if not (path := sorted(map(str, as_path("dataset.path", path).glob("*.conllu")))):
+            raise DataError(f"dataset.path={dataset.path}: no file of CoNLL-U (.conllu) in that folder")
+    return {WHOLE: joined([column_table(file) for file in _treebank_files(path)])}
+
+
+def _treebank_files(path: Any) -> list[Path]:
+    files = find_files("dataset.path", path)
+    for file in files:
+        if file.suffix != ".conllu":
+            raise DataError(f"dataset.path={file}: not a file of CoNLL-U, which ends in .conllu")
+    return files
+
+
+def _evaluated(dataset: TreebankConfig, tables: Mapping[str, Table]) -> list[str]:
+    """Return the names of the sets to evaluate, among those that there are."""
+    if dataset.evaluation_splits is None:
+        return [name for name in ("validation", "test") if name in tables] or list(tables)
+    for name in dataset.evaluation_splits:
+        if name not in tables:
+            raise DataError(
+                f"dataset.evaluation_splits={name}: there is {', '.join(tables)}{nearest(name, list(tables))}"
+            )
+    return list(dataset.evaluation_splits)
+
+
+def _describe(found: TreebankSet, layout: Layout) -> dict[str, int]:
+    """Return the sentences and words there are, those evaluated, and how many sentences are cut."""
+    pieces = found.plain.pieces
+    tokens = [sum(map(len, words)) for words in pieces]
+    return {
+        "sentences": len(found.trees), "words": len(found.trees.forms), "examples": len(pieces),
+        "examples_words": sum(map(len, pieces)), "tokens": sum(tokens),
+        "cut": sum(length > layout.room(1) for length in tokens),
+    }  # fmt: skip

@@ -1,0 +1,151 @@
+"""Puzzles that are drawn: Sudoku, and the shortest way through a maze."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adadepth.data.generated.blocks import evaluation_size
+from adadepth.data.generated.maze import distances, draw_mazes
+from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.puzzles.examples import PuzzleExamples, puzzle_data
+from adadepth.data.puzzles.sudoku import (
+    SHAPES,
+    Shape,
+    alike_in_a_square,
+    draw_grids,
+    invariants,
+    minimal_puzzles,
+    rounds_needed,
+    under_square_symmetry,
+    under_sudoku_symmetry,
+)
+from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
+from adadepth.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from adadepth.settings.data import MazePathConfig, SudokuConfig
+
+
+BLANK = "."
+
+
+def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
+    """Sudoku puzzles with one solution each; no evaluation puzzle is a training one under any symmetry.
+
+    The evaluation set depends on neither the seed nor the number of training examples.
+
+    Raises:
+        DataError: No training puzzle is left.
+    """
+    shape = SHAPES[dataset.size]
+    draw = partial(draw_sudoku, shape, blanks=dataset.blanks)
+    held_out = draw(evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
+    puzzles, solutions = draw(dataset.train_examples, seed, evaluation=False)
+    kept = ~np.isin(invariants(puzzles, shape), invariants(held_out[0], shape))
+    if not kept.any():
+        raise DataError(
+            f"dataset.train_examples={dataset.train_examples}: all are one of the {len(held_out[0])} evaluation "
+            f"puzzles under a symmetry; of {dataset.size} x {dataset.size} cells there are few others"
+        )
+    train = _examples(puzzles[kept], solutions[kept], shape)
+    if dataset.symmetries:
+        train.symmetry, train.seed = partial(under_sudoku_symmetry, shape), seed
+    symbols = (BLANK, *map(str, range(1, shape.size + 1)))
+    facts = {"size": shape.size, "givens": round(float((puzzles > 0).sum(axis=1).mean()), 2)}
+    return puzzle_data(dataset, train, {"validation": _examples(*held_out, shape)}, symbols, facts)
+
+
+def draw_sudoku(
+    shape: Shape, rows: int, seed: int, *, blanks: int | None, evaluation: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Puzzles and their solutions, (rows, n^2) int8 each."""
+    generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
+    grids = draw_grids(rows, shape, generator)
+    return minimal_puzzles(grids, shape, generator, shape.cells if blanks is None else blanks), grids
+
+
+def _examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
+    """A blank is token 1, the digit d is d + 1."""
+    rounds = rounds_needed(puzzles, solutions, shape)
+    attributes = {"rounds of conclusions": rounds, "givens": (puzzles > 0).sum(axis=1)}
+    return PuzzleExamples((puzzles + 1).astype(np.int8), (solutions + 1).astype(np.int8), rounds, attributes)
+
+
+SYMBOLS = "# SGo"  # as in Maze-Hard: wall, free, start, goal, on the way
+_WALL, _FREE, _START, _GOAL, _WAY = range(1, 6)
+_MOST_DRAWS = 100  # of as many mazes as are wanted
+_TOO_NEAR = 2  # steps: a goal beside the start leaves nothing to mark
+
+
+def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
+    """Mazes with one shortest way; no evaluation maze is a training one turned or mirrored."""
+    held_out = draw_paths(dataset, evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
+    train = draw_paths(dataset, dataset.train_examples, seed, evaluation=False)
+    train = train.without(np.isin(alike_in_a_square(train.puzzles), alike_in_a_square(held_out.puzzles)))
+    if dataset.symmetries:
+        train.symmetry, train.seed = under_square_symmetry, seed
+    return puzzle_data(dataset, train, {"validation": held_out}, SYMBOLS, {"size": dataset.size})
+
+
+def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: bool) -> PuzzleExamples:
+    """Mazes as tokens, with the way marked in the solutions; a maze's difficulty is the length of the way."""
+    generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for _ in range(_MOST_DRAWS):
+        found.append(mazes_with_paths(draw_mazes(rows, dataset.size, dataset.walls, generator)))
+        if sum(len(part[0]) for part in found) >= rows:
+            break
+    else:
+        raise ConfigError(
+            f"dataset.walls={dataset.walls:g}: hardly a maze of dataset.size={dataset.size} has a way in it"
+        )
+    puzzles, solutions, lengths = (np.concatenate(parts)[:rows] for parts in zip(*found, strict=True))
+    return PuzzleExamples(puzzles, solutions, lengths, {"path length": lengths})
+
+
+def mazes_with_paths(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Puzzles and solutions (rows', n^2) int8 of mazes (rows, n, n), and lengths of the ways (rows',) int64.
+
+    Mazes in which no cell is far enough away are left out.
+    """
+    away = distances(cells)
+    ways = shortest_ways(away)
+    flat = np.where(ways == 1, away, -1).reshape(len(cells), -1)
+    goals = flat.argmax(axis=1)
+    rows = np.flatnonzero(flat.max(axis=1) >= _TOO_NEAR)
+    size = cells.shape[1]
+    puzzles = np.array([_WALL, _FREE, _START], dtype=np.int8)[cells[rows]]
+    place = np.arange(len(rows)), *np.divmod(goals[rows], size)
+    puzzles[place] = _GOAL
+    solutions, lengths = puzzles.copy(), away[rows][place].astype(np.int64)
+    for number, row in enumerate(rows):
+        for y, x in _way_back(away[row], int(goals[row]) // size, int(goals[row]) % size):
+            solutions[number, y, x] = _WAY
+    return puzzles.reshape(len(rows), size**2), solutions.reshape(len(rows), size**2), lengths
+
+
+def shortest_ways(away: np.ndarray) -> np.ndarray:
+    """In how many shortest ways each cell is reached, at most 2, (rows, n, n) int8; 0 where it is not reached."""
+    ways: np.ndarray = (away == 0).astype(np.int8)
+    for distance in range(1, int(away.max()) + 1):
+        padded = np.pad(np.where(away == distance - 1, ways, 0), ((0, 0), (1, 1), (1, 1)))
+        around = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
+        ways[away == distance] = around.clip(max=2)[away == distance]
+    return ways
+
+
+def _way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
+    """The cells between a goal and the start, which one shortest way joins."""
+    between = []
+    while away[y, x] > 1:
+        beside = ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1))
+        y, x = next(
+            (to_y, to_x)
+            for to_y, to_x in beside
+            if 0 <= to_y < len(away) and 0 <= to_x < len(away) and away[to_y, to_x] == away[y, x] - 1
+        )
+        between.append((y, x))
+    return between

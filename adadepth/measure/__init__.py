@@ -1,0 +1,1 @@
+"""What is measured of depth and of quality: numbers only, nothing is drawn."""

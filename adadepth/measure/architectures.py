@@ -1,0 +1,258 @@
+"""Architectures: the search, and networks beside each other."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+OPERATIONS, LETTERS = ("attention", "feed_forward", "identity"), "sf-"
+QUALITIES = {
+    "loss": "loss (nats)",
+    "perplexity": "perplexity per token",
+    "word_perplexity": "perplexity per word",
+    "bits_per_character": "bits per character",
+    "perplexity_std": "sd of the perplexity over paths",
+    "batch_perplexity": "mean of the batches' perplexities",
+}
+EVALUATIONS = {
+    "soft": "every block mixes its operations by their probabilities",
+    "argmax": "every block runs its most probable operation",
+    "sampled": "one operation a block, drawn by the probabilities; mean over the paths drawn",
+    "noisy": "as in training: probabilities with Gumbel noise, at the temperature of the step",
+    "network": "a fixed architecture, which has nothing to choose",
+    "test": "the test text, which selected nothing; a supernet's operations are mixed as in soft",
+}
+_BLOCK = "search/block/"
+
+
+def describe_architecture(probabilities: Sequence[Sequence[float]], temperature: float | None = None) -> dict[str, Any]:
+    """The figures of a search at one moment.
+
+    Args:
+        probabilities: For every block its probabilities of attention, feed-forward and identity: softmax of the gates,
+            without noise. A fixed network has ones and zeros.
+        temperature: Of the gates in training; None for a fixed network.
+
+    Returns:
+        `string`, the most probable operation of every block (of equal ones the first); `blocks` N; `probabilities`;
+        `entropy` of every block in nats, from 0 to ln 3, and `mean_entropy`; `temperature`; `expected_blocks`, the sum
+        of 1 - p_identity; `thirds`, see `operations_by_third`.
+    """
+    assert probabilities, "a network has a block"
+    string = "".join(LETTERS[max(range(len(LETTERS)), key=row.__getitem__)] for row in probabilities)
+    entropy = [_entropy(row) for row in probabilities]
+    return {
+        "string": string,
+        "blocks": len(string),
+        "probabilities": [list(row) for row in probabilities],
+        "entropy": entropy,
+        "mean_entropy": fmean(entropy),
+        "temperature": temperature,
+        "expected_blocks": sum(1 - row[LETTERS.index("-")] for row in probabilities),
+        "thirds": operations_by_third(string),
+    }
+
+
+def _entropy(row: Sequence[float]) -> float:
+    return max(-sum(share * math.log(share) for share in row if share > 0), 0.0)
+
+
+def operations_by_third(architecture: str) -> list[dict[str, int]]:
+    """How often each operation occurs in every third of the depth; block n of N, from 0, is in third floor(3n / N)."""
+    thirds = [dict.fromkeys(OPERATIONS, 0) for _ in range(3)]
+    for block, letter in enumerate(architecture):
+        thirds[3 * block // len(architecture)][OPERATIONS[LETTERS.index(letter)]] += 1
+    return thirds
+
+
+def is_fixed(described: Mapping[str, Any]) -> bool:
+    """Whether there was nothing to search: no temperature, and every block sure of its operation."""
+    return described["temperature"] is None and not any(described["entropy"])
+
+
+def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
+    """The figures worth a curve, by flat name, from `describe_architecture`.
+
+    Names: `search/architecture` (the string); lists with a value a block: `search/attention`, `search/feed_forward`,
+    `search/identity`, `search/entropy`; scalars: `search/mean_entropy`, `search/expected_blocks`, `search/temperature`
+    where there is one, `search/thirds/<1 to 3>/<operation>`.
+    """
+    columns = zip(*described["probabilities"], strict=True)
+    flat: dict[str, float | str | list[float]] = {"search/architecture": described["string"]}
+    flat |= {f"search/{operation}": list(column) for operation, column in zip(OPERATIONS, columns, strict=True)}
+    flat |= {f"search/{key}": described[key] for key in ("entropy", "mean_entropy", "expected_blocks")}
+    if described["temperature"] is not None:
+        flat["search/temperature"] = described["temperature"]
+    for number, counts in enumerate(described["thirds"], start=1):
+        flat |= {f"search/thirds/{number}/{operation}": count for operation, count in counts.items()}
+    return flat
+
+
+def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
+    """The probabilities as scalars, `search/block/<n from 1>/<operation>`: what runs with several seeds compare."""
+    return {
+        f"{_BLOCK}{block}/{operation}": share
+        for block, row in enumerate(described["probabilities"], start=1)
+        for operation, share in zip(OPERATIONS, row, strict=True)
+    }
+
+
+def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
+    """What halting.json of an architecture has beside quality, by flat name.
+
+    Names: those of `flatten_architecture` and `block_metrics`, and `cost/executed_macs` and so on.
+    """
+    described = halting["architecture"]
+    cost = {f"cost/{key}": value for key, value in halting["cost"].items()}
+    return flatten_architecture(described) | block_metrics(described) | cost
+
+
+def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """(step, figures) of every evaluation, from the lines of metrics.jsonl; all of as many blocks as the last one."""
+    found = []
+    for line in metrics:
+        columns = [_numbers(line.get(f"search/{operation}")) for operation in OPERATIONS]
+        if columns[0] and len({len(column) for column in columns}) == 1:
+            rows = list(zip(*columns, strict=True))
+            found.append((line["step"], describe_architecture(rows, line.get("search/temperature"))))
+    return [(step, described) for step, described in found if described["blocks"] == found[-1][1]["blocks"]]
+
+
+def _numbers(values: Any) -> list[float]:
+    """The list if it is one of numbers, otherwise none: what is not finite is text in the file."""
+    is_valid = isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+    return values if is_valid else []
+
+
+# ---- several seeds
+
+
+def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Of the metrics of several seeds the architecture by seed, of the seeds that have the probabilities of all blocks.
+
+    Args:
+        metrics: `metrics` of `summarise_seeds`.
+    """
+    blocks = {int(name.removeprefix(_BLOCK).split("/")[0]) for name in metrics if name.startswith(_BLOCK)}
+    rows = [
+        [metrics.get(f"{_BLOCK}{block}/{operation}", {}).get("values", {}) for operation in OPERATIONS]
+        for block in range(1, max(blocks, default=0) + 1)
+    ]
+    seeds = [seed for seed in (rows[0][0] if rows else ()) if all(seed in values for row in rows for values in row)]
+    return {seed: describe_architecture([[v[seed] for v in row] for row in rows])["string"] for seed in seeds}
+
+
+def agreement_over_seeds(architectures: Mapping[str, str]) -> dict[str, Any] | None:
+    """How often two seeds choose the same operation for a block: 1 if always, 1/3 if by chance among equals.
+
+    Args:
+        architectures: By seed, all of the same length; from `architectures_over_seeds`.
+
+    Returns:
+        `mean` and `min` of the share of blocks that agree, over `pairs` pairs of seeds; `strings` by seed; `thirds`,
+        the operations by third of depth summed over seeds. None for fewer than two seeds.
+    """
+    if len(architectures) < 2:
+        return None
+    shares = [
+        fmean(a == b for a, b in zip(one, other, strict=True)) for one, other in combinations(architectures.values(), 2)
+    ]
+    thirds = [operations_by_third(string) for string in architectures.values()]
+    return {
+        "mean": fmean(shares),
+        "min": min(shares),
+        "pairs": len(shares),
+        "strings": dict(architectures),
+        "thirds": [{name: sum(row[name] for row in rows) for name in OPERATIONS} for rows in zip(*thirds, strict=True)],
+    }
+
+
+NOT_RETRAINED = "not retrained"
+
+
+def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows with a `label` of their own, `counts` of attention, feed-forward and identity, and `costs`.
+
+    `costs` has for every shape, as far as there are numbers, `macs`, `median`, `p10`, `p90` and `blocks_median` in
+    seconds, and under `macs_share`, `median_share` and `blocks_median_share` what these are of the reference's.
+    """
+    rows, names = comparison["rows"], Counter(row["name"] for row in comparison["rows"])
+    reference = next((_costs(row, comparison) for row in rows if row["name"] == comparison["reference"]), {})
+    return [
+        {
+            **row,
+            "label": f"{row['name']} ({row['trained']})" if names[row["name"]] > 1 else row["name"],
+            "counts": [row["architecture"].count(letter) for letter in LETTERS],
+            "costs": {shape: _with_shares(found, reference.get(shape, {})) for shape, found in costs.items()},
+        }
+        for row, costs in ((row, _costs(row, comparison)) for row in rows)
+    ]
+
+
+def _costs(row: Mapping[str, Any], comparison: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """By shape the numbers that a row has."""
+    found = {}
+    for shape in (shape["name"] for shape in comparison["shapes"]):
+        seconds = (row.get("seconds") or {}).get(shape, {})
+        numbers = {"macs": (row.get("macs") or {}).get(shape)} | {key: seconds.get(key) for key in _SECONDS}
+        found[shape] = {key: value for key, value in numbers.items() if value is not None}
+    return found
+
+
+_SECONDS = ("median", "p10", "p90", "blocks_median")
+
+
+def _with_shares(costs: Mapping[str, float], reference: Mapping[str, float]) -> dict[str, float]:
+    shares = {
+        f"{key}_share": costs[key] / reference[key]
+        for key in ("macs", "median", "blocks_median")
+        if key in costs and reference.get(key)
+    }
+    return {**costs, **shares}
+
+
+def measured_qualities(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the figures of quality that at least one of the rows has, in a fixed order."""
+    return [name for name in QUALITIES if any((row["quality"] or {}).get(name) is not None for row in rows)]
+
+
+def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[float, float, dict[str, Any]]]]]:
+    """Title, axis title and points (cost, perplexity, row) of a drawing for every evaluated set and shape.
+
+    The cost is the median time in milliseconds where one was measured, otherwise the multiply-accumulates. A network
+    that was not retrained has no point: its perplexity says how good the supernet's weights are for it.
+    """
+    rows = [row for row in compared_rows(comparison) if (row["quality"] or {}).get("perplexity") is not None]
+    rows = [row for row in rows if row["trained"] != NOT_RETRAINED]
+    drawings = []
+    for quality_set in dict.fromkeys(row["quality_set"] for row in rows):
+        for shape in (shape["name"] for shape in comparison["shapes"]):
+            of_set = [row for row in rows if row["quality_set"] == quality_set]
+            timed = any("median" in row["costs"][shape] for row in of_set)
+            key, scale = ("median", 1e3) if timed else ("macs", 1.0)
+            points = [
+                (scale * row["costs"][shape][key], row["quality"]["perplexity"], row)
+                for row in of_set
+                if key in row["costs"][shape]
+            ]
+            if points:
+                axis = "median milliseconds of a forward pass" if timed else "multiply-accumulates per sequence"
+                drawings.append((f"{set_title(quality_set)}, {shape}", axis, points))
+    return drawings
+
+
+def set_title(quality_set: str) -> str:
+    """A set of texts in words."""
+    return {"held_out": "held-out text", "test": "test text"}.get(quality_set, quality_set)
+
+
+def conditions_text(comparison: Mapping[str, Any]) -> str:
+    """Under which the times were measured, in a line."""
+    if not any(row.get("seconds") for row in comparison["rows"]):
+        return "time: not measured"
+    found = ", ".join(f"{key} {value}" for key, value in comparison.get("conditions", {}).items())
+    return f"time: {found or 'conditions not told'}"

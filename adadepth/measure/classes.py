@@ -1,0 +1,277 @@
+"""Classes of units by which depth is told: of tokens, sequences, answers, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adadepth.measure.adaptation import spearman
+from adadepth.measure.names import CLASS_DEFINITIONS
+from adadepth.measure.scoring import is_right
+from adadepth.measure.statistics import describe_histogram, put_accuracy
+
+TOKEN_CLASSES: tuple[str, ...] = tuple(CLASS_DEFINITIONS)
+
+
+def token_classes(batch: Mapping[str, Tensor], *, cls_id: int, sep_id: int, mask_id: int) -> dict[str, Tensor]:
+    """Sort the tokens of a batch into (overlapping) classes; padding is in none of them.
+
+    Args:
+        batch: `input_ids` and `attention_mask`, (B, T) int64; where tokens were selected for prediction also
+            `mask_kind` (B, T), not 0 at a selected position, and `labels` (B, T), the original ids there.
+        cls_id: Id of [CLS].
+        sep_id: Id of [SEP].
+        mask_id: Id of [MASK].
+
+    Returns:
+        Name to boolean mask (B, T), with the names of `TOKEN_CLASSES`. A random word that happens to be the original
+        counts as `mask/original`: the model cannot tell them apart.
+    """
+    fed = batch["input_ids"]
+    real = batch["attention_mask"].bool()
+    selected = real & (batch["mask_kind"] > 0) if "mask_kind" in batch else torch.zeros_like(real)
+    unchanged = fed == batch["labels"] if "mask_kind" in batch else torch.zeros_like(real)
+    is_cls, is_sep, is_mask = (real & (fed == special) for special in (cls_id, sep_id, mask_id))
+    return {
+        "all": real,
+        "unmasked": real & ~is_mask,
+        "plain": real & ~selected & ~(is_cls | is_sep | is_mask),
+        "mask": is_mask,
+        "mask/mask": selected & is_mask,
+        "mask/random": selected & ~is_mask & ~unchanged,
+        "mask/original": selected & ~is_mask & unchanged,
+        "mask/random_reference": selected & ~unchanged,
+        "cls": is_cls,
+        "sep": is_sep,
+    }
+
+
+CHOICE_CLASSES = ("all", "correct", "wrong", "right", "other", "taken", "context", "ending", "cls", "sep")
+
+
+def choice_classes(logits: Tensor, labels: Tensor, real: Tensor, context: Tensor, ending: Tensor) -> dict[str, Tensor]:
+    """Sort the tokens of all choices into (overlapping) classes; padding is in none of them.
+
+    Args:
+        logits: (B, C).
+        labels: The right choice of each example, (B,).
+        real: Which tokens are no padding, boolean, (B, C, T).
+        context: Which are the text's before the ending, likewise.
+        ending: Which are the ending's, likewise.
+
+    Returns:
+        Name to boolean mask (B, C, T), with the names of CHOICE_CLASSES: the tokens of examples whose right choice is
+        taken (`correct`) or not (`wrong`), those of the `right` choice, of an `other` one, and of the one `taken`.
+    """
+    guesses = logits.argmax(dim=1)
+    number = torch.arange(logits.shape[1], device=logits.device)
+    is_right = (number == labels[:, None])[:, :, None]
+    is_taken = (number == guesses[:, None])[:, :, None]
+    is_correct = (guesses == labels)[:, None, None]
+    is_first = torch.arange(real.shape[2], device=real.device) == 0
+    return {
+        "all": real,
+        "correct": real & is_correct,
+        "wrong": real & ~is_correct,
+        "right": real & is_right,
+        "other": real & ~is_right,
+        "taken": real & is_taken,
+        "context": context,
+        "ending": ending,
+        "cls": real & is_first,
+        "sep": real & ~context & ~ending & ~is_first,
+    }
+
+
+LENGTH_BUCKETS, DIFFICULTY_BUCKETS = 4, 8
+
+
+def bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
+    """Inner borders that cut whole numbers into at most `buckets` parts of similar size.
+
+    Args:
+        values: (M,) int64.
+        buckets: 4 for quartiles. Few distinct values get a bucket each.
+
+    Returns:
+        Increasing; a value belongs below a border if it does not exceed it. Empty if all values are equal.
+    """
+    distinct = values.unique()
+    if len(distinct) <= buckets:
+        return tuple(distinct[:-1].tolist())
+    levels = torch.arange(1, buckets, dtype=torch.float64) / buckets
+    borders = values.double().quantile(levels, interpolation="lower").long().unique()
+    inner = tuple(border for border in borders.tolist() if border < int(distinct[-1]))
+    return inner or (int(distinct[-2]),)[: buckets - 1]  # the largest value may be most of the set
+
+
+@dataclass(frozen=True)
+class SequenceClasses:
+    """Sorts sequences, or their tokens, into (overlapping) classes with fixed names.
+
+    Attributes:
+        labels: Class names of a classification in order; empty for a regression, which has no `correct` either.
+        length_edges: From `bucket_edges`.
+        difficulty_edges: Likewise; empty where the data set knows no difficulty.
+        difficulties: How many difficulties there are, from 0 to the largest; 0 where the data set knows none.
+        has_unlabelled: Whether there are tokens without a label among those with one.
+        has_cells: Whether they are puzzles, right where all of their cells are.
+    """
+
+    labels: tuple[str, ...]
+    length_edges: tuple[int, ...] = ()
+    difficulty_edges: tuple[int, ...] = ()
+    difficulties: int = 0
+    has_unlabelled: bool = False
+    has_cells: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of tables."""
+        judged = ("correct", "wrong") if self.labels or self.has_cells else ()
+        by_label = (*judged, *(f"label: {label}" for label in self.labels))
+        unlabelled = ("unlabelled",) if self.has_unlabelled else ()
+        lengths = _bucket_names("length", self.length_edges)
+        return ("all", *by_label, *unlabelled, *lengths, *_bucket_names("difficulty", self.difficulty_edges))
+
+    def masks(
+        self,
+        logits: Tensor,
+        labels: Tensor | None,
+        lengths: Tensor,
+        difficulty: Tensor | None = None,
+        valid: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Which units of a batch are in which class.
+
+        Args:
+            logits: (B, C), or (B, T, C) where tokens are labelled, or the cells of puzzles.
+            labels: (B,), or (B, T) with a negative one where there is none; None puts no unit into a class that needs
+                one.
+            lengths: (B,) real tokens.
+            difficulty: (B,) or (B, T), likewise.
+            valid: The mask of a trace, (B,) or (B, T). With (B, T) what is said of a sequence is said of its real
+                tokens.
+
+        Returns:
+            Name to boolean mask, (B,) or the shape of `valid`, with the names of `names`.
+        """
+        everyone = torch.ones_like(lengths, dtype=torch.bool)
+        found = {"all": everyone}
+        if self.labels:
+            predictions = logits.argmax(dim=-1)
+            found |= self._by_label(predictions, torch.full_like(predictions, -1) if labels is None else labels)
+        elif self.has_cells and labels is not None:
+            right = is_right(logits, labels)
+            found |= {"correct": right, "wrong": ~right}
+        found |= _by_bucket("length", lengths, self.length_edges)
+        if difficulty is not None:
+            found |= _by_bucket("difficulty", difficulty, self.difficulty_edges)
+        found = {name: found.get(name, ~everyone) for name in self.names}
+        return found if valid is None else {name: like_units(mask, valid) & valid for name, mask in found.items()}
+
+    def _by_label(self, predictions: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        labelled, right = labels >= 0, predictions == labels
+        by_label = {f"label: {name}": labels == number for number, name in enumerate(self.labels)}
+        return {"correct": labelled & right, "wrong": labelled & ~right, **by_label, "unlabelled": ~labelled}
+
+
+def classes_of(
+    labels: Sequence[str],
+    lengths: Tensor,
+    difficulty: Tensor | None,
+    has_unlabelled: bool = False,
+    *,
+    has_cells: bool = False,
+) -> SequenceClasses:
+    """The classes of a whole set: its labels, quartiles of its lengths, up to eight parts of its difficulty.
+
+    Args:
+        labels: Class names in order; empty for a regression.
+        lengths: Real tokens of every sequence, (M,) int64.
+        difficulty: Of every unit that has one, (U,) int64, where the data set knows it.
+        has_unlabelled: See `SequenceClasses`.
+        has_cells: See there.
+    """
+    found = SequenceClasses(
+        tuple(labels), bucket_edges(lengths, LENGTH_BUCKETS), has_unlabelled=has_unlabelled, has_cells=has_cells
+    )
+    if difficulty is None or not len(difficulty):
+        return found
+    edges = bucket_edges(difficulty, DIFFICULTY_BUCKETS)
+    return replace(found, difficulty_edges=edges, difficulties=int(difficulty.max()) + 1)
+
+
+def like_units(values: Tensor, units: Tensor) -> Tensor:
+    """Values of sequences, (B,), or of units already, such that they broadcast to units (B,) or (B, T)."""
+    return values.reshape(*values.shape, *(1,) * (units.dim() - values.dim()))
+
+
+def _bucket_names(kind: str, edges: Sequence[int]) -> list[str]:
+    if not edges:
+        return []
+    middle = [f"{low + 1}-{high}" if high > low + 1 else f"{high}" for low, high in pairwise(edges)]
+    return [f"{kind} {bucket}" for bucket in (f"<= {edges[0]}", *middle, f"> {edges[-1]}")]
+
+
+def _by_bucket(kind: str, values: Tensor, edges: Sequence[int]) -> dict[str, Tensor]:
+    if not edges:
+        return {}
+    bucket = torch.bucketize(values, torch.tensor(edges, device=values.device))
+    # A negative value says that there is none.
+    return {name: (bucket == number) & (values >= 0) for number, name in enumerate(_bucket_names(kind, edges))}
+
+
+PARTS = 16  # of similar size, in which more values than that are told
+FEWEST_OF_A_PART = 10  # examples of a part; rarer values join their neighbours
+
+
+def describe_attributes(
+    attributes: Mapping[str, NDArray[np.int64]], depth: NDArray[np.int64], right: NDArray[np.bool_]
+) -> dict[str, dict[str, Any]]:
+    """Figures of depth for every value of every attribute, or for ranges of values that are many or rare.
+
+    Args:
+        attributes: By name, whole numbers from 0 on, (examples,) each. One that is the same for all is left out.
+        depth: Updates of each example, (examples,).
+        right: Whether its answer is right, likewise.
+
+    Returns:
+        For every attribute `rows`, each with the range of values `from`, `to` and their mean `value`, the figures of
+        depth, `accuracy` and `accuracy_n`; and `spearman`, of depth with the attribute, where it exists.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, values in attributes.items():
+        if (values == values[0]).all():
+            continue
+        found[name] = {"rows": [_row(values[part], depth[part], right[part]) for part in _parts(values)]}
+        if (correlation := spearman(depth, values)) is not None:
+            found[name]["spearman"] = correlation._asdict()
+    return found
+
+
+def _parts(values: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
+    """Which examples belong together, by increasing value."""
+    part = np.searchsorted(bucket_edges(torch.from_numpy(values), PARTS), values)
+    last = part.max()
+    together = np.zeros(len(values), dtype=bool)
+    for number in np.unique(part):
+        together = together | (part == number)
+        left = (part > number).sum()
+        if number == last or (together.sum() >= FEWEST_OF_A_PART and left >= FEWEST_OF_A_PART):
+            yield together
+            together = np.zeros_like(together)
+
+
+def _row(values: NDArray[np.int64], depth: NDArray[np.int64], right: NDArray[np.bool_]) -> dict[str, Any]:
+    row: dict[str, Any] = {"value": float(values.mean()), "from": int(values.min()), "to": int(values.max())}
+    row |= describe_histogram(np.bincount(depth))
+    put_accuracy(row, right.sum(), len(right))
+    return row

@@ -1,0 +1,173 @@
+"""Labelled tokens as units of an evaluation: each is an example of `StepRecords`, numbered by sequence and position.
+
+Shape legend: B batch, T tokens, K units that the model read, U of them that have a label, N steps, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adadepth.halting.trace import DepthTrace
+
+# A unit's index is that of its sequence times this, plus its position: longer sequences do not exist.
+POSITIONS = 2**20
+
+
+def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
+    """What is kept of every labelled token of a batch.
+
+    Args:
+        batch: `index` (B,), `attention_mask` and `labels` (B, T), and maybe `difficulty`, (B,) or (B, T).
+        outputs: `unit_slots` (K,), `step_logits` (K, N, C), `halting_logits` (K, N) or None, `exit_steps` (K,);
+            `logits` (B, T, C).
+
+    Returns:
+        The columns of `StepRecords`, each (U, ...): the length is that of the unit's sequence, the depth its updates
+        until its exit.
+    """
+    width = batch["labels"].shape[1]
+    labelled = (batch["labels"].flatten()[outputs.unit_slots] >= 0).nonzero().squeeze(1)
+    slots = outputs.unit_slots[labelled]
+    rows, positions = slots // width, slots % width
+    exits = outputs.exit_steps[labelled]
+    columns = {
+        "index": batch["index"][rows] * POSITIONS + positions,
+        "lengths": batch["attention_mask"].sum(dim=1).long()[rows],
+        "logits": outputs.logits[rows, positions].float(),
+        "depth": exits.float(),
+        "labels": batch["labels"][rows, positions],
+        "step_logits": outputs.step_logits[labelled].float(),
+        "exit_steps": exits,
+    }
+    if (ran := outputs.trace.ran) is not None:
+        columns["ran"] = nn.functional.pad(ran.flatten(0, 1)[slots], (0, outputs.trace.max_depth - ran.shape[-1]))
+        columns["depth"] = (columns["ran"] & _until(exits, outputs.trace.max_depth)).sum(dim=1).float()
+    if outputs.halting_logits is not None:
+        columns["halting_logits"] = outputs.halting_logits[labelled].float()
+    if (difficulty := batch.get("difficulty")) is not None:
+        columns["difficulty"] = difficulty[rows] if difficulty.dim() == 1 else difficulty[rows, positions]
+    return columns
+
+
+def _until(exits: Tensor, steps: int) -> Tensor:
+    """Whether each unit has not left before each step, (U, N)."""
+    return torch.arange(1, steps + 1, device=exits.device) <= exits.unsqueeze(1)
+
+
+def sequences_of(index: Tensor) -> Tensor:
+    """The number of each unit's sequence, (M,)."""
+    return index // POSITIONS
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """The examples of an evaluation, each once, in the order of their index; tensors on the CPU.
+
+    Attributes:
+        index: Position in the evaluated set, (M,) int64.
+        lengths: Real positions of the input, (M,) int64.
+        logits: At each example's own exit, (M, C) float32.
+        depth: Updates of each example, (M,) float32: its exit step, or the mean over its tokens where those halt.
+        max_steps: N, the most updates there can be.
+        labels: (M,), int64 for classes, float32 for a regression; None for an unlabelled set.
+        difficulty: (M,) int64 where the data set knows it.
+        step_logits: Of every step, (M, N, C) float32, NaN where an example did not run it; None without such logits.
+        halting_logits: Of every step, (M, N) float32, likewise.
+        exit_steps: 1-based, (M,) int64; None where whole examples do not halt.
+        ran: Which steps updated each example, (M, N) boolean; None: all of them, until its exit.
+    """
+
+    index: Tensor
+    lengths: Tensor
+    logits: Tensor
+    depth: Tensor
+    max_steps: int
+    labels: Tensor | None = None
+    difficulty: Tensor | None = None
+    step_logits: Tensor | None = None
+    halting_logits: Tensor | None = None
+    exit_steps: Tensor | None = None
+    ran: Tensor | None = None
+
+    def updates(self, exit_steps: Tensor) -> Tensor:
+        """How often each example had been updated when it left at these steps, (M,) float64."""
+        if self.ran is None:
+            return exit_steps.double()
+        return self.ran.cumsum(dim=1)[torch.arange(len(self)), exit_steps - 1].double()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def ran_every_step(self) -> bool:
+        """Whether there are logits of every step for every example, as the study of exit rules needs."""
+        return self.step_logits is not None and not bool(self.step_logits.isnan().any())
+
+
+class StepRecorder:
+    """Collects records batch by batch; those of several processes are put together by `merge`."""
+
+    def __init__(self) -> None:
+        self._batches: list[dict[str, Tensor]] = []
+
+    @torch.no_grad()
+    def add(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
+        """Keep what a batch says.
+
+        Args:
+            batch: `index` (B,), `attention_mask` (B, T) or `inputs` (B, T), and if there are any `labels` and
+                `difficulty` (B,).
+            outputs: `logits` (B, C) and `trace`; if the model has them `step_logits`, `halting_logits`, `exit_steps`.
+                With `logits` (B, T, C) of tokens that halt every labelled one is an example; see `token_columns`.
+        """
+        by_token = outputs.logits.dim() == 3 and outputs.trace.unit == "token"
+        kept = token_columns(batch, outputs) if by_token else _sequence_columns(batch, outputs)
+        kept["max_steps"] = torch.tensor([outputs.trace.max_depth])
+        self._batches.append({name: values.detach().cpu() for name, values in kept.items()})
+
+    def parts(self) -> dict[str, Tensor]:
+        """Everything collected so far by name, for `merge`; empty if this process had no batch."""
+        names = self._batches[0] if self._batches else ()
+        return {name: torch.cat([batch[name] for batch in self._batches]) for name in names}
+
+
+def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
+    """What is kept of every sequence of a batch."""
+    real = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["inputs"])
+    steps = getattr(outputs, "exit_steps", None)
+    kept = {
+        "index": batch["index"],
+        "lengths": real.sum(dim=-1).long(),
+        "logits": outputs.logits.float(),
+        "depth": _mean_updates(outputs.trace) if steps is None else steps.float(),
+    }
+    kept |= {name: batch[name] for name in ("labels", "difficulty") if batch.get(name) is not None}
+    for name in ("step_logits", "halting_logits"):
+        if (values := getattr(outputs, name, None)) is not None:
+            kept[name] = values.float()
+    return kept if steps is None else kept | {"exit_steps": steps}
+
+
+def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
+    """Put the parts of all processes together; an example that came twice (padding of a sampler) counts once."""
+    filled = [part for part in parts if part]
+    assert filled, "no process evaluated anything"
+    joined = {name: torch.cat([part[name] for part in filled]) for name in filled[0]}
+    max_steps = int(joined.pop("max_steps")[0])
+    _, first = np.unique(joined["index"].numpy(), return_index=True)
+    return StepRecords(max_steps=max_steps, **{name: values[first] for name, values in joined.items()})
+
+
+def _mean_updates(trace: DepthTrace) -> Tensor:
+    """Updates of each example, (B,) float32: a mean over real tokens where tokens halt."""
+    updates = trace.updates.float()
+    if updates.dim() == 1:
+        return updates
+    valid = trace.valid.float()
+    return (updates * valid).sum(dim=-1) / valid.sum(dim=-1).clamp(min=1)

@@ -1,0 +1,66 @@
+"""Figures of a distribution over the layers of a frozen base, learned once for a whole task.
+
+A layer is named by its state: state n is the hidden state after n blocks of the base, n = 0..N, so state 0 is the
+output of the embeddings. To use states up to n, n blocks must run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+WEIGHTS, WEIGHT = "halting/layers/weights", "halting/layers/weight/"
+
+
+def describe_layers(weights: Sequence[float]) -> dict[str, Any]:
+    """The figures of a distribution over states.
+
+    Args:
+        weights: w_n of every state n = 0..N, at least 0, with the sum 1.
+
+    Returns:
+        `weights`; `entropy` H = -sum w_n ln w_n in nats, from 0 to ln(N + 1); `effective_layers` exp(H), the number of
+        equally weighted states with this entropy; `expected_depth` sum n w_n; `deepest`, the last state with a weight,
+        which is the number of blocks that must run; and `active`, the number of states with a weight.
+    """
+    used = [(state, weight) for state, weight in enumerate(weights) if weight > 0]
+    assert used, "a distribution has a weight somewhere"
+    entropy = max(-sum(weight * math.log(weight) for _, weight in used), 0.0)
+    return {
+        "weights": list(weights),
+        "entropy": entropy,
+        "effective_layers": math.exp(entropy),
+        "expected_depth": sum(state * weight for state, weight in used),
+        "deepest": used[-1][0],
+        "active": len(used),
+    }
+
+
+def weights_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Of the metrics of several seeds the weight of every state, by state."""
+    found = {int(name.removeprefix(WEIGHT)): metric for name, metric in metrics.items() if name.startswith(WEIGHT)}
+    return dict(sorted(found.items()))
+
+
+def distance_over_seeds(weights: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """How far apart the distributions of the seeds are: total variation, 0 if alike and 1 if they share no state.
+
+    TV(w, v) = 1/2 sum_n |w_n - v_n|, of every pair of seeds.
+
+    Args:
+        weights: From `weights_over_seeds`.
+
+    Returns:
+        `mean`, `max` and the number of `pairs`; None for fewer than two distributions over the same states.
+    """
+    columns = [metric["values"] for metric in weights.values()]
+    seeds = [seed for seed in (columns[0] if columns else ()) if all(seed in column for column in columns)]
+    if len(seeds) < 2:
+        return None
+    distances = [
+        sum(abs(column[one] - column[other]) for column in columns) / 2 for one, other in combinations(seeds, 2)
+    ]
+    return {"mean": fmean(distances), "max": max(distances), "pairs": len(distances)}

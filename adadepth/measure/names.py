@@ -1,0 +1,131 @@
+"""Names and words of what is measured: metrics that every tracker takes, classes of units, what has a depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CLASS_SCALARS = ("mean", "std", "p10", "median", "p90", "n", "at_cap", "histogram", "loss", "accuracy")
+LAYER_SCALARS = ("entropy", "effective_layers", "expected_depth", "deepest", "active")
+ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commonest_share")
+# What a run costs, as verdict, tiles, comparisons and trackers tell it: the work that the model needs at the depths it
+# decided, of that at full depth. How an evaluation happened to run (padding, every step measured, states from a cache)
+# is `cost/executed_over_full`, and told as that only.
+WORK = "cost/adaptive_over_full"
+# Measured times without halted tokens, by what was timed.
+SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
+_WORDS = (("<=", "up to"), (">", "over"))
+
+
+def metric_name(text: str) -> str:
+    """A name of letters, digits and `_./-`, from one that data sets and classes have a part in.
+
+    `halting/length <= 5/mean` becomes `halting/length_up_to_5/mean`, `label: no` `label_no`. Letters beyond ASCII
+    become their numbers, so that names in other scripts stay apart.
+    """
+    for sign, word in _WORDS:
+        text = text.replace(sign, word)
+    text = re.sub(r"[^\x00-\x7f]", lambda letter: f"u{ord(letter[0]):x}", text)
+    return re.sub(r"[^A-Za-z0-9_./-]+", "_", text)
+
+
+def least_depth(histograms: Iterable[Sequence[float]]) -> int:
+    """0 if a unit received no update at all, else 1.
+
+    Args:
+        histograms: Counts, or shares, of the depths from 0.
+    """
+    return 0 if any(histogram[0] for histogram in histograms) else 1
+
+
+def first_depth(halting: Mapping[str, Any]) -> int:
+    """`least_depth` of all classes of halting.json."""
+    classes = halting.get("classes", {}).values()
+    return least_depth(described["histogram"] for described in classes if described.get("histogram"))
+
+
+@dataclass(frozen=True)
+class Words:
+    """How one kind of unit is told of.
+
+    Attributes:
+        kind: Of report.
+        terms: Template of what its words mean.
+        needed: What needs the work `adaptive`, which is what the model costs.
+        needing: The beginning of a sentence that says how much that is.
+        full: What needs the work `full`.
+        of_full: The same in short.
+        macs: What work is counted in.
+        halts: Whether units halt one by one, and some wait for the deepest.
+    """
+
+    kind: str
+    terms: str
+    needed: str
+    needing: str
+    full: str
+    of_full: str = "full depth"
+    macs: str = "multiply-accumulates"
+    halts: bool = False
+
+
+_ONE_FOR_ALL = {
+    "task": Words(
+        "Layer", "layer_terms", "needed up to the deepest state that is read", "Up to the deepest state it needs",
+        "all blocks for every example",
+    ),
+    "architecture": Words(
+        "Architecture", "architecture_terms", "needed by the blocks that are expected to run",
+        "The blocks that are expected to run need", "as many blocks, attention and feed-forward in turns",
+        "as many alternating blocks", "multiply-accumulates per token",
+    ),
+}  # fmt: skip
+
+
+def words(unit: str) -> Words:
+    """How a unit is told of: a task or an architecture has one depth, of others each has its own."""
+    own = Words(
+        "Halting", "halting_terms", "needed at the depths decided", "At these depths it needs",
+        f"full depth for every {unit}", halts=True,
+    )  # fmt: skip
+    return _ONE_FOR_ALL.get(unit, own)
+
+
+# Name -> what is in it, in the order of tables.
+CLASS_DEFINITIONS: dict[str, str] = {
+    "all": "every token, padding excluded",
+    "unmasked": "tokens fed as anything but [MASK]: special tokens and random words included",
+    "plain": "tokens neither selected for prediction nor special",
+    "mask": "tokens fed as [MASK]",
+    "mask/mask": "selected for prediction, fed as [MASK]",
+    "mask/random": "selected for prediction, fed as a random word",
+    "mask/original": "selected for prediction, fed unchanged",
+    "mask/random_reference": "selected for prediction, fed as [MASK] or a random word (the published row, a blend)",
+    "cls": "[CLS]",
+    "sep": "[SEP], both of a pair",
+}
+
+
+_DEFINITIONS = {
+    "all": "every sequence",
+    "correct": "predicted as labelled",
+    "wrong": "predicted as anything else",
+    "label": "of this class, by its label",
+    "length": "real tokens, special ones included",
+    "difficulty": "as the data set defines it",
+    "unlabelled": "tokens that nothing is predicted of",
+    "question": "tokens of the question",
+    "context": "tokens of the text that comes with a question or before an ending",
+    "answer": "context tokens of the labelled answer",
+    "ending": "tokens of an ending",
+    "right": "tokens of the right choice",
+    "other": "tokens of another choice",
+    "taken": "tokens of the choice that the model takes",
+}
+
+
+def definition(name: str) -> str:
+    """What a class of sequences holds, in words; empty for a class that is none of these."""
+    return _DEFINITIONS.get(name.partition(" ")[0].removesuffix(":"), "")

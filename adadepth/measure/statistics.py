@@ -1,0 +1,501 @@
+"""From accumulated sums to the figures of halting.json, and from those to flat names for trackers.
+
+A figure that could not be computed is absent, with the reason under `missing`: never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from adadepth.halting.trace import DepthTrace, Halting, Work
+from adadepth.measure.adaptation import describe_adaptation, spearman_from_table
+from adadepth.measure.layers import WEIGHT, WEIGHTS, describe_layers
+from adadepth.measure.names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, least_depth
+
+Sums = Mapping[str, NDArray[Any]]
+
+
+def summarise(
+    sums: Sums, classes: Sequence[str], cosine_groups: Sequence[str], correlated: Sequence[str], unit: str
+) -> dict[str, Any]:
+    """Turn the sums of `HaltingStatistics` into JSON values.
+
+    Returns:
+        `unit`, `max_depth` and `n`; `classes`: figures of each class by name; `steps`: for every depth k = 1..L (from
+        0 where units have it) its share and loss, and of iteration k the share of units that run it and their halting
+        probability; `cosine`: for every group a row a step; `spearman`; `cost`;
+        `difficulty`, if the data set knows one: see `_describe_difficulties`;
+        `layers`, if the traces have weights of layers: see `describe_layers`; and `missing`: why a figure is absent,
+        by its name.
+    """
+    missing: dict[str, str] = {}
+    described = {
+        name: _describe_class({key: sums[key][row] for key in _CLASS_SUMS}, f"halting/{name}", missing)
+        for row, name in enumerate(classes)
+    }
+    everyone = classes.index("all")
+    found = {
+        "unit": unit,
+        "max_depth": sums["depth"].shape[1] - 1,
+        "n": described["all"]["n"],
+        "classes": described,
+        "adaptation": describe_adaptation(described, unit),
+        "steps": _describe_steps(sums, sums["depth"][everyone], missing),
+        "cosine": _describe_cosines(sums, cosine_groups, missing),
+        "spearman": _describe_correlations(sums["depth_by_loss"], correlated, missing),
+        "cost": _describe_cost(sums, described["all"], missing),
+        **_describe_difficulties(sums, missing),
+        **_describe_layers(sums, missing),
+    }
+    if unit == "task":  # one depth for all: nothing halts, so what is told of halting is not missing
+        missing = {name: reason for name, reason in missing.items() if not name.startswith(_OF_HALTING)}
+    return found | {"missing": missing}
+
+
+_OF_HALTING = (
+    "halting/all/remainder", "halting/all/loss", "halting/probability", "halting/cosine", "halting/spearman_depth_loss",
+)  # fmt: skip
+_CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n", "right", "right_n")
+
+
+def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str, Any]:
+    """Figures of one class from its histogram and sums."""
+    histogram = sums["depth"]
+    n = int(histogram.sum())
+    if n == 0:
+        missing[name] = "no unit of this class in the evaluated set"
+        return {"n": 0}
+    shares = histogram / n
+    described: dict[str, Any] = {
+        **describe_histogram(histogram),
+        "at_cap": float(shares[-1]),
+        "entropy": float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) + 0.0,  # one depth has 0, not -0
+        "histogram": histogram.tolist(),
+    }
+    # A trace has remainders for all units or for none: once said for all of them, it is said.
+    remark = missing if name == "halting/all" or sums["remainder_n"] else None
+    if _put_mean(described, "remainder", sums["remainder"], sums["remainder_n"], name, remark):
+        described["ponder_cost"] = described["mean"] + described["remainder"]
+    described["loss_n"] = int(sums["loss_n"])
+    # A class in which nothing is predicted has no loss: `loss_n` says so. Only for all units is that worth a remark.
+    _put_mean(described, "loss", sums["loss"], sums["loss_n"], name, missing if name == "halting/all" else None)
+    put_accuracy(described, sums["right"], sums["right_n"])
+    return described
+
+
+def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
+    """Number, mean, spread and quantiles of the depths 0..L that a histogram counts, at least one."""
+    n = int(histogram.sum())
+    shares, depths = histogram / n, np.arange(len(histogram))
+    mean = float((shares * depths).sum())
+    return {
+        "n": n,
+        "mean": mean,
+        "std": math.sqrt((shares * (depths - mean) ** 2).sum()),
+        "p10": _quantile(histogram, 0.1),
+        "median": _quantile(histogram, 0.5),
+        "p90": _quantile(histogram, 0.9),
+    }
+
+
+def put_accuracy(target: dict[str, Any], right: Any, count: Any) -> None:
+    """Set the share of right predictions and their number, where anything is predicted."""
+    if count:
+        target |= {"accuracy": float(right) / int(count), "accuracy_n": int(count)}
+
+
+def _quantile(histogram: NDArray[np.int64], level: float) -> int:
+    """The smallest depth that at least a share `level` of the units do not exceed."""
+    cumulated = np.cumsum(histogram)
+    return int(np.searchsorted(cumulated, level * cumulated[-1] * (1 - 1e-12)))
+
+
+def _put_mean(
+    target: dict[str, Any], key: str, total: Any, count: Any, owner: str, missing: dict[str, str] | None = None
+) -> bool:
+    """Set `target[key]` to total / count, or say why there is none."""
+    value = float(total) / int(count) if count else math.nan
+    if math.isfinite(value):
+        target[key] = value
+    elif missing is not None:
+        missing[f"{owner}/{key}"] = "not finite" if count else "not measured for any unit"
+    return key in target
+
+
+def _describe_steps(sums: Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
+    """A row for every depth k = 1..L, over all units; a value that has no unit behind it is absent from its row.
+
+    Where units have a depth of 0 a row for it comes first, without what is told of an iteration.
+    """
+    n = int(histogram.sum())
+    loss_counts = sums["depth_by_loss"][0].sum(axis=1)
+    if not sums["probability_n"].any():
+        missing["halting/probability"] = "the trace carries no halting probabilities"
+    rows = []
+    for depth in range(least_depth([histogram.tolist()]), len(histogram)):
+        row: dict[str, Any] = {"depth": depth, "n": int(histogram[depth])}
+        if n:
+            row["share"] = row["n"] / n
+        if depth:
+            row |= _describe_iteration(sums, depth - 1, n)
+        row["loss_n"] = int(loss_counts[depth])
+        _put_mean(row, "loss", sums["loss_by_depth"][depth], loss_counts[depth], "")
+        rows.append(row)
+    return rows
+
+
+def _describe_iteration(sums: Sums, index: int, n: int) -> dict[str, Any]:
+    """How many of the n units run the iteration with this index, their share, and their mean halting probability."""
+    reached = int(sums["ran"][index])
+    described: dict[str, Any] = {"reached": reached} | ({"survival": reached / n} if n else {})
+    _put_mean(described, "probability", sums["probability"][index], sums["probability_n"][index], "")
+    return described
+
+
+def _describe_cosines(sums: Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """For every group a row a step k: similarity of the states before and after iteration k, in both versions."""
+    if not sums["cosine_all_n"].any():
+        missing["halting/cosine"] = (
+            "no states were kept: fine-tuning keeps none, mode=evaluate those of models that show theirs"
+        )
+        return {}
+    described: dict[str, list[dict[str, Any]]] = {}
+    for group, name in enumerate(groups):
+        described[name] = []
+        for step in range(sums["cosine_all"].shape[1]):
+            row: dict[str, Any] = {"step": step + 1}
+            for version in ("running", "all"):
+                total, count = sums[f"cosine_{version}"][group, step], sums[f"cosine_{version}_n"][group, step]
+                _put_mean(row, version, total, count, "")
+                row[f"{version}_n"] = int(count)
+            described[name].append(row)
+    return described
+
+
+def _describe_correlations(
+    tables: NDArray[np.int64], classes: Sequence[str], missing: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Spearman's correlation of depth with loss, within each class."""
+    described: dict[str, dict[str, Any]] = {}
+    for table, name in zip(tables, classes, strict=True):
+        _put_correlation(described, name, table, "loss", f"halting/spearman_depth_loss/{name}", missing)
+    return described
+
+
+def _put_correlation(
+    target: dict[str, Any], key: str, table: NDArray[np.int64], other: str, name: str, missing: dict[str, str]
+) -> None:
+    """Set `target[key]` to the rank correlation of depth with something else, or say under `name` why there is none."""
+    if (correlation := spearman_from_table(table)) is not None:
+        target[key] = correlation._asdict()
+    else:
+        n = int(table.sum())
+        missing[name] = f"depth or {other} is constant" if n >= 3 else f"{n} units with a {other}, 3 are needed"
+
+
+def _describe_difficulties(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
+    """Depth and accuracy by difficulty, and the rank correlation of depth with difficulty.
+
+    Returns:
+        `difficulty`: `rows`, one for every difficulty that occurs, with its figures of depth, `accuracy` and
+        `accuracy_n` (where anything is predicted), and `spearman`, if it exists. Empty where no difficulty is known.
+    """
+    if "depth_by_difficulty" not in sums:
+        return {}
+    table = sums["depth_by_difficulty"]
+    columns = zip(table.T, sums["right_by_difficulty"], sums["right_by_difficulty_n"], strict=True)
+    rows = []
+    for difficulty, (histogram, total, count) in enumerate(columns):
+        if histogram.any():
+            row = {"difficulty": difficulty, **describe_histogram(histogram)}
+            put_accuracy(row, total, count)
+            rows.append(row)
+    found: dict[str, Any] = {"rows": rows}
+    _put_correlation(found, "spearman", table, "difficulty", "halting/spearman_depth_difficulty", missing)
+    return {"difficulty": found}
+
+
+def _describe_cost(sums: Sums, everyone: Mapping[str, Any], missing: dict[str, str]) -> dict[str, Any]:
+    """Multiply-accumulates, their ratios, and the ratio of layers."""
+    cost: dict[str, Any] = {}
+    if everyone["n"] and everyone["mean"] > 0:
+        cost["layer_ratio"] = (len(everyone["histogram"]) - 1) / everyone["mean"]
+    if not sums["work_n"].any():
+        missing["cost/executed_macs"] = "the model did not price its traces"
+        return cost
+    return cost | describe_work(sums["work"].tolist())
+
+
+def describe_work(sums: Sequence[float]) -> dict[str, float]:
+    """Multiply-accumulates, in the order of `Work`, and their ratios, by the names that the section `cost` has."""
+    executed, dense, adaptive, full = sums
+    described = {f"{name}_macs": value for name, value in zip(Work._fields, sums, strict=True)}
+    if dense > 0:
+        described["executed_over_dense"] = executed / dense
+    if full > 0:
+        described |= {"executed_over_full": executed / full, "adaptive_over_full": adaptive / full}
+    return described
+
+
+def _describe_layers(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
+    """The weights of layers: the same in every batch, so their mean is what they are."""
+    if not sums["layers_n"].any():
+        return {}
+    weights = sums["layers"] / sums["layers_n"]
+    if not np.isfinite(weights).all():
+        missing["halting/layers"] = "not finite"
+        return {}
+    return {"layers": describe_layers(weights.tolist())}
+
+
+def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
+    """The figures worth a curve, by flat name; what the summary does not have is not there.
+
+    Names: `halting/<class>/mean` and so on, `halting/remainder`, `halting/ponder_cost`, `halting/entropy`,
+    `halting/probability/<k>`, `halting/cosine/<k>` (of class all, running units),
+    `halting/spearman_depth_loss`, `cost/executed_macs` and so on; where a difficulty k of units is known
+    `halting/difficulty/<k>/mean`, `halting/difficulty/<k>/accuracy` and `halting/spearman_depth_difficulty`; of models
+    that mix layers `halting/layers/weights` (a list), `halting/layers/weight/<n>`, `halting/layers/entropy` and so on,
+    `cost/added_parameters`.
+    """
+    flat: dict[str, float | list[Any]] = {}
+    for name, described in summary["classes"].items():
+        flat |= {f"halting/{name}/{key}": described[key] for key in CLASS_SCALARS if key in described}
+    everyone = summary["classes"]["all"]
+    flat |= _flatten_adaptation(summary.get("adaptation", {}))
+    flat |= {f"halting/{key}": everyone[key] for key in ("remainder", "ponder_cost", "entropy") if key in everyone}
+    flat |= {
+        f"halting/probability/{row['depth']}": row["probability"] for row in _with(summary["steps"], "probability")
+    }
+    cosines = summary["cosine"].get("all", [])
+    flat |= {f"halting/cosine/{row['step']}": row["running"] for row in _with(cosines, "running")}
+    if correlation := summary["spearman"].get("all"):
+        flat["halting/spearman_depth_loss"] = correlation["value"]
+    if "difficulty" in summary:
+        flat |= _flatten_difficulties(summary["difficulty"])
+    if "layers" in summary:
+        flat |= _flatten_layers(summary["layers"])
+    return flat | {f"cost/{key}": value for key, value in summary["cost"].items()}
+
+
+def _flatten_adaptation(found: Mapping[str, Any]) -> dict[str, float]:
+    flat = {f"halting/{key}": found[key] for key in ADAPTATION if key in found}
+    return flat | {f"halting/between/{way}": told["share"] for way, told in found.get("between", {}).items()}
+
+
+def _flatten_difficulties(found: Mapping[str, Any]) -> dict[str, float]:
+    flat = {
+        f"halting/difficulty/{row['difficulty']}/{key}": row[key]
+        for row in found["rows"]
+        for key in ("mean", "accuracy")
+        if key in row
+    }
+    return flat | ({"halting/spearman_depth_difficulty": found["spearman"]["value"]} if "spearman" in found else {})
+
+
+def _flatten_layers(layers: Mapping[str, Any]) -> dict[str, float | list[Any]]:
+    flat: dict[str, float | list[Any]] = {WEIGHTS: layers["weights"]}
+    flat |= {f"{WEIGHT}{state}": weight for state, weight in enumerate(layers["weights"])}
+    flat |= {f"halting/layers/{key}": layers[key] for key in LAYER_SCALARS}
+    if "added_parameters" in layers:
+        flat["cost/added_parameters"] = layers["added_parameters"]
+    return flat
+
+
+def _with(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
+    return [row for row in rows if key in row]
+
+
+__all__ = ["COSINE_GROUPS", "HaltingStatistics", "flatten"]
+
+COSINE_GROUPS = ("all", "mask", "unmasked", "cls", "sep")
+CORRELATED_CLASSES = ("all", "mask")
+
+# Losses are counted in fine bins: of equal ratio (0.54 %) from 2^-20 nats to 1, of equal width (0.0054) from there to
+# 33; the scale is smooth at 1, and what is smaller or larger joins the outermost bin. The rank correlation is then that
+# of the raw losses to three decimals, also where they lie close together, as they do around log(vocabulary) at first.
+_BINS_PER_OCTAVE, _OCTAVES, _LARGEST = 128, 20, 33.0
+LOSS_BINS = _BINS_PER_OCTAVE * (_OCTAVES + math.ceil((_LARGEST - 1) / math.log(2)))
+
+
+class HaltingStatistics:
+    """Accumulates what a set of traces says about depth.
+
+    Args:
+        max_depth: L, of every trace.
+        classes: Names of the classes; `all` must be one of them.
+        device: Where the sums are kept, the traces' own device. It needs float64.
+        difficulties: D; units have difficulties 0 to D - 1. 0: none is known.
+    """
+
+    def __init__(
+        self, max_depth: int, classes: Sequence[str], device: torch.device | str, difficulties: int = 0
+    ) -> None:
+        assert "all" in classes, "the class of all units is the reference of every other figure"
+        self.max_depth = max_depth
+        self.classes = tuple(classes)
+        self.cosine_groups = tuple(name for name in COSINE_GROUPS if name in classes)
+        self.correlated = tuple(name for name in CORRELATED_CLASSES if name in classes)
+        self.unit = "token"
+        depths, count, groups = max_depth + 1, len(self.classes), len(self.cosine_groups)
+
+        def counts(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        def sums(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self._sums = {
+            "depth": counts(count, depths),
+            "ran": counts(max_depth),
+            "remainder": sums(count),
+            "remainder_n": counts(count),
+            "loss": sums(count),
+            "loss_n": counts(count),
+            "right": sums(count),
+            "right_n": counts(count),
+            "loss_by_depth": sums(depths),
+            "depth_by_loss": counts(len(self.correlated), depths, LOSS_BINS),
+            "probability": sums(max_depth),
+            "probability_n": counts(max_depth),
+            "cosine_running": sums(groups, max_depth),
+            "cosine_running_n": counts(groups, max_depth),
+            "cosine_all": sums(groups, max_depth),
+            "cosine_all_n": counts(groups, max_depth),
+            "layers": sums(depths),
+            "layers_n": counts(1),
+            "work": sums(len(Work._fields)),
+            "work_n": counts(1),
+        }
+        if difficulties:
+            self._sums |= {
+                "depth_by_difficulty": counts(depths, difficulties),
+                "right_by_difficulty": sums(difficulties),
+                "right_by_difficulty_n": counts(difficulties),
+            }
+
+    @torch.no_grad()
+    def update(
+        self,
+        trace: DepthTrace,
+        classes: Mapping[str, Tensor],
+        token_losses: Tensor | None = None,
+        hidden_states: Sequence[Tensor] | None = None,
+        work: Work | None = None,
+        *,
+        right: Tensor | None = None,
+        difficulty: Tensor | None = None,
+    ) -> None:
+        """Add a batch. Nothing here waits for the device.
+
+        Args:
+            trace: The depths of the batch's units; its `unit` is `token`, `sequence` or `task`.
+            classes: Boolean masks by class name, of the shape of `trace.updates`: (B, T) or (B,).
+            token_losses: Loss of each unit in nats, the same shape; NaN where a unit has none.
+            hidden_states: The states x_0 to x_n of the n iterations that ran, each (*updates.shape, H); a model that
+                halts whole sequences passes one vector a sequence.
+            work: What the batch cost.
+            right: 1 where a unit's prediction is right, 0 where it is wrong, NaN where nothing is predicted, float, the
+                shape of `trace.updates`.
+            difficulty: Of each unit, int64, the same shape; negative where it has none. Read with `difficulties` only.
+        """
+        self.unit = trace.unit
+        valid = trace.valid.flatten()
+        members = torch.stack([classes[name].flatten() for name in self.classes]) & valid
+        depth = trace.updates.round().long().clamp(0, self.max_depth).flatten()
+        self._sums["depth"].scatter_add_(1, depth.expand(members.shape), members.long())
+        ran = trace.iterations_run.flatten(0, -2).T
+        self._sums["ran"][: len(ran)] += (ran & members[self.classes.index("all")]).sum(dim=-1)
+        if trace.halting is not None:
+            self._add_halting(trace.halting, ran & valid, members)
+        if token_losses is not None:
+            self._add_losses(token_losses.flatten(), depth, members)
+        if right is not None:
+            predicted = members & ~right.flatten().isnan()
+            self._add("right", _where(predicted, right.flatten()), predicted)
+        if difficulty is not None and "depth_by_difficulty" in self._sums:
+            everyone = members[self.classes.index("all")]
+            self._add_difficulties(difficulty.flatten(), depth, everyone, None if right is None else right.flatten())
+        if hidden_states is not None:
+            assert hidden_states[0].shape[:-1] == trace.updates.shape, "one state a unit"
+            self._add_cosines(hidden_states, ran, members)
+        if trace.layer_weights is not None:
+            self._sums["layers"] += trace.layer_weights.double()
+            self._sums["layers_n"] += 1
+        if work is not None:
+            self._sums["work"] += torch.stack(list(work)).double()
+            self._sums["work_n"] += 1
+
+    def _add(self, name: str, values: Tensor, counted: Tensor) -> None:
+        """Add rows of values, summed over units, and the number of units behind each."""
+        self._sums[name][: len(values)] += values.double().sum(dim=-1)
+        self._sums[f"{name}_n"][: len(values)] += counted.sum(dim=-1)
+
+    def _add_halting(self, halting: Halting, running: Tensor, members: Tensor) -> None:
+        """Remainders of units, and the probabilities of the iterations they ran, (N, M)."""
+        if halting.remainders is not None:
+            self._add("remainder", _where(members, halting.remainders.flatten()), members)
+        running = running[: halting.probabilities.shape[-1]]
+        self._add("probability", _where(running, halting.probabilities.flatten(0, -2).T), running)
+
+    def _add_losses(self, losses: Tensor, depth: Tensor, members: Tensor) -> None:
+        members = members & ~losses.isnan()
+        self._add("loss", _where(members, losses), members)
+        everyone = members[self.classes.index("all")]
+        self._sums["loss_by_depth"].scatter_add_(0, depth, _where(everyone, losses).double())
+        cell = depth * LOSS_BINS + _loss_bin(losses)
+        for table, name in zip(self._sums["depth_by_loss"], self.correlated, strict=True):
+            table.view(-1).scatter_add_(0, cell, members[self.classes.index(name)].long())
+
+    def _add_difficulties(self, difficulty: Tensor, depth: Tensor, counted: Tensor, right: Tensor | None) -> None:
+        counted = counted & (difficulty >= 0)
+        table = self._sums["depth_by_difficulty"]
+        column = difficulty.clamp(0, table.shape[1] - 1)
+        table.view(-1).scatter_add_(0, depth * table.shape[1] + column, counted.long())
+        if right is not None:
+            counted = counted & ~right.isnan()
+            self._sums["right_by_difficulty"].scatter_add_(0, column, _where(counted, right).double())
+            self._sums["right_by_difficulty_n"].scatter_add_(0, column, counted.long())
+
+    def _add_cosines(self, states: Sequence[Tensor], ran: Tensor, members: Tensor) -> None:
+        """Similarity of x_k and x_(k+1): over units that run iteration k + 1, and over all of them."""
+        members = torch.stack([members[self.classes.index(name)] for name in self.cosine_groups])
+        steps = len(states) - 1
+        for step in range(steps):
+            before, after = states[step].float(), states[step + 1].float()
+            cosine = nn.functional.cosine_similarity(before, after, dim=-1).flatten()
+            for name, counted in (("cosine_running", members & ran[step]), ("cosine_all", members)):
+                self._sums[name][:, step] += _where(counted, cosine).double().sum(dim=-1)
+                self._sums[f"{name}_n"][:, step] += counted.sum(dim=-1)
+        # An iteration that the batch did not execute would have left every state as it is.
+        frozen = members.sum(dim=-1, keepdim=True)
+        self._sums["cosine_all"][:, steps:] += frozen
+        self._sums["cosine_all_n"][:, steps:] += frozen
+
+    def tensors(self) -> list[Tensor]:
+        """Every accumulator: add those of all processes, in place and in this order, before `summary`."""
+        return list(self._sums.values())
+
+    def summary(self) -> dict[str, Any]:
+        """Everything that can be told, as JSON values; see `summarise`."""
+        sums = {name: tensor.cpu().numpy() for name, tensor in self._sums.items()}
+        return summarise(sums, self.classes, self.cosine_groups, self.correlated, self.unit)
+
+
+def _loss_bin(losses: Tensor) -> Tensor:
+    """Bin of each loss, int64, 0 for NaN."""
+    losses = losses.double().nan_to_num().clamp(min=2.0**-_OCTAVES)
+    position = torch.where(losses < 1, losses.log2(), (losses - 1) / math.log(2)) + _OCTAVES
+    return (position * _BINS_PER_OCTAVE).clamp(max=LOSS_BINS - 1).long()
+
+
+def _where(counted: Tensor, values: Tensor) -> Tensor:
+    """`values` where they count and 0 elsewhere, even if they are not finite there."""
+    return torch.where(counted, values, torch.zeros_like(values))

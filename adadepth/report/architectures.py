@@ -1,0 +1,359 @@
+"""Tables about architectures: operations, gates, evaluations, and networks compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adadepth.measure.architectures import (
+    EVALUATIONS,
+    LETTERS,
+    NOT_RETRAINED,
+    OPERATIONS,
+    QUALITIES,
+    architecture_history,
+    compared_rows,
+    conditions_text,
+    is_fixed,
+    measured_qualities,
+    quality_points,
+    set_title,
+)
+from adadepth.report.classes import at_step, cost_words, not_available
+from adadepth.report.figure import (
+    Axis,
+    Dot,
+    Figure,
+    Panel,
+    Scatter,
+    Stacks,
+    depth_axis,
+    heat_over_steps,
+    is_followed,
+    line_panel,
+    padded,
+    thin,
+)
+from adadepth.report.run import tokenizer
+from adadepth.report.run_files import ARCHITECTURES, RunFiles, run_unit, series
+from adadepth.report.section import Section, absent, fill, told_if_damaged
+from adadepth.report.style import OPERATION_COLORS, text_on
+from adadepth.report.svg import swatch_legend
+from adadepth.report.table import Column, Table, as_text, percent, rounded, text
+
+OPERATION_TITLES = ("attention", "feed-forward", "identity")
+NOT_MEASURED = "not measured"
+
+
+def third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
+    """How often each operation occurs in every third of the depth, and in all."""
+    operations = zip(OPERATIONS, OPERATION_TITLES, LETTERS, strict=True)
+    columns = [
+        Column("third", "third of the blocks", text, "text"),
+        *(Column(key, f"{title} {letter}") for key, title, letter in operations),
+    ]
+    rows = [{"third": name, **counts} for name, counts in zip(("first", "middle", "last"), thirds, strict=True)]
+    total = {key: sum(counts[key] for counts in thirds) for key in OPERATIONS}
+    return Table("operations_by_third", columns, [*rows, {"third": "all", **total}])
+
+
+def gate_table(described: Mapping[str, Any]) -> Table:
+    """The probabilities of every block of a supernet."""
+    columns = [
+        Column("block"), Column("operation", "operation", text, "text"),
+        *(Column(key, title, _percent_of_two) for key, title in zip(OPERATIONS, OPERATION_TITLES, strict=True)),
+        Column("entropy", "entropy (nats)", rounded(3)),
+    ]  # fmt: skip
+    blocks = zip(described["string"], described["probabilities"], described["entropy"], strict=True)
+    rows = [
+        {"block": number, "operation": letter, **dict(zip(OPERATIONS, row, strict=True)), "entropy": entropy}
+        for number, (letter, row, entropy) in enumerate(blocks, start=1)
+    ]
+    return Table("gates", columns, rows)
+
+
+def _percent_of_two(share: float) -> str:
+    return f"{rounded(2)(100 * share)}%"
+
+
+def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
+    """The quality of every evaluation, under the figures that any of them has."""
+    names = measured_qualities([{"quality": found} for found in evaluations.values()])
+    columns = [
+        Column("evaluation", "evaluation", text, "text", remark="definition"),
+        *(Column(name, QUALITIES[name], rounded(4)) for name in names),
+    ]
+    rows = [
+        {"evaluation": name, "definition": EVALUATIONS.get(name, ""), **found} for name, found in evaluations.items()
+    ]
+    return Table("evaluations", columns, rows)
+
+
+def history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
+    """The architecture at every evaluation, with the perplexity of the first kind of them."""
+    columns = [
+        Column("step"), Column("string", "most probable operations", text, "code"),
+        Column("expected_blocks", "blocks expected", rounded(2)),
+        Column("mean_entropy", "mean entropy (nats)", rounded(3)), Column("temperature", "temperature", rounded(3)),
+        Column("perplexity", f"perplexity, {first}" if first else "perplexity", rounded(2)),
+    ]  # fmt: skip
+    return Table("architecture_over_training", columns, rows)
+
+
+def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> str:
+    """A search, or a fixed architecture, as text: a header, a line per gated block, the evaluations.
+
+    A bar has a letter for every 4 % that an operation of the block has.
+
+    Args:
+        halting: What halting.json holds, of a task whose unit is `architecture`.
+        step: Optimiser steps done, for the header.
+    """
+    found = halting["architecture"]
+    header = [
+        f"architecture{at_step(step)}: {found['string']}",
+        f"{found['blocks'] - found['string'].count('-')} of {found['blocks']} blocks kept",
+    ]
+    if found["temperature"] is not None:
+        header += [f"expected {found['expected_blocks']:.2f}", f"mean entropy {found['mean_entropy']:.3f} of ln 3 nats"]
+        header.append(f"temperature {found['temperature']:.3f}")
+    thirds = ", ".join("/".join(str(third[name]) for name in OPERATIONS) for third in found["thirds"])
+    second = [f"{'/'.join(LETTERS)} by third of depth: {thirds}"]
+    second += cost_words(halting["cost"], halting["unit"])
+    lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(found) else _gate_lines(found))]
+    lines += ["", as_text(evaluation_table(halting["evaluations"]))] if halting["evaluations"] else []
+    return "\n".join([*lines, *not_available(halting)])
+
+
+def _gate_lines(found: Mapping[str, Any]) -> list[str]:
+    """A line for every block of a supernet."""
+    head, rule, *rows = as_text(gate_table(found)).splitlines()
+    bars = [
+        "".join(letter * round(25 * share) for letter, share in zip(LETTERS, row, strict=True))
+        for row in found["probabilities"]
+    ]
+    return ["", head, rule, *(f"{row}  {bar}" for row, bar in zip(rows, bars, strict=True))]
+
+
+# ---- networks compared
+
+
+def quality_table(comparison: Mapping[str, Any]) -> Table:
+    """Networks of several architectures, and how good they are."""
+    rows = compared_rows(comparison)
+    columns = [
+        Column("label", "network", text, "text", remark="kind"), Column("architecture", "architecture", text, "code"),
+        Column("counts", "s/f/-", text), Column("parameters"),
+        *(Column(name, QUALITIES[name], rounded(4)) for name in measured_qualities(rows)),
+        Column("set", "set", text, "text", absent=NOT_MEASURED),
+    ]  # fmt: skip
+    return Table("architectures", columns, [
+        {**(row["quality"] or {}), "label": row["label"], "kind": f"{row['kind']}, {row['trained']}",
+         "architecture": row["architecture"], "counts": "/".join(map(str, row["counts"])),
+         "parameters": row["parameters"], "set": set_title(row["quality_set"]) if row["quality"] else None}
+        for row in rows
+    ])  # fmt: skip
+
+
+def cost_table(comparison: Mapping[str, Any], shape: str) -> Table:
+    """What networks of several architectures cost at a shape, and what share of the reference's that is."""
+    rows = compared_rows(comparison)
+    of = f"of {comparison['reference']}"
+    has_blocks = any("blocks_median" in found for row in rows for found in row["costs"].values())
+    blocks = [
+        Column("blocks_median", "blocks alone, ms", _milliseconds, absent=NOT_MEASURED),
+        Column("blocks_median_share", of, percent),
+    ]
+    columns = [
+        Column("label", "network", text, "text"), Column("macs", "MACs (M)", _millions, absent=NOT_MEASURED),
+        Column("macs_share", of, percent), Column("median", "median ms", _milliseconds, absent=NOT_MEASURED),
+        Column("p10", "p10", _milliseconds), Column("p90", "p90", _milliseconds), Column("median_share", of, percent),
+        *(blocks if has_blocks else []),
+    ]  # fmt: skip
+    return Table(f"cost_{shape}", columns, [{"label": row["label"], **row["costs"][shape]} for row in rows])
+
+
+def _millions(macs: float) -> str:
+    return rounded(2)(macs / 1e6)
+
+
+def _milliseconds(seconds: float) -> str:
+    return rounded(2)(1e3 * seconds)
+
+
+def comparison_text(comparison: Mapping[str, Any]) -> str:
+    """Networks of several architectures as text: quality, then multiply-accumulates and measured time by shape.
+
+    Args:
+        comparison: What architectures.json holds; see `comparison`.
+    """
+    lines = [as_text(quality_table(comparison))]
+    for shape in (shape["name"] for shape in comparison["shapes"]):
+        lines += ["", f"{shape}:", as_text(cost_table(comparison, shape))]
+    lines += ["", f"shares of the cost of {comparison['reference']}: less is cheaper"]
+    lines.append("MACs: of the blocks, per sequence; ms: median forward pass of the batch; perplexity: per token")
+    return "\n".join([*lines, conditions_text(comparison)])
+
+
+BLOCK = "block (1 at the input)"
+_FRAMES, _MAX_CELLS, _MAX_ROWS = 6, 360, 40
+_PARTS = list(zip(OPERATION_TITLES, OPERATION_COLORS, strict=True))
+
+History = Sequence[tuple[int, Mapping[str, Any]]]
+
+
+def search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
+    """The evaluations of a search; none of a network that has nothing to choose."""
+    described = files.halting.get("architecture")
+    return [] if described is None or is_fixed(described) else architecture_history(files.metrics)
+
+
+def architecture_overview(files: RunFiles) -> Section | None:
+    """Tiles of the architecture."""
+    described = files.halting.get("architecture")
+    if described is None:
+        return _undescribed(files, "", "overview")
+    kept = described["blocks"] - described["string"].count("-")
+    evaluations = files.halting.get("evaluations", {})
+    html = fill("architecture_tiles", found=described, fixed=is_fixed(described), kept=kept, evaluations=evaluations)
+    return Section("", "overview", html)
+
+
+def architecture(files: RunFiles) -> Section | None:
+    """The operations of every block, and the quality of the evaluations."""
+    described = files.halting.get("architecture")
+    if described is None:
+        return _undescribed(files, "Architecture", "architecture")
+    thirds, evaluations = third_table(described["thirds"]), files.halting.get("evaluations", {})
+    quality = evaluation_table(evaluations) if evaluations else None
+    gates = None if is_fixed(described) else gate_table(described)
+    html = fill(
+        "architecture", found=described, letters=letters(described["string"]), legend=swatch_legend(_PARTS),
+        thirds=thirds, gates=gates, quality=quality, token_unit=token_unit(files),
+        now=stack_panel("Probabilities at the last evaluation", described),
+    )  # fmt: skip
+    tables = [table for table in (thirds, gates, quality) if table is not None]
+    return Section("Architecture", "architecture", html, tables=tables)
+
+
+def _undescribed(files: RunFiles, title: str, name: str) -> Section | None:
+    """What stands instead of an architecture; nothing in other runs, and where networks are compared."""
+    if run_unit(files) != "architecture" or files.architectures.get("rows"):
+        return None
+    return Section(title, name, absent("The architecture is", files, "halting.json"))
+
+
+def token_unit(files: RunFiles) -> str:
+    """What a perplexity is per."""
+    name = tokenizer(files)
+    told = f" ({name})" if name else ", which the files do not name"
+    return f"Perplexities are per token of the tokenizer{told}; those of other tokenizers compare per word only."
+
+
+def letters(architecture: str) -> list[tuple[str, str, str]]:
+    """(letter, background, text colour) of every block."""
+    colors = dict(zip(LETTERS, OPERATION_COLORS, strict=True))
+    return [(letter, colors[letter], text_on(colors[letter])) for letter in architecture]
+
+
+def stack_panel(title: str, described: Mapping[str, Any], description: str = "") -> Panel:
+    """The probabilities of every block as stacked bars, with the operation that each would get."""
+    x, y = (
+        depth_axis(BLOCK, described["blocks"], air=0.6),
+        Axis("probability", (0, 1), (0, 0.25, 0.5, 0.75, 1), percent=True),
+    )
+    stacks = Stacks(described["probabilities"], _PARTS, described["string"])
+    return Panel(title, stacks, x, y, description or f"{title}: probabilities of the operations of every block", 0.9)
+
+
+def frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
+    """The gates at one evaluation: a frame of the search as a film."""
+    temperature = described["temperature"]
+    told = "" if temperature is None else f", temperature {temperature:.3f}"
+    return stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{told}", described)
+
+
+# ---- the search over training
+
+
+def search(files: RunFiles) -> Section | None:
+    """What every block chose at every evaluation."""
+    described = files.halting.get("architecture")
+    if described is None or is_fixed(described):
+        return None
+    title, history = "Search over training", search_history(files)
+    if not history:
+        otherwise = "metrics.jsonl holds no probabilities of operations"
+        return Section(title, "search", absent("The search over training", files, "metrics.jsonl", otherwise))
+    figure = Figure("gates", heat_panels(history))
+    evaluations = list(files.halting.get("evaluations", {}))
+    frames = [
+        stack_panel(f"Step {step:,}: {now['string']}", now, f"Probabilities of every block at step {step}")
+        for step, now in thin(history, _FRAMES)
+    ]
+    perplexity = dict(series(files.metrics, "eval/perplexity"))
+    rows = [{"step": step, **now, "perplexity": perplexity.get(step)} for step, now in thin(history, _MAX_ROWS)]
+    table = history_table(rows, evaluations[0] if evaluations else "")
+    html = fill(
+        "search", panels=[*figure.panels, *_perplexities(files, evaluations)], frames=frames, table=table,
+        drawn=thin(history, max(_MAX_CELLS // described["blocks"], 8)), operations=OPERATION_TITLES,
+    )  # fmt: skip
+    return Section(title, "search", html, [figure], [table])
+
+
+def heat_panels(history: History) -> list[Panel]:
+    """The probability of each operation, and the entropy, by block and evaluation."""
+    found = [
+        (f"Probability of {title}", "probability",
+         [(step, [row[number] for row in now["probabilities"]]) for step, now in history])
+        for number, title in enumerate(OPERATION_TITLES)
+    ]  # fmt: skip
+    shares = [(step, [value / math.log(len(LETTERS)) for value in now["entropy"]]) for step, now in history]
+    return [
+        heat_over_steps(title, columns, measure, BLOCK, max_cells=_MAX_CELLS)
+        for title, measure, columns in [*found, ("Entropy", "share of ln 3", shares)]
+    ]
+
+
+def _perplexities(files: RunFiles, names: Sequence[str]) -> list[Panel]:
+    """Perplexities of the evaluations over training; that of the first has the plain name."""
+    lines = [
+        (name, series(files.metrics, f"eval/{name}/perplexity" if number else "eval/perplexity"))
+        for number, name in enumerate(names)
+    ]
+    if not is_followed(lines):
+        return []
+    return [line_panel("Perplexity over training", lines, "perplexity per token", 1.0, "Perplexity over training")]
+
+
+# ---- comparison
+
+
+def comparison(files: RunFiles) -> Section | None:
+    """Networks of several architectures side by side."""
+    title, found = "Architectures compared", files.architectures
+    if not found.get("rows"):
+        return told_if_damaged(title, "comparison", "The comparison is", files, ARCHITECTURES)
+    rows, panels = compared_rows(found), _scatters(found)
+    figures = [Figure("architectures", panels, columns=3)] if panels else []
+    shapes = [shape["name"] for shape in found["shapes"]]
+    quality, costs = quality_table(found), {shape: cost_table(found, shape) for shape in shapes}
+    html = fill(
+        "comparison", quality=quality, costs=costs, figures=figures, reference=found["reference"],
+        left_out=[row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]],
+        conditions=conditions_text(found), token_unit=token_unit(files),
+    )  # fmt: skip
+    of = f"n = {len(rows)} networks, one seed each"
+    return Section(title, "comparison", html, figures, [quality, *costs.values()], of=of)
+
+
+def _scatters(found: Mapping[str, Any]) -> list[Panel]:
+    """Perplexity against measured time, or multiply-accumulates, for every evaluated set and shape."""
+    panels = []
+    for title, axis, points in quality_points(found):
+        x, y = (padded(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
+        dots = [(row["label"], [Dot(x, y, f"{row['label']}: {y:.2f}")]) for x, y, row in points]
+        axes = Axis(axis, x), Axis("perplexity per token", y, start=1.0)
+        panels.append(Panel(title, Scatter(dots), *axes, f"Perplexity against {axis}: {title}", 1.16))
+    return panels

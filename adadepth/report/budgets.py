@@ -1,0 +1,183 @@
+"""One checkpoint at several depths: the rows of budgets.json, and what is drawn of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from adadepth.report.figure import Axis, Figure, Lines, Panel, line_panel, padded
+from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RunFiles, series, write_json
+from adadepth.report.section import Section, fill
+from adadepth.report.table import Column, Table, as_csv, as_text, rounded, text
+from adadepth.report.training import loss_title
+from adadepth.report.verdict import target
+from adadepth.system.files import write_atomic
+
+_WORK = ("executed_over_full", "adaptive_over_full")
+# Metrics that say how good a model is: the first that a task has is drawn; of a loss, less is better.
+_QUALITIES = ("score", "mlm_loss", "loss")
+
+
+def budget_row(
+    metrics: Mapping[str, float],
+    statistics: Mapping[str, Any],
+    target: float | None,
+    fit: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """A checkpoint at one depth.
+
+    Args:
+        metrics: Of the evaluation.
+        statistics: From `HaltingStatistics.summary`.
+        target: The depth that was asked for; None: the checkpoint as it was trained.
+        fit: `level` of the knob, `depth` on the examples it was fitted on, `is_reached`; None as above.
+    """
+    everyone, cost = statistics["classes"]["all"], statistics["cost"]
+    depths = {name: everyone[name] for name in ("mean", "std") if name in everyone}
+    work = {name: cost[name] for name in _WORK if name in cost}
+    return {"target": target, "fit": None if fit is None else dict(fit), **depths, **work, "metrics": dict(metrics)}
+
+
+def drawn_quality(found: Mapping[str, Any]) -> str | None:
+    """The metric that stands for quality in the curve."""
+    metrics = found["rows"][0]["metrics"]
+    return next((name for name in _QUALITIES if name in metrics), None)
+
+
+def quality_points(found: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """(mean depth, quality) of every row, by depth."""
+    name = drawn_quality(found)
+    return sorted((row["mean"], row["metrics"][name]) for row in found["rows"] if name in row["metrics"])
+
+
+def budget_label(row: Mapping[str, Any]) -> str:
+    """What a row is, in words."""
+    if row["target"] is None:
+        return "as trained"
+    return f"{row['target']:g}" + ("" if row["fit"]["is_reached"] else " (nearest)")
+
+
+def budget_table(found: Mapping[str, Any]) -> Table:
+    """A checkpoint at several depths; work as a share of full depth.
+
+    Args:
+        found: What budgets.json holds.
+    """
+    columns = [
+        Column("row", "target", text, "text", where="view"),
+        *(Column(key, where="file") for key in ("target", "level", "fitted")),
+        Column("mean", "depth", rounded(2)), Column("std", "sd", rounded(2)),
+        Column("executed_over_full", where="file"), Column("adaptive_over_full", "work", rounded(3)),
+        *(Column(name, name, rounded(4)) for name in found["rows"][0]["metrics"]),
+    ]  # fmt: skip
+    rows = [
+        {**row["metrics"], **row, "row": budget_label(row), "level": (row["fit"] or {}).get("level"),
+         "fitted": (row["fit"] or {}).get("depth")}
+        for row in found["rows"]
+    ]  # fmt: skip
+    return Table("budgets", columns, rows)
+
+
+def budgets_text(found: Mapping[str, Any]) -> str:
+    """One checkpoint at several depths as text.
+
+    Args:
+        found: What budgets.json holds.
+    """
+    header = (
+        f"one checkpoint at several depths ({found['unit']}), by {found['knob']}: fitted on {found['fitted_on']:,} "
+        f"examples of {found['set']}, measured on {found['measured_on']:,} others; work as a share of full depth"
+    )
+    return f"{header}\n\n{as_text(budget_table(found))}"
+
+
+def rival_table(found: Mapping[str, Any]) -> Table:
+    """An adaptive run and its rivals: depth, work as a multiple of the adaptive run's, quality.
+
+    Args:
+        found: What rivals.json holds.
+    """
+    reference = found["rows"][0]
+    names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
+    columns = [
+        Column("network", "network", text, "text"),
+        Column("mean", "depth", rounded(4)), Column("std", "sd", rounded(4)), Column("work", "work", rounded(4)),
+        *(Column(name, name.removeprefix("eval/"), rounded(4)) for name in names),
+    ]  # fmt: skip
+    rows = [
+        {**row["metrics"], **row, "work": _work(row) / _work(reference),
+         "network": "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"}
+        for row in found["rows"]
+    ]  # fmt: skip
+    return Table("rivals", columns, rows)
+
+
+def _work(row: Mapping[str, Any]) -> float:
+    """What the depths of a network need; of older comparisons what its evaluation executed."""
+    found: float = row["adaptive_macs"] if "adaptive_macs" in row else row["executed_macs"]
+    return found
+
+
+def rivals_text(found: Mapping[str, Any]) -> str:
+    """An adaptive run beside its rivals as text.
+
+    Args:
+        found: What rivals.json holds.
+    """
+    return f"rivals of equal work (work as a multiple of the adaptive run's):\n\n{as_text(rival_table(found))}"
+
+
+_RIVAL_METRICS = ("/score", "/mlm_loss", "/task_loss")
+
+
+def write_budgets(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write budgets.json and budgets.csv: one checkpoint at several depths, its rows from `budget_row`."""
+    write_json(directory / BUDGETS, found)
+    write_atomic(directory / BUDGETS_TABLE, as_csv(budget_table(found)))
+
+
+_CURVES = {
+    "Budget and depth": (("target", "measured"), "mean depth, in the budget's unit"),
+    "Price of an update": (("multiplier",), "multiplier"),
+}
+
+
+def budget(files: RunFiles) -> Section | None:
+    """Target, measured depth and multiplier over training."""
+    panels = []
+    for title, (names, unit) in _CURVES.items():
+        lines = [(name, series(files.metrics, f"budget/{name}")) for name in names]
+        if any(len(points) > 1 for _, points in lines):  # fitted once at the end, there is nothing to follow
+            panels.append(line_panel(title, lines, unit))
+    if not panels:
+        return None
+    figure, asked = Figure("budget", panels), target(files)
+    html = fill("budget", figure=figure, sentences=asked.sentences if asked else [])
+    of = f"n = {sum('budget/measured' in line for line in files.metrics):,} logs of 1 run"
+    return Section("Budget", "budget", html, [figure], of=of)
+
+
+def targets(files: RunFiles) -> Section | None:
+    """One checkpoint whose depth was set to several targets."""
+    found = files.budgets
+    if not found:
+        return None
+    points, name, panels = quality_points(found), str(drawn_quality(found)), []
+    if points:
+        x, y = (padded(values, floor) for values, floor in zip(zip(*points, strict=True), (0.0, None), strict=True))
+        axes = Axis(f"mean depth ({found['unit']})", x), Axis(name.replace("_", " "), y)
+        panels = [Panel(f"{loss_title(name)} against depth", Lines([("", points)]), *axes)]
+    figures, table = [Figure("budgets", panels)] if panels else [], budget_table(found)
+    html = fill("targets", found=found, figures=figures, table=table)
+    return Section("One checkpoint at several depths", "targets", html, figures, [table],
+                   of=f"n = {found['measured_on']:,} examples of {found['set']}")  # fmt: skip
+
+
+def rivals(files: RunFiles) -> Section | None:
+    """Networks of one depth and as much work."""
+    if not files.rivals:
+        return None
+    table = rival_table(files.rivals)
+    return Section("Rivals of equal work", "rivals", fill("rivals", table=table), tables=[table],
+                   of=f"n = {len(table.rows)} networks, one seed each")  # fmt: skip

@@ -1,0 +1,255 @@
+"""Words and tags by their depth as tables, and in a few lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adadepth.measure.names import CLASS_DEFINITIONS, definition, first_depth, words
+from adadepth.report.figure import Axis, Figure, Heat, Panel, Ranges, depth_axis, padded
+from adadepth.report.run_files import (
+    DEPTH_BY_CLASS,
+    HALTING,
+    SENTENCES,
+    RunFiles,
+    halts,
+    run_unit,
+    where_and_when,
+    write_json,
+)
+from adadepth.report.section import Section, absent, fill
+from adadepth.report.table import SPARKLINES, Column, Table, Where, as_csv, as_text, number, percent, rounded, text
+from adadepth.system.files import write_atomic
+
+ENDS = ("deepest", "shallowest")
+_TOLD = 6  # words and tags of a line
+_DEPTH = [
+    Column("n"), Column("sequences", "in sequences"), Column("mean", "mean", rounded(2)),
+    Column("low", "from", rounded(2)), Column("high", "to", rounded(2)),
+]  # fmt: skip
+
+
+def word_table(end: str, words: Mapping[str, Any]) -> Table:
+    """The deepest or the shallowest words, with the share of their occurrences that was left out."""
+    rows = [{**row, "share": row["selected"] / (row["n"] + row["selected"])} for row in words[end]]
+    hidden = [Column("share", "left out", percent)] if words["selected"] else []
+    return Table(f"{end}_words", [Column("word", "word", text, "text"), *_DEPTH, *hidden], rows)
+
+
+def tag_table(words: Mapping[str, Any]) -> Table:
+    """The classes that words are tagged with, deepest first."""
+    return Table("depth_by_tag", [Column("tag", "tag", text, "text"), *_DEPTH], words["tags"])
+
+
+def words_lines(words: Mapping[str, Any]) -> Iterator[str]:
+    """The ends of the two rankings, a line each; nothing where no word is ranked."""
+    for end in ENDS:
+        if words.get(end):
+            yield f"{end} words: {_listed(words[end], 'word')}"
+    if words.get("tags"):
+        yield f"deepest tags: {_listed(words['tags'], 'tag')}"
+
+
+def _listed(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    return ", ".join(f"{row[key]} {row['mean']:.2f} (n {number(row['n'])})" for row in rows[:_TOLD])
+
+
+def class_table(summary: Mapping[str, Any]) -> Table:
+    """The figures by class: what halting.json holds, a row a class."""
+    first, last = first_depth(summary), summary["max_depth"]
+    is_predicted = any("accuracy" in described for described in summary["classes"].values())
+    accuracy: Where = "everywhere" if is_predicted else "file"
+    columns = [
+        Column("class", "class", text, "text", remark="definition"),
+        Column("n"), Column("mean", "mean", rounded(2)), Column("std", "sd", rounded(2)), Column("p10"),
+        Column("median", where="file"), Column("p90"), Column("at_cap", "at cap", percent),
+        *(Column(key, where="file") for key in ("entropy", "remainder", "ponder_cost")),
+        Column("loss", "loss", rounded(2)), Column("loss_n", where="file"),
+        Column("accuracy", "accuracy", percent, where=accuracy), Column("accuracy_n", where="file"),
+        Column("range", "p10–mean–p90", kind="range", axis=(first, last), where="page"),
+        Column("shape", f"depths {first}…{last}", kind="shape", axis=(first, last), where="view"),
+        *(Column(f"depth_{depth}", where="file") for depth in range(last + 1)),
+    ]  # fmt: skip
+    rows = [_row(name, described, summary.get("unit", "token")) for name, described in summary["classes"].items()]
+    return Table("depth_by_class", columns, rows)
+
+
+def _row(name: str, described: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    defined = definition(name) if unit == "sequence" else CLASS_DEFINITIONS.get(name, definition(name))
+    if not described["n"]:
+        return {"class": name, "definition": f"{defined}: no {unit} of this class in the evaluated set", "n": 0}
+    histogram = described["histogram"]
+    return {
+        "class": name,
+        "definition": defined,
+        **described,
+        "range": (described["p10"], described["mean"], described["p90"]),
+        "shape": [count / described["n"] for count in histogram],
+        **{f"depth_{depth}": count for depth, count in enumerate(histogram)},
+    }
+
+
+def halting_text(summary: Mapping[str, Any], step: int | None = None) -> str:
+    """The summary of `HaltingStatistics` as text: a header, a line per class, and what is missing with the reason.
+
+    Args:
+        summary: From `HaltingStatistics.summary`.
+        step: Optimiser steps done, for the header.
+
+    Returns:
+        Lines of ASCII without a trailing newline. A figure that is absent shows as `-`.
+    """
+    unit = summary["unit"]
+    loss = f"loss: of {unit}s that have one, in nats" + (" (of values: squared error)" if unit == "sequence" else "")
+    lines = [*_header(summary, step), "", as_text(class_table(summary))]
+    lines += [f"{SPARKLINES}; {loss}", *not_available(summary)]
+    lines += words_lines(summary.get("words", {}))
+    told = summary.get("adaptation", {})
+    if "warning" in told:
+        lines.append(": ".join(["warning", told["warning"], *([told["advice"]] if "advice" in told else [])]))
+    return "\n".join(lines)
+
+
+def not_available(summary: Mapping[str, Any]) -> list[str]:
+    """A line for everything that could not be computed, with the reason."""
+    return [f"not available: {name}: {reason}" for name, reason in summary["missing"].items()]
+
+
+def at_step(step: int | None) -> str:
+    """When something was measured, for a header."""
+    return "" if step is None else f" at step {step:,}"
+
+
+def _header(summary: Mapping[str, Any], step: int | None) -> list[str]:
+    everyone, cost = summary["classes"]["all"], summary["cost"]
+    first = [f"halting{at_step(step)}: {summary['n']:,} {summary['unit']}s"]
+    if "mean" in everyone:
+        first.append(
+            f"updates {everyone['mean']:.2f} +- {everyone['std']:.2f} (median {everyone['median']}) "
+            f"of at most {summary['max_depth']}"
+        )
+    first += [f"{key.replace('_', ' ')} {everyone[key]:.3f}" for key in ("remainder", "ponder_cost") if key in everyone]
+    second = cost_words(cost, summary["unit"])
+    correlations = (("loss", summary["spearman"].get("all")),
+                    ("difficulty", summary.get("difficulty", {}).get("spearman")))  # fmt: skip
+    for other, found in correlations:
+        if found:
+            interval = f"[{found['low']:+.3f}, {found['high']:+.3f}]"
+            second.append(f"Spearman(depth, {other}) {found['value']:+.3f} {interval}, n {found['n']:,}")
+    return ["; ".join(part) for part in (first, second) if part]
+
+
+def cost_words(cost: Mapping[str, Any], unit: str) -> list[str]:
+    """What the model needs of full depth's work, and apart from it what the evaluation ran, as far as it is known."""
+    if "adaptive_over_full" not in cost:
+        return []
+    ran = percent(cost["executed_over_full"])
+    if "executed_over_dense" in cost and words(unit).halts:
+        ran += f", {percent(cost['executed_over_dense'])} of dense"
+    return [f"work needed {percent(cost['adaptive_over_full'])} of {words(unit).of_full} (this evaluation ran {ran})"]
+
+
+_OF_FURTHER_SETS = ("difficulty", "attributes")  # what halting.json has of sets that do not select the model
+
+
+def write_halting_files(
+    directory: Path,
+    summary: Mapping[str, Any],
+    sentences: Sequence[Mapping[str, Any]],
+    step: int,
+    name: str | None = None,
+    further_sets: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Write halting.json and, where units have depths, depth_by_class.csv and sentences.jsonl.
+
+    Args:
+        directory: Of the run.
+        summary: From `HaltingStatistics.summary`, of the set that selects the model. One architecture is the same for
+            everything that is evaluated.
+        sentences: From `SentenceSampler.sentences`, likewise.
+        step: Optimiser steps done.
+        name: Of that set.
+        further_sets: Summaries of other sets, by name; of them what is told of difficulty and attributes is kept.
+    """
+    told = {set_name: {key: other[key] for key in _OF_FURTHER_SETS if key in other}
+            for set_name, other in (further_sets or {}).items()}  # fmt: skip
+    told = {set_name: kept for set_name, kept in told.items() if kept}
+    named = {} if name is None else {"set": name}
+    write_json(directory / HALTING, {"step": step, **named, **summary, **({"further_sets": told} if told else {})})
+    if summary["unit"] == "architecture":
+        return
+    write_atomic(directory / DEPTH_BY_CLASS, as_csv(class_table(summary)))
+    lines = (json.dumps(sentence, ensure_ascii=False, allow_nan=False) for sentence in sentences)
+    write_atomic(directory / SENTENCES, "".join(f"{line}\n" for line in lines))
+
+
+def classes(files: RunFiles) -> Section | None:
+    """How deep each class of units went."""
+    if not halts(files):
+        return None
+    unit, title = run_unit(files), f"Depth by {run_unit(files)} class"
+    if not files.halting.get("classes"):
+        return Section(title, "classes", absent("Depth by class is", files, "halting.json"))
+    table = class_table(files.halting)
+    shows_accuracy = any("accuracy" in row for row in table.rows)
+    html = fill(
+        "classes", table=table, unit=unit, shows_accuracy=shows_accuracy, first=first_depth(files.halting),
+        max_depth=files.halting["max_depth"],
+    )  # fmt: skip
+    return Section(title, "classes", html, class_figures(files), [table])
+
+
+def class_figures(files: RunFiles) -> list[Figure]:
+    """Spread and distribution of every class that has units."""
+    halting = files.halting
+    found = {name: described for name, described in halting["classes"].items() if described["n"]}
+    if not found:
+        return []
+    first, last = first_depth(halting), halting["max_depth"]
+    names = Axis("", (len(found) - 0.4, -0.6), range(len(found)), list(found))
+    depth = depth_axis("depth (updates)", last, first)
+    ranges = [(row["p10"], row["mean"], row["p90"]) for row in found.values()]
+    columns = [[row["histogram"][at] / row["n"] for row in found.values()] for at in range(first, last + 1)]
+    tall = max(1.0, 0.09 * len(found))
+    panels = [
+        Panel("Depth by class: mean, p10 to p90", Ranges(ranges), depth, names, tall=tall),
+        Panel("Distribution of each class", Heat(columns, f"share of {run_unit(files)}s", first), depth, names,
+              tall=tall),
+    ]  # fmt: skip
+    return [Figure("depth_by_class", panels)]
+
+
+Row = Mapping[str, Any]
+
+
+def ranked_words(files: RunFiles) -> Section | None:
+    """Deepest and shallowest words; None where no word is ranked."""
+    words = files.halting.get("words") or {}
+    if not words.get("ranked") and not words.get("tags"):
+        return None
+    tables = {end: word_table(end, words) for end in ENDS if words[end]}
+    tags = tag_table(words) if words["tags"] else None
+    figure = words_figure(words)
+    html = fill("ranked_words", words=words, tables=tables, tags=tags, figure=figure)
+    figures = [figure] if figure.panels else []
+    of = f"n = {words['n']:,} words{where_and_when(files)}"
+    return Section("Deepest and shallowest words", "ranked-words", html, figures,
+                   [*tables.values(), *([tags] if tags else [])], of=of)  # fmt: skip
+
+
+def words_figure(words: Mapping[str, Any]) -> Figure:
+    """Mean depth and interval: a panel for either end, and one for tags, on one axis."""
+    panels = [(f"The {end} words", "word", words[end]) for end in ENDS]
+    panels.append(("By tag, deepest first", "tag", [row for row in words["tags"] if row["low"] is not None]))
+    ends = [row[side] for *_, rows in panels for row in rows for side in ("low", "high")]
+    return Figure("words", [_panel(*panel, ends) for panel in panels if panel[-1]])
+
+
+def _panel(title: str, key: str, rows: Sequence[Row], ends: Sequence[float]) -> Panel:
+    names = [f"{row[key]} ({row['n']:,})" for row in rows]
+    up = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), names)
+    across = Axis("mean depth (updates) with its 95 % interval", padded(ends))
+    drawn = Ranges([(row["low"], row["mean"], row["high"]) for row in rows])
+    return Panel(title, drawn, across, up, tall=max(0.6, 0.09 * len(rows)))

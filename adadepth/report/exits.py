@@ -1,0 +1,336 @@
+"""Tables about exits: steps of an evaluation, and exit rules against compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from adadepth.measure.exit_costs import X_AXES, batches, cost, in_pareto_sets, score_title, warnings
+from adadepth.measure.names import definition
+from adadepth.report.classes import not_available
+from adadepth.report.difficulty import correlation_table
+from adadepth.report.figure import (
+    Axis,
+    Curves,
+    Dot,
+    Figure,
+    Lines,
+    Panel,
+    Points,
+    Scatter,
+    depth_axis,
+    padded,
+)
+from adadepth.report.halting import curve
+from adadepth.report.run_files import EXIT_RULES, EXITS, PARETO, RunFiles, write_json
+from adadepth.report.section import Section, fill, told_if_damaged
+from adadepth.report.table import Column, Table, Where, as_csv, as_text, number, percent, plain, rounded, spread, text
+from adadepth.system.files import write_atomic
+
+NOT_MEASURED = "not measured"
+
+
+def exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The figures of a set that are one number, with their names, as far as there are any."""
+    at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]
+    found = [(f"{name} at exit", f"{value:.4f}") for name, value in at_exit.get("quality", {}).items()]
+    if "loss" in at_exit:
+        found.append(("loss at exit", f"{at_exit['loss']:.4f}"))
+    found.append(("updates", f"{spread(at_exit)}, median {at_exit['median']:g} of at most {summary['max_steps']}"))
+    if halting:
+        found.append((f"expected steps ({halting['truncation']})", spread(halting["expected_steps"])))
+        found.append(("entropy of the halting distribution", f"{spread(halting['entropy'])} nats"))
+    if "kl" in halting:
+        direction = "KL(posterior, prior)" if halting["kl_direction"] == "posterior_prior" else "KL(prior, posterior)"
+        expected = f"the prior expects {halting['prior_expected_steps']:.2f} steps"
+        found.append((direction, f"{spread(halting['kl'])} nats; {expected}"))
+    if confidence := calibration.get("confidence"):
+        found.append(("expected calibration error of the confidence at exit", f"{confidence['ece']:.3f}"))
+    if of_halting := calibration.get("halting"):
+        found.append(
+            ("halting distribution against first right step", f"{of_halting['total_variation']:.3f} (total variation)")
+        )
+        found.append(("never right at any step", percent(of_halting["never_correct"])))
+    return found
+
+
+def step_table(name: str, summary: Mapping[str, Any]) -> Table:
+    """What every step of a set is worth."""
+    columns = [
+        Column("step", "step k"), Column("n", "exit here"), Column("share", "share", percent),
+        Column("posterior", "halting distribution", rounded(3)), Column("prior", "prior", rounded(3)),
+        Column("halting_probability", "halting probability", rounded(3)),
+        *(Column(metric, metric, rounded(4)) for metric in summary["exit"].get("quality", {})),
+        Column("loss", "loss", rounded(4)),
+    ]  # fmt: skip
+    return Table(f"steps_{name}", columns, [{**row.get("quality", {}), **row} for row in summary["steps"]])
+
+
+def exit_class_table(name: str, summary: Mapping[str, Any]) -> Table:
+    """Exit steps by class."""
+    columns = [
+        Column("class", "class", text, "text", remark="definition"), Column("n"),
+        Column("mean", "exit step", rounded(2)), Column("std", "sd", rounded(2)),
+        Column("expected_steps", "expected steps", rounded(2)),
+    ]  # fmt: skip
+    rows = [{"class": of, "definition": definition(of), **found} for of, found in summary["classes"].items()]
+    return Table(f"exit_classes_{name}", columns, rows)
+
+
+def exits_text(summary: Mapping[str, Any]) -> str:
+    """The step summary of an evaluated set as text: its facts, a line per step, and what is missing with the reason.
+
+    Args:
+        summary: From `step_summary`.
+    """
+    facts = [plain(f"{name}: {value}") for name, value in exit_facts(summary)]
+    lines = [f"exits: {summary['n']:,} examples", *facts, "", as_text(step_table("", summary))]
+    lines.append("quality and loss as if every example exited at that step")
+    return "\n".join([*lines, *not_available(summary)])
+
+
+# ---- exit rules
+
+
+def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The studied exit rules of some sets: quality beside the ratios of layers, work and time."""
+    rows = [(name, row) for name, study in studies.items() for row in study["rows"]]
+    metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
+    timed = sorted({batch for study in studies.values() for batch in batches(study)}, key=int)
+    online: Where = "everywhere" if any("online" in row for _, row in rows) else "file"
+    is_mean = len(metrics) > 2  # `score` is the mean of the others
+    columns = [
+        Column("rule", "rule", text, "text"), Column("set", where="file"),
+        Column("kind", where="file"), Column("draws", where="file"),
+        *(Column(metric, metric, rounded(4), where="file" if metric == "score" and not is_mean else "everywhere")
+          for metric in metrics),
+        Column("score_std", "sd over draws", rounded(4)), Column("permuted_score", "permuted exits", rounded(4)),
+        Column("online_score", "run for real", rounded(4), where=online),
+        Column("online_updates", "its updates", rounded(2), where=online),
+        Column("mean_updates", "updates", rounded(2)), Column("layer_ratio", "full / mean updates", rounded(2)),
+        Column("macs", where="file"), Column("macs_ratio", "MACs ratio", rounded(2)),
+        *_time_columns(timed), Column("pareto", "Pareto set", text, "text", where="view"),
+        *(Column(f"pareto/{axis}", where="file") for axis in (*X_AXES, *(f"seconds/{batch}" for batch in timed))),
+    ]  # fmt: skip
+    return Table("exit_rules", columns, [_study_row(name, row, timed) for name, row in rows])
+
+
+def _time_columns(timed: Sequence[str]) -> list[Column]:
+    if not timed:
+        return [Column("time_ratio", "time ratio", where="view", absent=NOT_MEASURED)]
+    found = []
+    for batch in timed:
+        found.append(Column(f"seconds/{batch}", f"ms, batch {batch}", _milliseconds, absent=NOT_MEASURED))
+        found.append(Column(f"time_ratio/{batch}", "time ratio", rounded(2), absent=NOT_MEASURED))
+    return found
+
+
+def _milliseconds(seconds: float) -> str:
+    return number(1000 * seconds, 3)
+
+
+def _study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) -> dict[str, Any]:
+    axes = (*X_AXES, *(f"seconds/{batch}" for batch in timed))
+    times = {f"{key}/{batch}": row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed}
+    flat = {key: value for key, value in row.items() if key not in ("time_ratio", "pareto")}
+    return {
+        **row["quality"], **flat, **times, "set": name, "pareto": in_pareto_sets(row),
+        "score_std": row.get("quality_std", {}).get("score"),
+        "permuted_score": row.get("permuted", {}).get("quality", {}).get("score"),
+        "online_score": row.get("online", {}).get("quality", {}).get("score"),
+        "online_updates": row.get("online", {}).get("mean_updates"),
+        **{f"pareto/{axis}": int(axis in row["pareto"]) for axis in axes},
+    }  # fmt: skip
+
+
+def study_text(study: Mapping[str, Any]) -> str:
+    """Exit rules on one set as text, Pareto sets marked.
+
+    Args:
+        study: From `study`, or `add_timings`.
+    """
+    lines = [f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps", "",
+             as_text(study_table({"": study})),
+             "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random"]  # fmt: skip
+    if any("online" in row for row in study["rows"]):
+        lines.append("run for real: the rule really ran, so that exits change what others see")
+    timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
+    return "\n".join([*lines, f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))])
+
+
+def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write exit_rules.json, the studies of every evaluated set by name, and pareto.csv, their rows."""
+    write_json(directory / EXIT_RULES, {"sets": studies})
+    write_atomic(directory / PARETO, as_csv(study_table(studies)))
+
+
+SHARE = "share or probability"
+
+
+# ---- steps of an evaluation
+
+
+def exits(files: RunFiles) -> Section | None:
+    """What every step, and every exit, of the evaluated sets is worth."""
+    title, sets = "Steps and exits", files.exits.get("sets", {})
+    if not sets:
+        return told_if_damaged(title, "exits", "Steps and exits are", files, EXITS)
+    panels = {name: step_panels(summary) for name, summary in sets.items()}
+    tables = {name: _step_tables(name, summary) for name, summary in sets.items()}
+    told = [
+        {**summary, "name": name, "facts": exit_facts(summary), "panels": panels[name], "tables": tables[name]}
+        for name, summary in sets.items()
+    ]
+    all_tables = [table for of_set in tables.values() for table in of_set.values()]
+    return Section(title, "exits", fill("exits", sets=told), _figures("exits", panels), all_tables, of=_examples(sets))
+
+
+def _examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many examples the sets have."""
+    return "n = " + ", ".join(f"{found['n']:,} examples of {name}" for name, found in sets.items())
+
+
+def _figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
+    """The panels of all sets; of several, each panel says of which set it is."""
+    drawn = [
+        panel if len(panels) == 1 else replace(panel, title=f"{of}: {panel.title}")
+        for of, of_set in panels.items()
+        for panel in of_set
+    ]
+    return [Figure(name, drawn, columns=max(map(len, panels.values())))] if drawn else []
+
+
+def _step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+    names = {
+        key: key.replace("updates_", "exit step, ").replace("expected_steps_", "expected steps, ")
+        for key in summary["spearman"]
+    }
+    found = {"steps": step_table(name, summary), "classes": exit_class_table(name, summary)}
+    if names:
+        correlations = {names[key]: value for key, value in summary["spearman"].items()}
+        found["spearman"] = correlation_table(f"exit_correlations_{name}", "rank correlation", "of", correlations)
+    return found
+
+
+def step_panels(summary: Mapping[str, Any]) -> list[Panel]:
+    """Exit shares with the halting distribution, score and loss of every step, and the reliability of confidence."""
+    depth = summary["max_steps"]
+    panels = []
+    for title, unit, lines in _step_curves(summary):
+        values = [value for _, points in lines for _, value in points]
+        span = (0.0, 1.05 * max(values) or 1.0) if unit == SHARE else padded(values)
+        axes = depth_axis("step k", depth), Axis(unit, span)
+        panels.append(Panel(title, Lines(lines), *axes, f"{title}, steps 1 to {depth}"))
+    if bins := summary["calibration"].get("confidence", {}).get("bins"):
+        reliability: Curves = [
+            ("right among those so confident", [(row["confidence"], row["accuracy"]) for row in bins]),
+            ("calibrated", [(0.0, 0.0), (1.0, 1.0)]),
+        ]
+        axes = Axis("confidence at exit", (0, 1)), Axis("share right", (0, 1.03))
+        panels.append(Panel("Reliability at exit", Lines(reliability), *axes, "Share right by confidence at exit"))
+    return panels
+
+
+def _step_curves(summary: Mapping[str, Any]) -> list[tuple[str, str, Curves]]:
+    """Title, axis title and curves over steps of every chart that there are numbers for."""
+    steps, calibration = summary["steps"], summary["calibration"].get("halting")
+    first = [] if calibration is None else list(enumerate(calibration["first_correct"], start=1))
+    mass: Curves = [
+        ("examples that exit at k", curve(steps, "step", "share")),
+        ("mean halting distribution", curve(steps, "step", "posterior")),
+        ("prior", curve(steps, "step", "prior")),
+        ("examples first right at k", first),
+    ]
+    quality = [{"step": row["step"], **row.get("quality", {})} for row in steps]
+    score = summary["exit"].get("quality", {}).get("score")
+    scores: list[tuple[str, Points]] = [("everyone exits at k", curve(quality, "step", "score"))]
+    if score is not None and scores[0][1]:
+        scores.append(("own exits", [(1, score), (summary["max_steps"], score)]))
+    loss = "mean squared error" if summary["problem"] == "regression" else "mean loss (nats)"
+    found: list[tuple[str, str, Curves]] = [
+        ("Exit steps and halting distribution", SHARE, mass),
+        ("Score of every step", "score", scores),
+        ("Loss of every step", loss, [("loss", curve(steps, "step", "loss"))]),
+    ]
+    return [(title, unit, lines) for title, unit, lines in found if any(points for _, points in lines)]
+
+
+# ---- exit rules
+
+
+def exit_rules(files: RunFiles) -> Section | None:
+    """Quality against compute of exit rules. Sets after the first get one drawing on the page only."""
+    title, sets = "Exit rules", files.exit_rules.get("sets", {})
+    if not sets:
+        return told_if_damaged(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
+    panels = {name: study_panels(study) for name, study in sets.items()}
+    told = [
+        {
+            **study,
+            "name": name,
+            "ran": any("online" in row for row in study["rows"]),
+            "is_timed": bool(batches(study)),
+            "panels": panels[name][: None if not position else 1],
+            "warnings": warnings(study),
+            "table": study_table({name: study}),
+        }
+        for position, (name, study) in enumerate(sets.items())
+    ]
+    figures = _figures("exit_rules", panels)
+    html = fill("exit_rules", studies=told)
+    return Section(title, "exit-rules", html, figures, [study_table(sets)], of=_examples(sets))
+
+
+def study_panels(study: Mapping[str, Any]) -> list[Panel]:
+    """A scatter plot of the score against each cost that there are numbers for."""
+    axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
+    return [panel for axis in axes if (panel := _study_panel(study, axis)) is not None]
+
+
+def _study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
+    groups = _groups(study, axis)
+    if not groups:
+        return None
+    dots = [dot for group in groups.values() for dot in group]
+    controls = _permuted(study, axis)
+    x, y = (padded(values) for values in zip(*((dot.x, dot.y) for dot in dots), *controls, strict=True))
+    front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
+    members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
+    return Panel(
+        f"Against {_axis_title(axis)}", Scatter(list(groups.items()), front, controls),
+        Axis(_axis_title(axis), x), Axis(score_title(study), y),
+        f"{score_title(study)} against {_axis_title(axis)} for every exit rule. Pareto set: {', '.join(members)}", 1.24,
+    )  # fmt: skip
+
+
+def _axis_title(axis: str) -> str:
+    """What a cost axis measures, with its unit."""
+    titles = {"mean_updates": "executed updates per example (mean)", "macs": "multiply-accumulates per example"}
+    return titles.get(axis) or f"milliseconds per example, batch {axis.partition('/')[2]}"
+
+
+def _groups(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
+    """By rule without its parameters: the rows that have both cost and score; times in milliseconds."""
+    scale = 1000.0 if axis.startswith("seconds") else 1.0
+    groups: dict[str, list[Dot]] = {}
+    for row in study["rows"]:
+        x, y = cost(row, axis), row["quality"].get("score")
+        if x is not None and y is not None:
+            dot = Dot(scale * x, y, f"{row['rule']}: {y:.3f}", marked=axis in row["pareto"])
+            groups.setdefault(row["rule"].partition(":")[0], []).append(dot)
+    return groups
+
+
+def _permuted(study: Mapping[str, Any], axis: str) -> Sequence[tuple[float, float]]:
+    """(cost, score) of the permuted controls; none for times, which nobody measures for them."""
+    if axis.startswith("seconds"):
+        return []
+    found = []
+    for row in study["rows"]:
+        control = row.get("permuted", {})
+        x = control.get("macs") if axis == "macs" else row["mean_updates"]
+        if (y := control.get("quality", {}).get("score")) is not None:
+            found.append((float(x), float(y)))
+    return found

@@ -1,0 +1,113 @@
+"""When units halt, and what their loss is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adadepth.report.difficulty import correlation_table
+from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, depth_axis, padded
+from adadepth.report.run_files import RunFiles, halts, run_unit
+from adadepth.report.section import Section, absent, fill
+from adadepth.report.table import Column, Table, percent, rounded, text
+
+
+def halting(files: RunFiles) -> Section | None:
+    """Share, survival, halting probability and loss by depth."""
+    if not halts(files):
+        return None
+    title, steps = "Halting distribution", files.halting.get("steps", [])
+    if not curve(steps, "depth", "share"):
+        return Section(title, "halting", absent("The halting distribution is", files, "halting.json"))
+    figure, table = Figure("halting", _panels(steps, run_unit(files)), columns=3), step_table(steps)
+    return Section(title, "halting", fill("halting", figure=figure, table=table), [figure], [table])
+
+
+def _panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
+    first, last = steps[0]["depth"], steps[-1]["depth"]
+    depth, iteration = depth_axis("depth (updates)", last, first), depth_axis("iteration k", last)
+    shares, losses = curve(steps, "depth", "share"), curve(steps, "depth", "loss")
+    highest = 1.05 * max(share for _, share in shares)
+    by_iteration = [
+        (f"{unit}s that run iteration k", curve(steps, "depth", "survival")),
+        ("mean halting probability of those", curve(steps, "depth", "probability")),
+    ]
+    panels = [
+        Panel("Depth distribution", Bars(shares), depth, Axis(f"share of {unit}s", (0, highest), percent=True),
+              f"Share of {unit}s at each depth"),
+        Panel("Survival and halting probability", Lines(by_iteration), iteration,
+              Axis("share or probability", (0, 1.03), percent=True)),
+    ]  # fmt: skip
+    if losses:
+        y = Axis(loss_axis(unit), padded([value for _, value in losses], floor=0.0))
+        panels.append(Panel("Loss by depth", Lines([("loss", losses)]), depth, y, "Mean loss at each depth"))
+    return panels
+
+
+def loss_axis(unit: str) -> str:
+    """Title of the axis: a sequence may be labelled with a value, whose loss is no entropy."""
+    return "mean loss" if unit == "sequence" else "mean loss (nats)"
+
+
+def step_table(steps: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for every depth."""
+    columns = [
+        Column("depth", "depth k"), Column("n", "n halting at k"), Column("share", "share", percent),
+        Column("reached", where="file"), Column("survival", "survival", percent),
+        Column("probability", "halting probability", rounded(3)), Column("loss", "mean loss", rounded(3)),
+        Column("loss_n", "n with loss"),
+    ]  # fmt: skip
+    return Table("halting", columns, steps)
+
+
+def correlation(files: RunFiles) -> Section | None:
+    """Whether deeper units have the larger loss."""
+    if not halts(files):
+        return None
+    title, found = "Depth and loss", files.halting.get("spearman")
+    if not found:
+        reason = files.halting.get("missing", {}).get("halting/spearman_depth_loss/all", "")
+        what = "Spearman's correlation of depth with loss"
+        return Section(title, "correlation", absent(what, files, "halting.json", reason))
+    table = correlation_table("spearman_depth_loss", "depth, loss", "within", found)
+    has_masks = "mask" in files.halting["classes"]
+    html = fill("correlation", table=table, unit=run_unit(files), has_masks=has_masks)
+    return Section(title, "correlation", html, tables=[table])
+
+
+def curve(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[int, float]]:
+    """The points (x, y) of the rows that have both."""
+    return [(row[x], row[y]) for row in rows if y in row and x in row]
+
+
+_VERSIONS = {"running": "Over units that run the iteration", "all": "Over all units (a halted state counts 1)"}
+
+
+def cosines(files: RunFiles) -> Section | None:
+    """Similarity of the states before and after each iteration, in its two versions."""
+    if not halts(files):
+        return None
+    title, groups = "State between iterations", files.halting.get("cosine", {})
+    values = [row[key] for rows in groups.values() for row in rows for key in _VERSIONS if key in row]
+    if not values:
+        reason = files.halting.get("missing", {}).get("halting/cosine", "")
+        what = "Cosine similarity between iterations"
+        return Section(title, "states", absent(what, files, "halting.json", reason))
+    x = depth_axis("iteration k", files.halting["max_depth"])
+    y = Axis("mean cosine similarity", (min(padded(values)[0], 0.95), 1.0))
+    panels = [
+        Panel(heading, Lines([(name, curve(rows, "step", key)) for name, rows in groups.items()]), x, y,
+              f"Cosine similarity. {heading}")
+        for key, heading in _VERSIONS.items()
+    ]  # fmt: skip
+    figure, table = Figure("cosine", panels), _table(groups)
+    html = fill("cosines", figure=figure, table=table, unit=run_unit(files))
+    return Section(title, "states", html, [figure], [table])
+
+
+def _table(groups: Mapping[str, Any]) -> Table:
+    columns = [
+        Column("class", "class", text, "text"), Column("step", "iteration"), Column("running", "running", rounded(4)),
+        Column("running_n", "n"), Column("all", "all", rounded(4)), Column("all_n", "n"),
+    ]  # fmt: skip
+    return Table("cosine", columns, [{"class": name, **row} for name, rows in groups.items() for row in rows])

@@ -1,0 +1,155 @@
+"""A distribution over layers that is learned for a whole task: tiles, section and text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adadepth.measure.layers import WEIGHTS, describe_layers
+from adadepth.report.classes import at_step, cost_words, not_available
+from adadepth.report.figure import (
+    Axis,
+    Bars,
+    Figure,
+    Lines,
+    Panel,
+    depth_axis,
+    depth_ticks,
+    heat_over_steps,
+    step_axis,
+    thin,
+)
+from adadepth.report.run_files import RunFiles, distributions, run_unit
+from adadepth.report.section import Section, absent, fill
+from adadepth.report.table import Column, Table, as_text, rounded
+
+_STATE, _MAX_ROWS, _BAR = "state n (after n blocks)", 40, 40
+
+
+def layer_overview(files: RunFiles) -> Section | None:
+    """Tiles of the distribution."""
+    layers, halting = files.halting.get("layers"), files.halting
+    if layers is None:
+        return None
+    blocks, n = len(layers["weights"]) - 1, halting.get("classes", {}).get("all", {}).get("n")
+    return Section("", "overview", fill("layer_tiles", layers=layers, blocks=blocks, n=n, cost=halting["cost"]))
+
+
+def layers_section(files: RunFiles) -> Section | None:
+    """The distribution after the last evaluation, and over training."""
+    if run_unit(files) != "task":
+        return None
+    title, layers = "Layer distribution", files.halting.get("layers")
+    if layers is None:
+        reason = files.halting.get("missing", {}).get("halting/layers", "")
+        return Section(title, "layers", absent("The distribution over layers", files, "halting.json", reason))
+    weights, history = layers["weights"], layer_history(files.metrics)
+    figure = Figure("layers", [_bars(weights), *_history_panels(history)])
+    table, over_training = weight_table(weights), _history_table(history)
+    missing = "" if history else absent(
+        "The distribution over training", files, "metrics.jsonl", "metrics.jsonl holds no weights of layers"
+    )  # fmt: skip
+    html = fill(
+        "layers", figure=figure, table=table, over_training=over_training, missing=missing,
+        needed=needed_blocks(layers["deepest"], len(weights) - 1),
+        largest=max(range(len(weights)), key=weights.__getitem__), share=_percentage(max(weights), 1),
+    )  # fmt: skip
+    return Section(title, "layers", html, [figure], [table, *([over_training] if over_training else [])])
+
+
+def needed_blocks(deepest: int, blocks: int) -> str:
+    """How much of the base a distribution needs, in words."""
+    if deepest == blocks:
+        return f"The deepest state with a weight is the last one, so all {blocks} blocks of the base must run."
+    return (
+        f"The deepest state with a weight is number {deepest}, so {deepest} of the {blocks} blocks of the base must "
+        f"run; every prediction stays the same without the other {blocks - deepest}."
+    )
+
+
+def _bars(weights: Sequence[float]) -> Panel:
+    last = len(weights) - 1
+    y = Axis("weight", (0, 1.05 * max(weights)), percent=True)
+    bars = Bars(list(enumerate(weights)))
+    title = "Weight of each state"
+    return Panel(title, bars, depth_axis(_STATE, last, first=0), y, f"{title}, 0 to {last}", 1.08)
+
+
+def _history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Panel]:
+    """Weights, entropy, and depths over the evaluations, on axes that depend on the base only."""
+    if len(history) < 2:  # measured once, there is nothing to follow
+        return []
+    shares = [(step, found["weights"]) for step, found in history]
+    last = len(shares[0][1]) - 1
+    steps = step_axis([step for step, _ in history])
+
+    def lines(title: str, y: Axis, keys: Mapping[str, str]) -> Panel:
+        curves = [(name, [(step, found[key]) for step, found in history]) for name, key in keys.items()]
+        return Panel(title, Lines(curves), steps, y)
+
+    entropy = Axis("entropy (nats)", (0, 1.03 * math.log(last + 1)))
+    depth = Axis("blocks", (0, 1.03 * last), depth_ticks(last, first=0))
+    return [
+        heat_over_steps("Weights over training", shares, "weight", _STATE, first=0),
+        lines("Entropy over training", entropy, {"entropy": "entropy"}),
+        lines("Depth over training", depth, {"expected depth": "expected_depth", "deepest state": "deepest"}),
+    ]
+
+
+def _percentage(weight: float, digits: int) -> str:
+    """A weight in percent; one of exactly 0 is told as 0."""
+    return f"{rounded(digits)(100 * weight)}%" if weight else "0"
+
+
+def weight_table(weights: Sequence[float]) -> Table:
+    """The weight of every state."""
+    columns = [Column("state", "state n"), Column("weight", "weight", lambda weight: _percentage(weight, 2))]
+    return Table("layers", columns, [{"state": state, "weight": weight} for state, weight in enumerate(weights)])
+
+
+def _history_table(history: Sequence[tuple[int, Mapping[str, Any]]]) -> Table | None:
+    if not history:
+        return None
+    states = range(len(history[0][1]["weights"]))
+    columns = [
+        Column("step"), Column("entropy", "entropy (nats)", rounded(3)),
+        Column("expected_depth", "expected depth", rounded(2)), Column("deepest"), Column("active"),
+        *(Column(f"w{state}", f"w{state}", lambda weight: _percentage(weight, 1)) for state in states),
+    ]  # fmt: skip
+    rows = [
+        {"step": step, **found, **{f"w{state}": weight for state, weight in enumerate(found["weights"])}}
+        for step, found in thin(history, _MAX_ROWS)
+    ]
+    return Table("layers_over_training", columns, rows)
+
+
+def layers_text(summary: Mapping[str, Any], step: int | None = None) -> str:
+    """The distribution over layers as text: a header, a line per state, and what is missing with the reason.
+
+    Bars are relative to the largest weight, and any weight at all shows; one of exactly 0 is printed as 0.
+
+    Args:
+        summary: From `HaltingStatistics.summary`, of a task with `layers`.
+        step: Optimiser steps done, for the header.
+    """
+    layers = summary["layers"]
+    weights = layers["weights"]
+    header = [
+        f"layers{at_step(step)}: entropy {layers['entropy']:.3f} nats, as {layers['effective_layers']:.2f} equal ones",
+        f"expected depth {layers['expected_depth']:.2f}",
+        f"blocks that must run {layers['deepest']} of {len(weights) - 1} (deepest state)",
+    ]
+    cost = cost_words(summary["cost"], summary["unit"])
+    if "added_parameters" in layers:
+        cost.append(f"added parameters {layers['added_parameters']:,}")
+    head, rule, *rows = as_text(weight_table(weights)).splitlines()
+    bars = ["#" * math.ceil(_BAR * weight / max(weights)) for weight in weights]
+    drawn = [f"{row}  {bar}".rstrip() for row, bar in zip(rows, bars, strict=True)]
+    lines = ["; ".join(part) for part in (header, cost) if part]
+    return "\n".join([*lines, "", head, rule, *drawn, *not_available(summary)])
+
+
+def layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """(step, figures) of every evaluation, from the lines of metrics.jsonl."""
+    return [(step, describe_layers(weights)) for step, weights in distributions(metrics, WEIGHTS)]

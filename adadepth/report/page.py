@@ -1,0 +1,112 @@
+"""What a reader can take away from a page: figures as SVG, PDF and PNG, tables as CSV and LaTeX."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from adadepth.report import svg
+from adadepth.report.section import Section, fill
+from adadepth.report.style import depth_color, text_on
+from adadepth.report.table import as_csv, as_latex
+from adadepth.system.files import write_atomic
+
+FIGURES, TABLES = "figures", "tables"
+
+
+class Link(NamedTuple):
+    """A file to take away: what kind it is, where it is, and what it is called when it is kept."""
+
+    kind: str
+    href: str
+    name: str
+
+
+def downloads(section: Section) -> Iterator[tuple[str, list[Link]]]:
+    """By figure or table the files of it.
+
+    What is text is in the page itself, so that it can be taken from a page that was sent on alone; PDF and PNG lie
+    beside the page, in `figures/`.
+    """
+    for figure in section.figures:
+        name = file_name(figure.name)
+        drawn = f"data:image/svg+xml;base64,{b64encode(svg.document(figure).encode()).decode()}"
+        beside = [Link(kind.upper(), f"{FIGURES}/{name}.{kind}", f"{name}.{kind}") for kind in ("pdf", "png")]
+        yield figure.name, [Link("SVG", drawn, f"{name}.svg"), *beside]
+    for table in section.tables:
+        name = file_name(table.name)
+        rows = Link("CSV", _text("text/csv", as_csv(table)), f"{name}.csv")
+        latex = Link("LaTeX", _text("application/x-tex", as_latex(table, section.of or "")), f"{name}.tex")
+        yield table.name, [rows, latex]
+
+
+def _text(kind: str, content: str) -> str:
+    return f"data:{kind};charset=utf-8,{quote(content)}"
+
+
+def file_name(name: str) -> str:
+    """A name without what a file's must not have."""
+    return re.sub(r"[^\w.-]+", "_", name)
+
+
+REPORT = "report.html"
+
+
+def write_page(
+    directory: Path,
+    sections: Sequence[Section],
+    *,
+    title: str,
+    subtitle: str,
+    sources: Sequence[str],
+    whose: str = "this run",
+    error: str | None = None,
+    max_depth: int = 0,
+) -> Path:
+    """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
+
+    Args:
+        directory: Where.
+        sections: In order.
+        title: Heading.
+        subtitle: What it is about.
+        sources: The files that it is made of.
+        whose: What these are files of.
+        error: What a run ended with.
+        max_depth: Up to which depth tokens are shaded.
+
+    Returns:
+        The path of the page.
+    """
+    page = fill(
+        "page", title=title, subtitle=subtitle, sections=sections, sources=sources, whose=whose, error=error,
+        downloads=downloads, depth_styles=depth_styles(max_depth),
+    )  # fmt: skip
+    write_atomic(directory / REPORT, page)
+    _write_tables(directory / TABLES, sections)
+    _write_vectors(directory / FIGURES, sections)
+    return directory / REPORT
+
+
+def _write_tables(folder: Path, sections: Iterable[Section]) -> None:
+    for table, of in ((table, section.of or "") for section in sections for table in section.tables):
+        stem = folder / file_name(table.name)
+        stem.parent.mkdir(exist_ok=True)
+        write_atomic(stem.with_name(f"{stem.name}.csv"), as_csv(table))
+        write_atomic(stem.with_name(f"{stem.name}.tex"), as_latex(table, of))
+
+
+def _write_vectors(folder: Path, sections: Iterable[Section]) -> None:
+    for figure in (figure for section in sections for figure in section.figures):
+        folder.mkdir(exist_ok=True)
+        write_atomic(folder / f"{file_name(figure.name)}.svg", svg.document(figure))
+
+
+def depth_styles(depth: int) -> list[tuple[int, str, str]]:
+    """(depth, background, text colour) for depths 0..L."""
+    colors = [(value, depth_color(value, depth)) for value in range(depth + 1)]
+    return [(value, color, text_on(color)) for value, color in colors]

@@ -1,0 +1,187 @@
+"""What is made of a run's files, and of nothing else: report.html, `figures/` and `tables/`.
+
+The page is a list of sections; each reads the files and says what it has to say, or nothing. A section's figures and
+tables are those of the page, as files of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from adadepth.measure.names import words
+from adadepth.report import plots
+from adadepth.report.architectures import (
+    architecture,
+    architecture_overview,
+    comparison,
+    frame_panel,
+    search,
+    search_history,
+)
+from adadepth.report.budgets import budget, rivals, targets
+from adadepth.report.classes import classes, ranked_words
+from adadepth.report.comparison import comparison_sections, number_of_runs, sections_beside_seeds
+from adadepth.report.difficulty import difficulty
+from adadepth.report.exits import exit_rules, exits
+from adadepth.report.figure import thin
+from adadepth.report.groups import Comparison, compare, listed, seeds_of
+from adadepth.report.halting import correlation, cosines, halting
+from adadepth.report.layers import layer_overview, layers_section
+from adadepth.report.page import FIGURES, file_name, write_page
+from adadepth.report.pictures import examples
+from adadepth.report.probes import probes
+from adadepth.report.run import definitions, facts_section, title
+from adadepth.report.run_files import (
+    CONFIG,
+    HALTING,
+    METRICS,
+    RUN,
+    RunFiles,
+    cut_short,
+    evaluated,
+    is_summary_of_seeds,
+    max_depth,
+    own_step,
+    read_run,
+    run_unit,
+    sources,
+)
+from adadepth.report.section import Section, SectionOf
+from adadepth.report.seeds import seeds
+from adadepth.report.sentences import sentences
+from adadepth.report.texts import texts
+from adadepth.report.training import losses, training
+from adadepth.report.treebank import words as words_section
+from adadepth.report.verdict import verdict_section
+from adadepth.report.work import overview, work
+
+FILM = "gates.gif"
+_MAX_FRAMES = 60  # of the film
+
+_DEPTHS: tuple[SectionOf, ...] = (
+    verdict_section, overview, layer_overview, architecture_overview, examples, difficulty, words_section, classes,
+    ranked_words, layers_section, architecture,
+)  # fmt: skip
+_REST: tuple[SectionOf, ...] = (
+    search, comparison, budget, targets, rivals, exits, exit_rules, seeds, training, halting, correlation, work,
+    cosines, sentences, losses, definitions, facts_section,
+)  # fmt: skip
+_OF_PROBES: tuple[SectionOf, ...] = (probes, facts_section)
+_OF_TEXTS: tuple[SectionOf, ...] = (texts, facts_section)
+
+
+def sections_of(files: RunFiles, further: Iterable[SectionOf] = ()) -> list[Section]:
+    """What there is to say about a run, in order; what only its family says comes after its depths."""
+    if is_summary_of_seeds(files):
+        return _of_seeds(files)
+    if files.probes:
+        builders = _OF_PROBES
+    elif files.texts:
+        builders = _OF_TEXTS
+    else:
+        builders = (*_DEPTHS, *further, *_REST)
+    return [_stated(section, files) for build in builders if (section := build(files)) is not None]
+
+
+def _of_seeds(summary: RunFiles) -> list[Section]:
+    """What the runs of several seeds reached, and, where the summary says where they are, the runs side by side."""
+    told, runs = [section for section in (seeds(summary), facts_section(summary)) if section], seeds_of(summary)
+    beside = sections_beside_seeds(compare(runs), summary.directory) if runs else []
+    return [_stated(section, summary) for section in (*told[:1], *beside, *told[1:])]
+
+
+def _stated(section: Section, files: RunFiles) -> Section:
+    """A section that says what it is of, as do the files of its figures."""
+    of = evaluated(files) if section.of == "" else section.of or ""
+    return replace(section, of=of, figures=[replace(figure, of=of) for figure in section.figures])
+
+
+def write_report(run_directory: Path, further: Iterable[SectionOf] = ()) -> Path:
+    """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
+
+    Any file of the run may be missing or damaged: the section it feeds then says so. Sections about exits, exit rules,
+    compared architectures and seeds are there only if the run has such files; a directory that holds seeds.json and no
+    halting.json gets a small page.
+
+    Args:
+        run_directory: Of the run.
+        further: Sections that are the family's own.
+
+    Returns:
+        The path of the report.
+    """
+    files = read_run(run_directory)
+    return write_page(
+        run_directory, sections_of(files, further), title=title(files), subtitle=_subtitle(files),
+        sources=sources(files), error=files.run.get("error"), max_depth=max_depth(files),
+    )  # fmt: skip
+
+
+def _subtitle(files: RunFiles) -> str:
+    """What the page is about."""
+    if is_summary_of_seeds(files):
+        n = files.seeds["n"]
+        return f"{n} run{'s' * (n != 1)} that differ in the seed"
+    if files.probes:
+        return f"Linear probes · run {files.run.get('status', 'unknown')}"
+    if files.texts:
+        return f"Predictions · run {files.run.get('status', 'unknown')}"
+    parts = [f"{words(run_unit(files)).kind} report"]
+    if "evaluated" in files.run:
+        parts.append("evaluation of a trained model")
+    elif (step := own_step(files)) is not None:
+        parts.append(f"evaluation at step {step:,}")
+    return " · ".join([*parts, *([_how_it_ended(files)] if "status" in files.run else [])])
+
+
+def _how_it_ended(files: RunFiles) -> str:
+    reason = cut_short(files)
+    return f"run cut short: {reason}" if reason else f"run {files.run['status']}"
+
+
+def draw_figures(run_directory: Path, further: Iterable[SectionOf] = ()) -> list[Path]:
+    """Draw every figure of the report into `figures/`, as PNG and PDF, and a search as a film.
+
+    Args:
+        run_directory: Of the run.
+        further: Sections that are the family's own.
+
+    Returns:
+        The files drawn.
+    """
+    files = read_run(run_directory)
+    drawn = draw(sections_of(files, further), run_directory)
+    history = thin(search_history(files), _MAX_FRAMES)
+    if len(history) < 2:
+        return drawn
+    film = run_directory / FIGURES / FILM
+    plots.save_film([frame_panel(step, described) for step, described in history], film)
+    return [*drawn, film]
+
+
+def draw(sections: Iterable[Section], directory: Path) -> list[Path]:
+    """Draw the figures of some sections into `figures/` of a folder, as PNG and PDF; returns the files."""
+    figures = [figure for section in sections for figure in section.figures]
+    named = [replace(figure, name=file_name(figure.name)) for figure in figures]
+    return [path for figure in named for path in plots.save(figure, directory / FIGURES)]
+
+
+COMPARISONS = "comparisons"  # the folder of such pages
+_SOURCES = (RUN, CONFIG, METRICS, HALTING)
+
+
+def write_comparison(folder: Path, comparison: Comparison) -> Path:
+    """Write report.html with its tables, and its figures but for PNG and PDF, as a run has them; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(title(run) for run in comparison.runs))
+    return write_page(
+        folder, comparison_sections(comparison, folder), title=listed(names, 3), sources=_SOURCES, whose="these runs",
+        subtitle=f"Comparison of runs, {number_of_runs(comparison)}",
+    )  # fmt: skip
+
+
+def draw_comparison(folder: Path, comparison: Comparison) -> list[Path]:
+    """Draw the figures of the page as PNG and PDF; returns the files."""
+    return draw(comparison_sections(comparison, folder), folder)

@@ -1,0 +1,125 @@
+"""Example grids: what every cell needs, and the depth it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from adadepth.measure.pictures import (
+    _GIVEN,
+    _NEW,
+    _SAME,
+    _WRONG,
+    PUZZLE,
+    Grid,
+    box_of,
+    facts_of,
+    measure_of,
+    puzzle_facts,
+    shown_steps,
+)
+from adadepth.report.figure import Boards, Cell, Figure, Panel
+from adadepth.report.run_files import RunFiles
+from adadepth.report.section import Section, fill
+from adadepth.report.style import depth_color, ramp, text_on
+
+if TYPE_CHECKING:
+    from adadepth.measure.pictures import Grid
+
+_BESIDE = 2  # boards of a puzzle that are legible beside each other
+
+
+def examples(files: RunFiles) -> Section | None:
+    """The example grids of every evaluated set."""
+    deepest = int(files.grids.get("max_depth", 1))
+    figures = {
+        name: Figure(f"grids_{name}", [_panel(grid, deepest) for grid in grids])
+        for name, grids in files.grids.get("sets", {}).items()
+        if grids
+    }
+    if not figures:
+        return None
+    grids = [grid for found in files.grids["sets"].values() for grid in found]
+    html = fill("grids", figures=figures, max_depth=files.halting.get("max_depth", "L"), picture=grids[0].get("kind"))
+    of = f"n = {len(grids)} examples of {', '.join(figures)}"
+    return Section("Examples", "examples", html, list(figures.values()), of=of)
+
+
+def _panel(grid: Grid, max_depth: int) -> Panel:
+    if grid.get("kind") == PUZZLE:
+        return _answers(grid)
+    rows, columns = len(grid["cells"]), len(grid["cells"][0])
+    boards = ((measure_of(grid), distance_panel(grid)), ("depth (updates)", depth_panel(grid, max_depth)))
+    description = f"{rows} x {columns} cells, {measure_of(grid)} and depths; {facts_of(grid)}"
+    return Panel(facts_of(grid), Boards(boards, rows, columns), description=description)
+
+
+def _answers(grid: Grid) -> Panel:
+    rows, columns = len(grid["cells"]), len(grid["cells"][0])
+    facts = puzzle_facts(grid)
+    description = f"{rows} x {columns} cells, the puzzle and its answer after every step; {facts}"
+    boards = Boards(answer_boards(grid), rows, columns, _BESIDE, box_of(grid["label"]))
+    return Panel(facts, boards, description=description)
+
+
+_PLAIN, _ASIDE, _WHITE = "#4a525b", "#f0f2f5", "#ffffff"
+
+
+def distance_panel(grid: Grid) -> list[Cell]:
+    """True distances, the further the darker; cells without one are light, their symbol says what they are."""
+    furthest = max((value for row in grid["difficulty"] for value in row if value is not None), default=1)
+
+    def draw(row: int, column: int) -> Cell:
+        symbol, distance = grid["cells"][row][column], grid["difficulty"][row][column]
+        if distance is not None:
+            fill = ramp(max(distance - 1, 0) / max(furthest - 1, 1))
+            return Cell(row, column, str(distance), fill, text_on(fill))
+        if grid["label"][row][column] is not None:
+            return Cell(row, column, "–", _ASIDE, _PLAIN)
+        fill = _PLAIN if symbol == "#" else _WHITE
+        return Cell(row, column, "" if symbol == "#" else symbol, fill, text_on(fill))
+
+    return _cells_of(grid, draw)
+
+
+def depth_panel(grid: Grid, max_depth: int) -> list[Cell]:
+    """Updates of every cell, the deeper the darker; walls keep their colour; wrong predictions are marked."""
+
+    def draw(row: int, column: int) -> Cell:
+        depth, label = grid["updates"][row][column], grid["label"][row][column]
+        fill = _PLAIN if grid["cells"][row][column] == "#" else depth_color(depth, max_depth)
+        return Cell(row, column, str(depth), fill, text_on(fill), label != grid["predicted"][row][column])
+
+    return _cells_of(grid, draw)
+
+
+def _cells_of(grid: Grid, draw: Callable[[int, int], Cell]) -> list[Cell]:
+    return [
+        draw(row, column)
+        for row, symbols in enumerate(grid["cells"])
+        for column, symbol in enumerate(symbols)
+        if symbol is not None
+    ]
+
+
+def answer_boards(grid: Grid) -> list[tuple[str, list[Cell]]]:
+    """The puzzle, and the answers: what is new in one is blue, what is wrong is marked."""
+    before = grid["cells"]
+    boards = [(PUZZLE, _board(grid, before, before))]
+    for step in shown_steps(len(grid["answers"])):
+        answer = grid["answers"][step - 1]
+        boards.append((f"step {step}", _board(grid, answer, before)))
+        before = answer
+    return boards
+
+
+def _board(grid: Grid, answer: list[list[str]], before: list[list[str]]) -> list[Cell]:
+    found = []
+    for row, symbols in enumerate(answer):
+        for column, symbol in enumerate(symbols):
+            wanted, given = grid["label"][row][column], grid["cells"][row][column]
+            is_given = given == wanted
+            is_wrong = answer is not grid["cells"] and wanted is not None and symbol != wanted
+            fill = _GIVEN if is_given else _WRONG if is_wrong else _NEW if symbol != before[row][column] else _SAME
+            found.append(Cell(row, column, symbol, fill, text_on(fill), is_wrong))
+    return found

@@ -1,0 +1,131 @@
+"""What ran, on what, where, and what it ended with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS
+from adadepth.measure.names import words
+from adadepth.report.run_files import CONFIG, RunFiles, cut_short, is_summary_of_seeds, own_step, run_unit
+from adadepth.report.section import Section, absent, fill
+from adadepth.report.table import Column, Table, clock, is_number, number, rounded, text
+from adadepth.report.worth import SURE, UNDECIDED, whole_percent
+
+
+def facts_section(files: RunFiles) -> Section:
+    """Facts, final metrics, and the configuration as written."""
+    missing = [absent(what, files, name) for what, name in
+               (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
+               if name in files.missing and not is_summary_of_seeds(files)]  # fmt: skip
+    metrics = final_metrics(files)
+    table = Table("final_metrics", [Column("metric", "metric", text, "text"), Column("value", "value", rounded(4))],
+                  [{"metric": name, "value": value} for name, value in metrics])  # fmt: skip
+    html = fill(
+        "facts", missing=Markup("").join(missing), facts=facts(files), table=table if metrics else None,
+        expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.texts,
+        config=config_text(files),
+    )  # fmt: skip
+    of = f"n = {files.seeds['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
+    return Section("Run", "run", html, tables=[table] if metrics else [], of=of)
+
+
+def title(files: RunFiles) -> str:
+    """Name of the run's configuration, or of its folder."""
+    return str(files.run.get("config_name") or files.config.get("name") or files.directory.resolve().name)
+
+
+def facts(files: RunFiles) -> list[tuple[str, str]]:
+    """What ran, on what, where: (name, value) for every fact that the files hold."""
+    run, config = files.run, files.config
+    data = config.get("dataset") or {}
+    found = {
+        **_settings(files),
+        "Data": _listed({key: data.get(key) for key in ("name", "source", "sequence_length")}),
+        "Tokenizer": tokenizer(files) if run_unit(files) == "architecture" else "",
+        "Evaluated": _text(run.get("evaluated")),
+        "Step": "" if (step := own_step(files)) is None else number(step),
+        "Seed": _seeds(files),
+        "Hardware": _text(run.get("hardware")),
+        "Status": ", cut short: ".join(filter(None, (_text(run.get("status")), cut_short(files)))),
+        "Started": _text(run.get("started")),
+        "Wall time": clock(run["wall_time_s"]) if is_number(run.get("wall_time_s")) else "",
+        "Command": _text(run.get("command")),
+        "Git commit": _text(run.get("git_commit")),
+        "Versions": _text(run.get("versions")),
+        "Best checkpoint": _text(run.get("best_checkpoint")),
+        "Error": _text(run.get("error")),
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+# Parts of a configuration -> what they are called; `settings` of run.json has of each what tells a run from others.
+_GROUPS = {
+    "model": "Model", "features": "Stored states", "budget": "Budget", "halting": "Second stage", "search": "Search",
+    "context": "Evaluation",
+}  # fmt: skip
+
+
+def _settings(files: RunFiles) -> dict[str, str]:
+    """What the run was told to do; of a run whose record does not say it, all that is set of its model."""
+    told = files.run.get("settings") or {"model": files.config.get("model")}
+    return {title: _listed(told.get(group) or {}) for group, title in _GROUPS.items()}
+
+
+def tokenizer(files: RunFiles) -> str:
+    """What text was cut into: perplexities per token of different tokenizers do not compare."""
+    settings, data = files.config.get("tokenizer") or {}, files.run.get("data") or {}
+    trained = (data.get("tokenizer") if isinstance(data, Mapping) else None) or {}
+    name = settings.get("path") or settings.get("kind")
+    size = trained.get("vocab_size") or settings.get("vocab_size")
+    found = [str(name)] if name else []
+    found += [f"{number(size)} entries"] if size else []
+    return ", ".join([*found, *(["lower-cased"] if settings.get("lowercase") and not settings.get("path") else [])])
+
+
+def _seeds(files: RunFiles) -> str:
+    seeds = files.seeds.get("seeds") or [files.run.get("seed", files.config.get("seed"))]
+    if seeds == [None]:
+        return ""
+    return f"{', '.join(map(str, seeds))} ({len(seeds)} seed{'s' * (len(seeds) != 1)})"
+
+
+def _listed(section: Mapping[str, Any]) -> str:
+    found = ((key, value) for key, value in section.items() if value is not None)
+    return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in found)
+
+
+def _text(value: Any) -> str:
+    """A value of run.json on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items() if item not in (None, []))
+    return "" if value is None else str(value)
+
+
+def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
+    """Numbers of the run's last evaluation and training log; halting, and single steps, have their own sections."""
+    metrics = files.run.get("final_metrics") or {}
+    return [
+        (name, value)
+        for name, value in metrics.items()
+        if name.split("/")[0] in ("eval", "train") and "/step_" not in name
+    ]
+
+
+def config_text(files: RunFiles) -> str:
+    """config.yaml as written."""
+    return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
+
+
+def definitions(files: RunFiles) -> Section:
+    """Terms, and reasons for what is absent."""
+    unit, has_exits = run_unit(files), bool(files.exits.get("sets") or files.exit_rules.get("sets"))
+    html = fill(
+        "definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits,
+        fewest=FEWEST_DEPTHS, decided=whole_percent(DECIDED), undecided=whole_percent(UNDECIDED),
+        sure=whole_percent(SURE),
+        not_computed=files.halting.get("missing"),
+    )  # fmt: skip
+    return Section("Definitions", "definitions", html, of=None)

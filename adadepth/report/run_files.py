@@ -1,0 +1,285 @@
+"""The files of a run directory that hold statistics of depth: writing them, and reading a run back.
+
+The JSON and CSV files are the truth; figures and report are drawn from them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adadepth.measure.names import words
+from adadepth.system.files import write_atomic
+
+HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
+EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
+BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
+ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
+WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
+PROBES, TEXTS = "probes.json", "texts.json"
+RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
+# Files that only some runs have, by the field of `RunFiles` that holds what they say.
+_OPTIONAL = {
+    "exits": EXITS, "exit_rules": EXIT_RULES, "architectures": ARCHITECTURES, "budgets": BUDGETS, "rivals": RIVALS,
+    "grids": GRIDS, "seeds": SEEDS, "words": WORDS, "probes": PROBES, "texts": TEXTS,
+}  # fmt: skip
+# What the fields of a file are, where they are there: of another type, the file was written by nobody here.
+_TYPES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    RUN: dict.fromkeys(("final_metrics", "baselines", "verdict"), (dict, type(None))),
+    CONFIG: dict.fromkeys(("model", "dataset", "trainer"), dict),
+    HALTING: {"step": int, "n": int, "max_depth": int, "unit": str, "set": str, "classes": dict,
+              "cost": (dict, type(None)), "further_sets": dict},
+}  # fmt: skip
+_NO_NUMBERS = ("nan", "inf", "-inf")  # as JSON has them; see `adadepth.runs.directory.jsonable`
+_OF_GROUPS = ("classes", "verdict")  # fields whose values have fields in turn
+SPLITS = ("train", "eval")
+
+
+def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]], max_depth: int, step: int) -> None:
+    """Write grids.json: the example grids of every evaluated set by name, after `step` optimiser steps."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"step": step, "max_depth": max_depth, "sets": grids}, allow_nan=False)
+    write_atomic(directory / GRIDS, text + "\n")
+
+
+def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
+    """Write exits.json: the step summary of every evaluated set by name, after `step` optimiser steps."""
+    write_json(directory / EXITS, {"step": step, "sets": summaries})
+
+
+def write_predictions(directory: Path, name: str, predictions: Mapping[str, str]) -> None:
+    """Write predictions/NAME.json, the predicted texts of a set by id, as SQuAD's official script reads them."""
+    write_json(directory / "predictions" / f"{name}.json", predictions)
+
+
+def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write predictions/NAME.jsonl, a line an example of a set; see `adadepth.evaluation.predictions`."""
+    folder = directory / "predictions"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
+    path = folder / f"{name}.jsonl"
+    write_atomic(path, "".join(f"{line}\n" for line in lines))
+    return path
+
+
+def write_architectures(directory: Path, comparison: Mapping[str, Any]) -> None:
+    """Write architectures.json: networks of several architectures side by side.
+
+    Args:
+        directory: Of the run.
+        comparison: `reference`, the name of the row that costs are compared with; `derived`, the string that the search
+            found; `shapes`, rows of `name`, `length`, `memory` and `batch`; `conditions` of the measured times
+            (`device`, `dtype`, `threads`, `repeats`); `rows`: see `comparison`.
+    """
+    write_json(directory / ARCHITECTURES, comparison)
+
+
+def write_texts(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write texts.json: what a model says about a user's own texts, see `adadepth.tasks.predict`."""
+    write_json(directory / TEXTS, found)
+
+
+def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
+    """Write rivals.json: an adaptive run beside networks of one depth and as much work."""
+    write_json(directory / RIVALS, found)
+
+
+def write_seeds(directory: Path, summary: Mapping[str, Any]) -> None:
+    """Write seeds.json, from `summarise_seeds`."""
+    write_json(directory / SEEDS, summary)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a value as JSON, whole or not at all; the folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What the files of a run directory say; what could not be read is empty, and `missing` says why.
+
+    Of the files that only some runs have (`exits`, `exit_rules`, `architectures`, `budgets`, `rivals`, `grids`,
+    `seeds`, `words`, `probes`, `texts`) it tells damage only.
+    """
+
+    directory: Path
+    run: dict[str, Any]
+    config: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    halting: dict[str, Any]
+    sentences: list[dict[str, Any]]
+    exits: dict[str, Any]
+    exit_rules: dict[str, Any]
+    architectures: dict[str, Any]
+    budgets: dict[str, Any]
+    rivals: dict[str, Any]
+    grids: dict[str, Any]
+    seeds: dict[str, Any]
+    missing: dict[str, str]
+    words: dict[str, Any] = field(default_factory=dict)
+    probes: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, Any] = field(default_factory=dict)
+
+
+def read_run(directory: Path) -> RunFiles:
+    """Read a run directory, whatever is missing or damaged in it.
+
+    Of several metric lines at the same step (a resumed run writes some again) the values of the last win.
+    """
+    missing: dict[str, str] = {}
+
+    def parsed(name: str, parse: Callable[[str], Any], kind: type = dict) -> Any:
+        try:
+            value = parse((directory / name).read_text(encoding="utf-8"))
+        except OSError:
+            missing[name] = f"there is no {name}"
+            return kind()
+        except (ValueError, yaml.YAMLError):
+            value = None
+        if isinstance(value, kind) and _is_sound(name, value):
+            return value
+        missing[name] = f"{name} is damaged"
+        return kind()
+
+    return RunFiles(
+        directory=directory,
+        run=parsed(RUN, json.loads),
+        config=parsed(CONFIG, yaml.safe_load),
+        metrics=_by_step(parsed(METRICS, _json_lines, list)),
+        halting=parsed(HALTING, json.loads),
+        sentences=parsed(SENTENCES, _json_lines, list),
+        **{field: parsed(name, json.loads) if (directory / name).exists() else {} for field, name in _OPTIONAL.items()},
+        missing=missing,
+    )
+
+
+def _is_sound(name: str, value: Any) -> bool:
+    """Whether the fields of a file are of their types, and its numbers such as there can be."""
+    for field_name, kind in _TYPES.get(name, {}).items():
+        found = value.get(field_name)
+        if field_name in value and not isinstance(found, kind):
+            return False
+        if isinstance(found, int) and found < 0:
+            return False
+        if field_name in _OF_GROUPS and not all(isinstance(each, dict) for each in (found or {}).values()):
+            return False
+    metrics = value.get("final_metrics") if name == RUN else None
+    return all(isinstance(each, int | float | None) or each in _NO_NUMBERS for each in (metrics or {}).values())
+
+
+def evaluated(files: RunFiles) -> str:
+    """How many units the last evaluation was of, which, and when; empty where that is not known."""
+    halting = files.halting
+    unit, n = halting.get("unit", ""), halting.get("n")
+    if unit == "architecture":
+        return "n = 1 architecture, the same for all data"
+    if n is None:
+        return ""
+    counted = f"n = {n:,} {'example' if unit == 'task' else unit}{'' if n == 1 else 's'}"
+    return f"{counted}{where_and_when(files)}"
+
+
+def where_and_when(files: RunFiles) -> str:
+    """Of which set the last evaluation was, and after how many steps of the run's own."""
+    where = f" of {files.halting['set']}" if "set" in files.halting else ""
+    step = own_step(files)
+    return where + ("" if step is None else f", step {step:,}")
+
+
+def own_step(files: RunFiles) -> int | None:
+    """After how many steps the last evaluation was; None where that is not known, or another run took the steps."""
+    step: int | None = None if "evaluated" in files.run else files.halting.get("step")
+    return step
+
+
+def run_unit(files: RunFiles) -> str:
+    """What has a depth of its own in a run: token, sequence, task or architecture."""
+    return str(files.halting.get("unit", "architecture" if files.architectures else "token"))
+
+
+def halts(files: RunFiles) -> bool:
+    """Whether units of a run halt one by one, as tokens and sequences do; a task or an architecture has one depth."""
+    return words(run_unit(files)).halts
+
+
+def cut_short(files: RunFiles) -> str:
+    """Why and where a training ended before all its updates were done; empty where it did not."""
+    reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
+    if not reason or (steps and steps["done"] >= steps["planned"]):
+        return ""
+    return f"{reason} at step {steps['done']:,} of {steps['planned']:,}" if steps else str(reason)
+
+
+def is_summary_of_seeds(files: RunFiles) -> bool:
+    """Whether a directory holds no run, but what several runs have in common."""
+    return bool(files.seeds) and HALTING in files.missing
+
+
+def max_depth(files: RunFiles) -> int:
+    """L of a run: from the statistics, or what it predicted, else the deepest token of the sentences."""
+    deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
+    return int(files.halting.get("max_depth") or files.texts.get("max_depth") or deepest)
+
+
+def sources(files: RunFiles) -> list[str]:
+    """Names of the files that hold something."""
+    always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
+    return [*always, *(name for field, name in _OPTIONAL.items() if getattr(files, field))]
+
+
+def _json_lines(text: str) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; a line cut short by a kill is left out."""
+    found = []
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Metric lines merged by step, in order."""
+    merged: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        if isinstance(step := line.get("step"), int):
+            merged.setdefault(step, {}).update(line)
+    return [merged[step] for step in sorted(merged)]
+
+
+def series(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+    """The curve of one metric: (step, value) where it is a number."""
+    return [(line["step"], float(line[name])) for line in metrics if isinstance(line.get(name), int | float)]
+
+
+def depth_histograms(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[int]]]:
+    """(step, counts of depths 0..L of all units) of every evaluation; all as long as the last one's."""
+    return distributions(metrics, "halting/all/histogram")
+
+
+def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
+    """(step, counts or weights) of every line that has the list `name`; all as long as the last one's."""
+    found = [(line["step"], line.get(name)) for line in metrics]
+    valid = [(step, counts) for step, counts in found if isinstance(counts, list) and len(counts) > 1 and sum(counts)]
+    return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]
+
+
+def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
+    """By loss, the total first: its curve in training and in evaluation, as far as there are numbers.
+
+    Losses of single steps and of further sets, which have a longer name, are left out.
+    """
+    names = {rest for line in metrics for name in line for split, _, rest in [name.partition("/")] if split in SPLITS}
+    ordered = sorted(
+        (name for name in names if name.endswith("loss") and "/" not in name), key=lambda name: (name != "loss", name)
+    )
+    curves = {name: [(split, series(metrics, f"{split}/{name}")) for split in SPLITS] for name in ordered}
+    return {name: lines for name, lines in curves.items() if any(points for _, points in lines)}

@@ -1,0 +1,133 @@
+"""Several runs that differ in their seed only: mean and deviation of every metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from adadepth.measure.architectures import agreement_over_seeds, architectures_over_seeds
+from adadepth.measure.layers import distance_over_seeds, weights_over_seeds
+from adadepth.report.architectures import letters, third_table
+from adadepth.report.run_files import RunFiles
+from adadepth.report.section import Section, fill
+from adadepth.report.table import Column, Table, as_text, is_number, rounded, text
+
+
+def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Mean, sample standard deviation (divided by n - 1), n and values of every metric.
+
+    Args:
+        runs: Seed and final metrics of each run; what is not a finite number is left out.
+
+    Returns:
+        `seeds`, `n`, and `metrics`: by name `n`, `mean`, `std` (absent for a single value), `values` by seed. A metric
+        that some runs lack is there with the smaller n. `layer_distance` if the runs learned weights of layers: see
+        `distance_over_seeds`. `architecture_agreement` if they searched architectures: see `agreement_over_seeds`.
+    """
+    names = dict.fromkeys(name for _, metrics in runs for name in metrics)
+    found = {}
+    for name in names:
+        values = {
+            str(seed): float(metrics[name])
+            for seed, metrics in runs
+            if is_number(metrics.get(name)) and abs(metrics[name]) < math.inf
+        }
+        if values:
+            found[name] = describe(values)
+    summary = {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": found}
+    over_seeds = {
+        "layer_distance": distance_over_seeds(weights_over_seeds(found)),
+        "architecture_agreement": agreement_over_seeds(architectures_over_seeds(found)),
+    }
+    return summary | {name: figures for name, figures in over_seeds.items() if figures is not None}
+
+
+def describe(values: Mapping[str, float]) -> dict[str, Any]:
+    """`n`, `mean`, of several values the sample standard deviation `std`, and the values themselves, by seed."""
+    numbers = list(values.values())
+    described: dict[str, Any] = {"n": len(numbers), "mean": fmean(numbers)}
+    if len(numbers) > 1:
+        described["std"] = stdev(numbers)
+    return described | {"values": dict(values)}
+
+
+def headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The metrics worth a table: quality and losses at the exit, mean depths, searches; no single steps or blocks."""
+    return {
+        name: found
+        for name, found in summary["metrics"].items()
+        if (name.startswith(("eval", "search/compare/")) and "/step_" not in name) or name in _DEPTH_METRICS
+    }
+
+
+_DEPTH_METRICS = (
+    "halting/exit_step/mean", "halting/all/mean", "halting/expected_steps", "halting/kl", "halting/calibration/tv",
+    "halting/calibration/ece", "halting/layers/entropy", "halting/layers/expected_depth", "halting/layers/deepest",
+    "cost/layer_ratio", "cost/adaptive_over_full", "search/mean_entropy", "search/expected_blocks",
+    "search/soft/perplexity", "search/argmax/perplexity", "search/sampled/perplexity",
+)  # fmt: skip
+
+
+def seed_table(summary: Mapping[str, Any]) -> Table:
+    """The headline metrics: mean, sample standard deviation, and the values in the order of seeds."""
+    return _table("seeds", "metric", headline_metrics(summary), summary)
+
+
+def layer_seed_table(summary: Mapping[str, Any]) -> Table | None:
+    """The weight of every state; None where the runs learned none."""
+    weights = weights_over_seeds(summary.get("metrics", {}))
+    found = {str(state): metric for state, metric in weights.items()}
+    return _table("layer_weights_over_seeds", "state n", found, summary) if found else None
+
+
+def _table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], summary: Mapping[str, Any]) -> Table:
+    seeds = [str(seed) for seed in summary["seeds"]]
+    columns = [
+        Column("name", key, text, "text"), Column("mean", "mean", rounded(4)), Column("std", "sd", rounded(4)),
+        Column("n"), *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds),
+    ]  # fmt: skip
+    rows = [
+        {"name": of, **found, **{f"seed_{seed}": found["values"].get(seed) for seed in seeds}}
+        for of, found in metrics.items()
+    ]
+    return Table(name, columns, rows)
+
+
+def seeds_text(summary: Mapping[str, Any]) -> str:
+    """The headline metrics of several seeds as text.
+
+    Args:
+        summary: From `summarise_seeds`.
+    """
+    seeds = [str(seed) for seed in summary["seeds"]]
+    lines = [f"{len(seeds)} seed{'s' * (len(seeds) != 1)}: {', '.join(seeds)}", "", as_text(seed_table(summary))]
+    if distance := summary.get("layer_distance"):
+        spread = f"mean {distance['mean']:.4f}, max {distance['max']:.4f}"
+        lines.append(f"layer distributions of two seeds: total variation {spread}, {distance['pairs']} pairs")
+    if agreement := summary.get("architecture_agreement"):
+        lines += [f"architecture of seed {seed}: {string}" for seed, string in agreement["strings"].items()]
+        spread = f"mean {agreement['mean']:.3f}, min {agreement['min']:.3f}"
+        lines.append(f"blocks on which two seeds agree: {spread} of 1, {agreement['pairs']} pairs")
+    return "\n".join(lines)
+
+
+def seeds(files: RunFiles) -> Section | None:
+    """Metrics over seeds, and how far learned layers and searched architectures agree."""
+    return seeds_section(files.seeds) if files.seeds else None
+
+
+def seeds_section(found: Mapping[str, Any]) -> Section:
+    """The same of a summary from `summarise_seeds`."""
+    table, layer_table = seed_table(found), layer_seed_table(found)
+    agreement = found.get("architecture_agreement")
+    strips = [(seed, letters(string)) for seed, string in agreement["strings"].items()] if agreement else []
+    thirds = third_table(agreement["thirds"]) if agreement else None
+    html = fill(
+        "seeds", thirds=thirds, n=found["n"], table=table, layer_table=layer_table,
+        distance=found.get("layer_distance"), agreement=agreement, strips=strips,
+    )  # fmt: skip
+    title = f"Over {found['n']} seed{'' if found['n'] == 1 else 's'}"
+    return Section(title, "seeds", html, tables=[table, *([layer_table] if layer_table else [])],
+                   of=f"n = {found['n']} run{'' if found['n'] == 1 else 's'}")  # fmt: skip

@@ -1,0 +1,82 @@
+"""Colours and fonts of pages and figures."""
+
+from __future__ import annotations
+
+import math
+
+# Light to dark, even in lightness; the first is still visible on white.
+_RAMP_ENDS = ((226, 238, 250), (107, 160, 212), (8, 41, 92))
+
+# Okabe and Ito's palette, without yellow: told apart with any colour vision, and different in lightness.
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+# Of attention, feed-forward and identity: dark, middle and light, so that they differ without any hue.
+OPERATION_COLORS = ("#123f7c", "#e69f00", "#dfe3e8")
+INK, MUTED, GRID = "#1b1f24", "#57606a", "#e3e7eb"
+NONE = "#fdfeff"  # a share of nothing in a heat map
+WRONG, NOTHING = "#d55e00", "#eceef1"  # a mistake; a unit for which nothing was computed
+SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
+
+
+def ramp(position: float) -> str:
+    """The colour at `position` of the ramp, 0 (lightest) to 1 (darkest), as #rrggbb."""
+    scaled = min(max(position, 0.0), 1.0) * (len(_RAMP_ENDS) - 1)
+    left = min(int(scaled), len(_RAMP_ENDS) - 2)
+    share = scaled - left
+    mixed = (round(a + (b - a) * share) for a, b in zip(_RAMP_ENDS[left], _RAMP_ENDS[left + 1], strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+BAR, SPREAD, MIDDLE = ramp(0.75), ramp(0.5), ramp(1)
+
+
+def share_color(share: float) -> str:
+    """The ramp's colour of a share: by its square root, so that shares of a few percent still differ."""
+    return ramp(math.sqrt(share))
+
+
+def dash_of(index: int, dashes: int) -> int:
+    """The number of the dash of a line: no two of the first `dashes` times as many lines as colours look the same."""
+    return (index + index // len(LINES)) % dashes
+
+
+def shape_style(index: int) -> tuple[str, str]:
+    """Colour and shape of a group: no two of the first thirty agree in both."""
+    return LINES[index % len(LINES)], SHAPES[index % len(SHAPES)]
+
+
+def depth_color(depth: float, max_depth: int) -> str:
+    """The colour of a depth on the fixed scale 1..max_depth; a depth of 0 is grey."""
+    return ramp((depth - 1) / max(max_depth - 1, 1)) if depth > 0 else NOTHING
+
+
+def text_on(background: str) -> str:
+    """Black or white, whichever has the higher contrast on `background`."""
+    return "#000000" if contrast(background, "#000000") >= contrast(background, "#ffffff") else "#ffffff"
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two #rrggbb colours, 1 to 21 (WCAG 2.2, relative luminance of sRGB)."""
+    low, high = sorted(map(_luminance, (first, second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+FAMILY = "DejaVu Sans without shaping"
+WEIGHTS = {"DejaVuSans.ttf": 400, "DejaVuSans-Bold.ttf": 700}
+_SHAPING = (b"GDEF", b"GPOS", b"GSUB")
+_HEADER, _RECORD = 12, 16  # bytes of a TrueType file: before its list of tables, and of an entry of that list
+
+
+def without_shaping(font: bytes) -> bytes:
+    """A TrueType font whose list of tables leaves out those of shaping; all else stays in its place."""
+    count = int.from_bytes(font[4:6], "big")
+    end = _HEADER + _RECORD * count
+    records = [font[start : start + _RECORD] for start in range(_HEADER, end, _RECORD)]
+    kept = b"".join(record for record in records if record[:4] not in _SHAPING)
+    header = font[:4] + (len(kept) // _RECORD).to_bytes(2, "big") + font[6:_HEADER]
+    return header + kept.ljust(end - _HEADER, b"\0") + font[end:]

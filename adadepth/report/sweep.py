@@ -1,0 +1,151 @@
+"""A grid of settings by seeds and epochs: mean and spread of every place in it, and the best one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from adadepth.report.page import write_page
+from adadepth.report.section import Section, fill
+from adadepth.report.table import Column, Table, as_text, plain, rounded, text
+from adadepth.system.files import write_atomic
+
+
+@dataclass(frozen=True)
+class CellScores:
+    """What a cell of a grid reached.
+
+    Attributes:
+        settings: The swept keys and its values of them.
+        seeds: Those that were to run.
+        scores: By seed and epoch, as far as there are any.
+        failure: Why some are not there.
+    """
+
+    settings: Mapping[str, str]
+    seeds: Sequence[int]
+    scores: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    failure: str | None = None
+
+
+def summarise_grid(cells: Sequence[CellScores], *, from_epoch: int, maximize: bool) -> dict[str, Any]:
+    """Choose the cell and epoch with the best mean score over seeds (Simoulin & Crabbé 2021).
+
+    An epoch of a cell competes if it is not earlier than `from_epoch` and all seeds of the cell have a score of it: a
+    mean over fewer would favour cells that some seeds fail in. Of equal means that of the earlier epoch counts, then
+    that of the cell named first; of the seeds of the chosen place the best one, and of equal ones the first.
+
+    Returns:
+        `rows`, one an epoch of a cell: `cell`, its number; `settings`, `epoch`, `n`, `values` by seed, `mean` and the
+        sample standard deviation `std`, None where there is nothing to take them of, `remark`, and whether it was
+        `chosen`. A cell without any score has one row with epoch None.
+        `chosen`: the row's `cell`, `settings`, `epoch`, `n`, `mean` and `std`, with the best `seed` and its `score`;
+        None if no place competes.
+        `left_out`: the settings of incomplete cells, and the reason.
+    """
+    rows = [row for number, cell in enumerate(cells) for row in _rows(number, cell, from_epoch)]
+    able = [row for row in rows if not row["remark"]]
+    chosen = min(able, key=lambda row: (-row["mean"] if maximize else row["mean"], row["epoch"]), default=None)
+    if chosen is not None:
+        chosen |= {"chosen": True, "remark": "chosen"}
+    left_out = [
+        {"settings": dict(cell.settings), "reason": cell.failure or "some of its runs are not there"}
+        for cell in cells
+        if cell.failure or any(not cell.scores.get(seed) for seed in cell.seeds)
+    ]
+    return {"rows": rows, "chosen": chosen and _with_best_seed(chosen, maximize), "left_out": left_out}
+
+
+def _rows(number: int, cell: CellScores, from_epoch: int) -> list[dict[str, Any]]:
+    epochs = sorted({epoch for scores in cell.scores.values() for epoch in scores})
+    return [_row(number, cell, epoch, from_epoch) for epoch in epochs] or [_row(number, cell, None, from_epoch)]
+
+
+def _row(number: int, cell: CellScores, epoch: int | None, from_epoch: int) -> dict[str, Any]:
+    found = {seed: cell.scores.get(seed, {}).get(epoch) for seed in cell.seeds if epoch is not None}
+    values = {str(seed): score for seed, score in found.items() if score is not None}
+    scores = list(values.values())
+    remark = ""
+    if len(scores) < len(cell.seeds):
+        remark = f"{len(scores)} of {len(cell.seeds)} seeds"
+    elif epoch is not None and epoch < from_epoch:
+        remark = "too early"
+    return {
+        "cell": number,
+        "settings": dict(cell.settings),
+        "epoch": epoch,
+        "n": len(scores),
+        "values": values,
+        "mean": fmean(scores) if scores else None,
+        "std": stdev(scores) if len(scores) > 1 else None,
+        "remark": remark,
+        "chosen": False,
+    }
+
+
+def _with_best_seed(row: Mapping[str, Any], maximize: bool) -> dict[str, Any]:
+    sign = -1 if maximize else 1
+    seed, score = min(row["values"].items(), key=lambda item: (sign * item[1], int(item[0])))
+    kept = {key: row[key] for key in ("cell", "settings", "epoch", "n", "mean", "std")}
+    return {**kept, "seed": int(seed), "score": score}
+
+
+def grid_table(found: Mapping[str, Any]) -> Table:
+    """Every epoch of every cell: mean, sample standard deviation, and the scores of the seeds."""
+    rows = found["rows"]
+    keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
+    seeds = list(dict.fromkeys(seed for row in rows for seed in row["values"]))
+    columns = [
+        *(Column(key, key.rpartition(".")[2], text, "text") for key in keys), Column("epoch"),
+        Column("mean", "mean", rounded(4)), Column("std", "sd", rounded(4)), Column("n"),
+        *(Column(f"seed_{seed}", f"seed {seed}", rounded(4)) for seed in seeds), Column("remark", "", text, "text"),
+    ]  # fmt: skip
+    flat = [
+        {**row, **row["settings"], **{f"seed_{seed}": score for seed, score in row["values"].items()}} for row in rows
+    ]
+    return Table("grid", columns, flat)
+
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """The values of a cell as the command line takes them."""
+    return " ".join(f"{key}={value}" for key, value in settings.items()) or "the only cell"
+
+
+CHOICE = "choice.json"
+
+
+def write_grid(folder: Path, found: Mapping[str, Any], further: Sequence[Section] = ()) -> Path:
+    """Write what was found in a grid into its folder; returns the path of the report.
+
+    Args:
+        folder: Of the sweep.
+        found: From `summarise_grid`, with `name`, `metric` and `from_epoch`, and of what was chosen `run`,
+            `checkpoint` and `evaluation`, folders relative to this one, and `submissions`, files in `submission/`.
+        further: Sections that follow.
+    """
+    write_atomic(folder / CHOICE, json.dumps(found, indent=1, allow_nan=False) + "\n")
+    table = grid_table(found)
+    html = fill("grid", table=table, found=found, chosen=found["chosen"], settings=settings_text)
+    section = Section("Grid", "grid", html, tables=[table])
+    subtitle = f"A grid, and what was chosen by {found['metric']}"
+    sections = [section, *further]
+    return write_page(folder, sections, title=found["name"], subtitle=subtitle, sources=[CHOICE], whose="this grid")
+
+
+def grid_text(found: Mapping[str, Any]) -> str:
+    """The grid and the choice as text."""
+    lines = [f"{found['metric']} of every cell and epoch", "", as_text(grid_table(found)), ""]
+    lines += [f"left out: {settings_text(cell['settings'])}: {cell['reason']}" for cell in found["left_out"]]
+    if (chosen := found["chosen"]) is None:
+        return "\n".join([*lines, f"nothing to choose from: no epoch from {found['from_epoch']} on has all seeds"])
+    spread = "" if chosen["std"] is None else f" +- {chosen['std']:.4f}"
+    seeds = f"over {chosen['n']} seeds" if chosen["n"] > 1 else "of one seed"
+    lines += [
+        f"chosen: {settings_text(chosen['settings'])}, epoch {chosen['epoch']}: {found['metric']} "
+        f"{chosen['mean']:.4f}{spread} {seeds}; best seed {chosen['seed']}: {chosen['score']:.4f}",
+    ]
+    return plain("\n".join(lines))

@@ -1,0 +1,283 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from markupsafe import Markup, escape
+
+from adadepth.report import svg
+from adadepth.report.figure import Bars, Ranges, Span
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A number: thousands separated, `digits` decimals, powers of ten where it is very large or small."""
+    if not is_number(value):
+        return "not available" if value is None else str(value)
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):
+        return f"{value:,.0f}" if abs(value) < 1e12 else f"{value:.3e}"
+    return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
+
+
+def rounded(digits: int) -> Callable[[Any], str]:
+    """`number` with so many decimals."""
+    return lambda value: number(value, digits)
+
+
+def percent(share: float) -> str:
+    """A share in percent, with one decimal."""
+    return f"{100 * share:.1f}%"
+
+
+def signed(value: float) -> str:
+    """A correlation, with its sign and three decimals."""
+    return f"{value:+.3f}"
+
+
+def interval(found: tuple[float, float]) -> str:
+    """Two ends with their signs."""
+    return f"{found[0]:+.3f} to {found[1]:+.3f}"
+
+
+def spread(found: dict[str, float]) -> str:
+    """Mean and standard deviation."""
+    return f"{found['mean']:.2f} ± {found['std']:.2f}"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 1 h 02 min 03 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min {rest:02d} s"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a file is a number; a truth value is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_ASCII = str.maketrans({"–": "-", "±": "+-", "…": "...", "×": "x"})
+
+
+def plain(text: str) -> str:
+    """Text with this project's own signs in ASCII, for terminals and log files."""
+    return text.translate(_ASCII)
+
+
+_LEVELS = " .:-=+*#%@"
+ABSENT = "–"
+Where = Literal["everywhere", "view", "file", "page"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        key: Of its value in a row, and its heading in CSV.
+        title: Its heading for people; none: the key.
+        write: A value as people read it.
+        kind: `number` and `text` differ in their alignment; `code` is text whose letters stand below each other. The
+            value of a `range` is (low, middle, high), that of a `shape` the shares of the depths from 0: drawings.
+        axis: First and last depth of a drawing.
+        where: `view`: for people only; `file`: for programs only; `page`: in the report only.
+        remark: Key of a text that explains the value, in the report.
+        absent: What stands where there is no value.
+    """
+
+    key: str
+    title: str = ""
+    write: Callable[[Any], str] = number
+    kind: Literal["number", "text", "code", "range", "shape"] = "number"
+    axis: tuple[int, int] = (1, 1)
+    where: Where = "everywhere"
+    remark: str = ""
+    absent: str = ABSENT
+
+    @property
+    def heading(self) -> str:
+        """What stands above it."""
+        return self.title or self.key
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values by key; a value that is absent or None is shown as missing. The first column names the row."""
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Any]]
+
+    def of(self, *where: str) -> list[Column]:
+        """The columns of everywhere and of these places."""
+        return [column for column in self.columns if column.where in ("everywhere", *where)]
+
+
+def text(value: Any) -> str:
+    """A value that is no number."""
+    return str(value)
+
+
+# ---- HTML
+
+
+def as_html(table: Table, wide: bool = False) -> Markup:
+    """A table that scrolls sideways where the page is too narrow for it."""
+    columns = table.of("view", "page")
+    head = Markup("").join(
+        Markup('<th scope="col"{}>{}</th>').format(_LEFT if index and column.kind != "number" else "", column.heading)
+        for index, column in enumerate(columns)
+    )
+    body = Markup("").join(
+        Markup("<tr>{}</tr>\n").format(Markup("").join(_html_cells(columns, row))) for row in table.rows
+    )
+    return Markup(
+        '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table{}><thead><tr>{}</tr></thead><tbody>\n{}'
+        "</tbody></table></div>\n"
+    ).format(table.name, Markup(' class="wide"') if wide else "", head, body)
+
+
+_LEFT = Markup(' class="left"')
+_CLASSES = {"number": "", "text": _LEFT, "code": Markup(' class="string"')}
+_MISSING = Markup(f'<span title="not available">{ABSENT}</span>')
+
+
+def _html_cells(columns: Sequence[Column], row: Mapping[str, Any]) -> list[Markup]:
+    first, *others = columns
+    remark = Markup("<small>{}</small>").format(row[first.remark]) if row.get(first.remark) else ""
+    return [Markup('<th scope="row">{}{}</th>').format(_html_value(first, row), remark),
+            *(_html_cell(column, row) for column in others)]  # fmt: skip
+
+
+def _html_cell(column: Column, row: Mapping[str, Any]) -> Markup:
+    kind = _CLASSES.get(column.kind, Markup(f' class="drawing {column.kind}"'))
+    return Markup("<td{}>{}</td>").format(kind, _html_value(column, row))
+
+
+def _html_value(column: Column, row: Mapping[str, Any]) -> Markup:
+    value = row.get(column.key)
+    if value is None:
+        return _MISSING if column.absent == ABSENT else escape(column.absent)
+    if column.kind == "range":
+        return _drawn_range(value, column.axis)
+    if column.kind == "shape":
+        return _drawn_shape(value[column.axis[0] :], column.axis)
+    return escape(column.write(value))
+
+
+def _drawn_range(value: tuple[float, float, float], axis: tuple[int, int]) -> Markup:
+    low, middle, high = value
+    span: Span = (axis[0], axis[1]) if axis[1] > axis[0] else (axis[0] - 1, axis[1])
+    description = f"mean {middle:.2f}, p10 {low:g}, p90 {high:g} on the axis {axis[0]} to {axis[1]}"
+    return svg.spark(Ranges([value]), span, (-1, 1), description, 180)
+
+
+def _drawn_shape(shares: Sequence[float], axis: tuple[int, int]) -> Markup:
+    values = ", ".join(f"{100 * share:.0f}" for share in shares)
+    description = f"share of each depth from {axis[0]} in %: {values}"
+    bars = Bars(list(enumerate(shares, start=axis[0])))
+    return svg.spark(bars, (axis[0] - 0.5, axis[1] + 0.5), (0, max(shares) or 1), description, 120)
+
+
+# ---- text
+
+
+def as_text(table: Table) -> str:
+    """Lines of plain text: headings, a rule, the rows."""
+    columns = [column for column in table.of("view") if column.kind != "range"]
+    head = [column.heading for column in columns]
+    rows = [[_text_value(column, row) for column in columns] for row in table.rows]
+    widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if index and column.kind == "number" else cell.ljust(width)
+            for index, (cell, width, column) in enumerate(zip(cells, widths, columns, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    return "\n".join(map(plain, [line(head), "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows)]))
+
+
+def _text_value(column: Column, row: Mapping[str, Any]) -> str:
+    value = row.get(column.key)
+    if value is None:
+        return column.absent
+    return sparkline(value[column.axis[0] :]) if column.kind == "shape" else column.write(value)
+
+
+def sparkline(shares: Sequence[float]) -> str:
+    """One character a depth, relative to the highest share; any unit at all shows."""
+    highest, darkest = max(shares, default=0) or 1, len(_LEVELS) - 1
+    return f"|{''.join(_LEVELS[math.ceil(darkest * (share / highest))] for share in shares)}|"
+
+
+SPARKLINES = f"shapes from none to the highest of a row: '{_LEVELS}'"
+
+
+# ---- CSV
+
+# What begins a formula where a spreadsheet begins a cell: at the start, or after what some of them take for the end of
+# the cell before. A sign alone is none.
+_FORMULA = re.compile(r"(^|[;\t\r\n])(?=[=+\-@＝＋－＠].)", re.DOTALL)
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+def as_records(table: Table) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of raw values; None where one is missing."""
+    keys = [column.key for column in table.of("file")]
+    return keys, [[row.get(key) for key in keys] for row in table.rows]
+
+
+def as_csv(table: Table) -> str:
+    """Raw values, a row a line; an empty field where one is missing."""
+    keys, rows = as_records(table)
+    return csv_text([keys, *rows])
+
+
+def csv_text(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
+    """Rows as CSV in which no text is a formula to a spreadsheet: an apostrophe stands before what would be one."""
+    written = io.StringIO()
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(map(defused, row) for row in rows)
+    return written.getvalue()
+
+
+def defused(value: Any) -> Any:
+    """A value as a spreadsheet takes it for what it is; the sign of a number that is written begins no formula."""
+    return value if not isinstance(value, str) or _NUMBER.fullmatch(value) else _FORMULA.sub(r"\1'", value)
+
+
+# ---- LaTeX
+
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--",
+    "±": r"$\pm$", "→": r"$\to$",
+})  # fmt: skip
+
+
+def as_latex(table: Table, of: str = "") -> str:
+    """A table for the package booktabs, whose caption says what it is of; drawings are left out."""
+    columns = [column for column in table.of("view") if column.kind in ("number", "text", "code")]
+    form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))
+    head = _latex_line([column.heading for column in columns])
+    rows = [_latex_line([_text_value(column, row) for column in columns]) for row in table.rows]
+    caption = ". ".join(filter(None, [table.name.replace("_", " ").capitalize(), of])).translate(_LATEX)
+    lines = [
+        r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", rf"\begin{{tabular}}{{{form}}}", r"\toprule", head,
+        r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"

@@ -1,0 +1,135 @@
+"""How depth changed over training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from adadepth.measure.adaptation import FEWEST_DEPTHS, effective_depths, is_collapsed
+from adadepth.measure.names import least_depth, metric_name
+from adadepth.report.figure import (
+    Curves,
+    Figure,
+    Lines,
+    Panel,
+    depth_axis,
+    heat_over_steps,
+    is_followed,
+    line_panel,
+    step_axis,
+    thin,
+)
+from adadepth.report.run_files import RunFiles, depth_histograms, evaluated, halts, loss_curves, run_unit, series
+from adadepth.report.section import Section, absent, fill
+from adadepth.report.table import Column, Table, percent, rounded
+
+MAX_ROWS = 40
+_TOKEN_CURVES = ("mask", "plain", "cls", "sep")
+_CURVES = {"mean": "halting/all/mean", "std": "halting/all/std", "entropy": "halting/entropy",
+           "ponder_cost": "halting/ponder_cost"}  # fmt: skip
+Shares = Sequence[tuple[int, Sequence[float]]]
+
+
+def training(files: RunFiles) -> Section | None:
+    """Shares of depths at every evaluation, mean depths of classes, and the evaluations as a table.
+
+    None where nothing halts, or where a trained model was evaluated.
+    """
+    if not halts(files) or "evaluated" in files.run:
+        return None
+    title, histograms = "Depth over training", depth_histograms(files.metrics)
+    if not histograms:
+        otherwise = "metrics.jsonl holds no depth histograms"
+        return Section(title, "training", absent(title, files, "metrics.jsonl", otherwise))
+    first = least_depth(counts for _, counts in histograms)
+    shares = [(step, [count / sum(counts) for count in counts[first:]]) for step, counts in histograms]
+    figures = [Figure("depth_over_training", _panels(files, shares, first))] if len(shares) > 1 else []
+    collapsed = [step for step, row in shares if is_collapsed(effective_depths(row))]
+    table = _table(files, shares, first)
+    html = fill(
+        "training", figures=figures, table=table, unit=run_unit(files), collapsed=collapsed, count=len(shares),
+        fewest=FEWEST_DEPTHS, collapsed_now=bool(collapsed) and collapsed[-1] == shares[-1][0],
+    )  # fmt: skip
+    of = f"{evaluated(files).partition(', step')[0]}, at {len(shares)} evaluation{'s' * (len(shares) != 1)}"
+    return Section(title, "training", html, figures, [table], of=of)
+
+
+def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
+    unit, deepest = run_unit(files), first + len(shares[0][1]) - 1
+    y = depth_axis("mean depth (updates)", deepest, first, air=0.2)
+    return [
+        heat_over_steps(f"Share of {unit}s at each depth", shares, f"share of {unit}s", "depth (updates)", first),
+        Panel("Mean depth by class", Lines(_means(files)), step_axis([step for step, _ in shares]), y,
+              f"Mean depth of {unit} classes over training", 1.08),
+    ]  # fmt: skip
+
+
+def _means(files: RunFiles) -> Curves:
+    """Mean depth over training of at most six classes."""
+    classes = files.halting.get("classes", {})
+    by_label = [name for name in classes if name.startswith("label: ")]
+    names = ("all", "correct", "wrong", *by_label[:3]) if "correct" in classes else ("all", *_TOKEN_CURVES)
+    # Runs of older versions logged the classes under their own names.
+    return [
+        (name, series(files.metrics, metric_name(given)) or series(files.metrics, given))
+        for name in names
+        for given in [f"halting/{name}/mean"]
+    ]
+
+
+def _table(files: RunFiles, shares: Shares, first: int) -> Table:
+    curves = {key: dict(series(files.metrics, name)) for key, name in _CURVES.items()}
+    rows: list[dict[str, Any]] = [
+        {"step": step, "commonest": list(row).index(max(row)) + first, "share": max(row)}
+        | {key: values.get(step) for key, values in curves.items()}
+        for step, row in thin(shares, MAX_ROWS)
+    ]
+    columns = [
+        Column("step"), Column("mean", "mean", rounded(2)), Column("std", "sd", rounded(2)),
+        Column("entropy", "entropy (nats)", rounded(2)), Column("ponder_cost", "ponder cost", rounded(2)),
+        Column("commonest", "commonest depth"), Column("share", "its share", percent),
+    ]  # fmt: skip
+    return Table("depth_over_training", columns, rows)
+
+
+def losses(files: RunFiles) -> Section | None:
+    """A panel for every loss, training and evaluation in one; what is zero throughout or known once is named.
+
+    None where a trained model was evaluated.
+    """
+    if "evaluated" in files.run:
+        return None
+    curves = loss_curves(files.metrics)
+    if not curves:
+        message = absent("Losses over training", files, "metrics.jsonl", "metrics.jsonl holds none")
+        return Section("Losses over training", "losses", message)
+    drawn = {name: lines for name, lines in curves.items() if is_followed(lines) and not _is_zero(lines)}
+    panels = [line_panel(loss_title(name), lines, _loss_unit(name)) for name, lines in drawn.items()]
+    figures = [Figure("losses", panels, columns=3)] if panels else []
+    html = fill("losses", figures=figures, remarks=list(_not_drawn(curves)))
+    logs = sum(any(name in line for name in ("train/loss", "eval/loss")) for line in files.metrics)
+    return Section("Losses over training", "losses", html, figures, of=f"n = {logs:,} logs of 1 run")
+
+
+def _is_zero(lines: Curves) -> bool:
+    return all(value == 0 for _, points in lines for _, value in points)
+
+
+def _not_drawn(curves: Mapping[str, Curves]) -> Iterator[str]:
+    zero = [loss_title(name) for name, lines in curves.items() if _is_zero(lines)]
+    once = [loss_title(name) for name, lines in curves.items() if not _is_zero(lines) and not is_followed(lines)]
+    if zero:
+        yield f"Zero throughout, and not drawn: {', '.join(zero)}."
+    if once:
+        yield f"Known at one step only, and not drawn: {', '.join(once)}. The figures are among the final metrics."
+
+
+def loss_title(name: str) -> str:
+    """`mlm_loss` as MLM loss."""
+    first, *rest = name.split("_")
+    return " ".join([first.upper() if first in ("lm", "mlm", "sop", "kl") else first.capitalize(), *rest])
+
+
+def _loss_unit(name: str) -> str:
+    """What a loss is measured in: cross-entropies in nats, the others as they enter the total."""
+    return "nats" if name in ("lm_loss", "mlm_loss", "sop_loss") else "weighted loss"

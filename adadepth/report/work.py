@@ -1,0 +1,102 @@
+"""What of a run was timed, in words: told in one way wherever a page speaks of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from adadepth.measure.names import SPEEDUPS, words
+from adadepth.report.run_files import RunFiles, halts, run_unit, series
+from adadepth.report.section import Section, absent, fill
+from adadepth.report.table import Column, Table, percent, text
+
+
+def speedups(files: RunFiles) -> dict[str, float]:
+    """How many times as fast evaluation and training are without halted tokens, as far as it was measured."""
+    metrics = files.run.get("final_metrics") or {}
+    return {kind: metrics[name] for kind, name in SPEEDUPS.items() if name in metrics}
+
+
+def wall_clock(files: RunFiles) -> Iterator[str]:
+    """Sentences: the speed-ups that were measured, and which sections hold other times; or that there are none."""
+    measured, elsewhere = speedups(files), list(_timed_elsewhere(files))
+    if measured:
+        parts = ", ".join(f"{kind} {value:.2f} times as fast" for kind, value in measured.items())
+        yield f"Measured, without halted tokens against with them: {parts}."
+    if elsewhere:
+        yield f"Measured times stand with {' and with '.join(elsewhere)}."
+    if not measured and not elsewhere:
+        yield "Wall clock was not measured; a share of work is no speed-up."
+
+
+def _timed_elsewhere(files: RunFiles) -> Iterator[str]:
+    studies = files.exit_rules.get("sets", {}).values()
+    if any("seconds" in row for study in studies for row in study["rows"]):
+        yield "the exit rules"
+    if any(row.get("seconds") for row in files.architectures.get("rows", ())):
+        yield "the architectures compared"
+
+
+def work(files: RunFiles) -> Section | None:
+    """What the model costs, and what was computed to measure it."""
+    cost, unit = files.halting.get("cost", {}), run_unit(files)
+    if not cost:
+        is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
+        return None if is_told else Section("Work", "work", absent("Work is", files, "halting.json"))
+    table = work_table(cost, unit)
+    speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
+    html = fill(
+        "work", table=table, unit=unit, cost=cost, evaluation_speed=speed[-1] if speed else None,
+        clock=list(wall_clock(files)), reasons=list(_reasons(files)),
+    )  # fmt: skip
+    return Section("Work", "work", html, tables=[table])
+
+
+def _reasons(files: RunFiles) -> Iterator[str]:
+    """Why the evaluation ran something else than the depths need."""
+    if files.halting.get("layers", {}).get("from_cache"):
+        yield "The evaluation read the states of the base from a cache, so its blocks did not run in it."
+    if files.exits.get("sets"):
+        yield (
+            "The evaluation ran every step for everybody, to measure each of them; in use, examples leave the batch "
+            "when they exit."
+        )
+    if "soft" in files.halting.get("evaluations", {}):
+        yield "The evaluation mixed all operations of every block; in use, each block runs one of them."
+
+
+def work_table(cost: Mapping[str, Any], unit: str) -> Table:
+    """What the model needs, of full depth; below it what the evaluation ran, of the same."""
+    about = words(unit)
+    names = {"adaptive": f"{about.needed}, without padding", "full": f"{about.full}, without padding",
+             "executed": "this evaluation as it ran, padding included",
+             "dense": "dense: every row until the deepest has halted"}  # fmt: skip
+    if not about.halts:
+        del names["dense"]
+    columns = [
+        Column("work", "work", text, "text"),
+        Column("macs", about.macs, "{:.4g}".format),
+        *([Column("of_dense", "of dense", percent)] if "dense" in names else []),
+        Column("of_full", f"of {about.of_full}", percent),
+    ]
+    return Table("work", columns, [{"work": name, **_shares(cost, key)} for key, name in names.items()])
+
+
+def _shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
+    macs = cost.get(f"{key}_macs")
+    if macs is None:
+        return {}
+    shares = {f"of_{whole}": macs / cost[f"{whole}_macs"] for whole in ("dense", "full") if cost.get(f"{whole}_macs")}
+    return {"macs": macs, **shares}
+
+
+def overview(files: RunFiles) -> Section | None:
+    """Tiles for units that halt."""
+    if not halts(files):
+        return None
+    halting = files.halting
+    everyone = halting.get("classes", {}).get("all", {})
+    if "mean" not in everyone:
+        return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
+    speedup = speedups(files).get("evaluation")
+    return Section("", "overview", fill("overview", halting=halting, everyone=everyone, speedup=speedup))

@@ -1,0 +1,362 @@
+"""The answer to one question about a run, with the sentences and figures it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise, product
+from typing import Any, Literal
+
+from adadepth.measure.architectures import OPERATIONS, is_fixed
+from adadepth.report.run_files import RunFiles, halts
+
+Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
+# What the answers are called; `set` is the depth of a network that has nothing to decide, `against` one that varies and
+# falls with difficulty.
+ANSWERS: Mapping[Answer, str] = {
+    "yes": "yes", "no": "no", "partly": "in part", "against": "yes, but against difficulty",
+    "set": "set beforehand", "unknown": "not known",
+}  # fmt: skip
+QUESTIONS = {
+    "target": "Was the depth that you set reached?", "adapts": "Does depth adapt?",
+    "worth": "Is it worth it?", "cost": "What did it cost?",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An answer.
+
+    Attributes:
+        answer: In a word; a cost is no answer, and has none.
+        sentences: In plain words, each with its figures; the first says the most.
+        figures: The numbers of the sentences by name, for programs and comparisons.
+    """
+
+    answer: Answer | None
+    sentences: Sequence[str]
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+Verdict = Mapping[str, Finding]  # by the names of QUESTIONS
+
+
+def as_json(verdict: Verdict) -> dict[str, Any]:
+    """What run.json holds under `verdict`."""
+    return {name: asdict(finding) for name, finding in verdict.items()}
+
+
+def as_lines(verdict: Verdict) -> str:
+    """A verdict for the console: a question and its answer a line, the sentences indented below."""
+    lines = []
+    for name, finding in verdict.items():
+        lines.append(QUESTIONS[name] + ("" if finding.answer is None else f" {ANSWERS[finding.answer].capitalize()}."))
+        lines += [f"  {sentence}" for sentence in finding.sentences]
+    return "\n".join(lines)
+
+
+def whole_percent(share: float) -> str:
+    """A share for a sentence."""
+    shown = 100 * share
+    return f"{shown:.0f} %" if 1 <= shown <= 99 or share in (0, 1) else f"{shown:.1f} %"
+
+
+# Losses that differ by less than this share of them count as equal: their noise is not known from one run.
+LOSS_TOLERANCE = 0.01
+_NORMAL = 1.96  # two-sided 95 %
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two figures of quality.
+
+    Attributes:
+        key: Name of the comparison in files.
+        against: What the other is, in words.
+        measure: What is compared.
+        own: Of the adaptive model.
+        other: Of the other.
+        noise: Differences up to this say nothing.
+        remark: Of what, and how the noise is known.
+        is_about_depth: Whether the other one spends depth in another way; otherwise it knows nothing of its input.
+    """
+
+    key: str
+    against: str
+    measure: str
+    own: float
+    other: float
+    noise: float
+    remark: str
+    is_about_depth: bool = True
+
+    @property
+    def gain(self) -> float:
+        """By how much the adaptive model is better, in the unit of the measure."""
+        return self.other - self.own if is_loss(self.measure) else self.own - self.other
+
+    @property
+    def result(self) -> int:
+        """1: better; -1: worse; 0: not told apart."""
+        return 0 if abs(self.gain) <= self.noise else 1 if self.gain > 0 else -1
+
+    @property
+    def sentence(self) -> str:
+        """In words, with the figures."""
+        told = {1: f"better by {self.gain:.3f}", -1: f"worse by {-self.gain:.3f}", 0: "no clear difference"}
+        return (
+            f"Against {self.against}: {self.measure} {self.own:.3f} to {self.other:.3f}, {told[self.result]} "
+            f"({self.remark})."
+        )
+
+
+def is_loss(measure: str) -> bool:
+    """Whether less is better."""
+    return measure.rpartition("/")[2].endswith(("loss", "perplexity", "bits_per_character", "mse"))
+
+
+def score_noise(own: float, other: float, n: int | None) -> tuple[float, str]:
+    """By how much two scores of n predictions may differ by chance, as if they were shares of right ones; and a remark.
+
+    The normal 95 % interval of a difference of two independent shares: rather too wide for models that are asked the
+    same, too narrow where predictions depend on each other.
+    """
+    if not n or not 0 <= own <= 1 or not 0 <= other <= 1:
+        return 0.0, "how much of it is noise is not known"
+    noise = _NORMAL * math.sqrt((own * (1 - own) + other * (1 - other)) / n)
+    return noise, f"differences up to {noise:.3f} are noise, n {n:,}"
+
+
+def noise_of(measure: str, own: float, other: float, n: int | None) -> tuple[float, str]:
+    """`score_noise` of scores; of losses a fixed share of them."""
+    if is_loss(measure):
+        noise = LOSS_TOLERANCE * max(abs(own), abs(other))
+        return noise, f"differences up to {100 * LOSS_TOLERANCE:g} % count as none"
+    return score_noise(own, other, n)
+
+
+def at_depth(points: Sequence[tuple[float, float]], depth: float) -> float | None:
+    """The quality of a fixed depth, between two of the known ones on the line through them; None beyond them."""
+    ordered = sorted(points)
+    for (low, below), (high, above) in pairwise(ordered):
+        if low <= depth <= high:
+            return below + (above - below) * (depth - low) / (high - low)
+    return None
+
+
+def best_of(metrics: Mapping[str, float], others: Mapping[str, float], endings: Sequence[str]) -> str | None:
+    """The metric that both have and that says most of quality; of several sets the first one's."""
+    common = [name for name in metrics if name in others]
+    return next((name for end in endings for name in common if name.endswith(end)), None)
+
+
+# A distribution as varied as this share of all that it could choose from has chosen nothing.
+UNDECIDED = 0.95
+# Blocks whose most probable operation has this probability have decided.
+SURE = 0.9
+
+
+def chooses_layers(layers: Mapping[str, Any]) -> Finding:
+    """Whether a task learned which states of its base to read.
+
+    Args:
+        layers: From `describe_layers`.
+    """
+    weights, effective = layers["weights"], layers["effective_layers"]
+    largest = max(range(len(weights)), key=weights.__getitem__)
+    answer: Answer = "no" if effective >= UNDECIDED * len(weights) else "yes"
+    chosen = f"in effect {effective:.1f} of {len(weights)} states are read"
+    first = f"The weights of layers chose: {chosen}." if answer == "yes" else f"No layer was chosen: {chosen}."
+    if layers.get("is_set"):
+        answer, first = "set", f"The weights of layers were set beforehand: {chosen}."
+    sentences = [
+        f"{first} The largest, {whole_percent(weights[largest])}, is that of state {largest}; the mean state is "
+        f"{layers['expected_depth']:.1f}. All examples share them."
+    ]
+    figures = {"effective_layers": effective, "expected_depth": layers["expected_depth"], "states": len(weights)}
+    return Finding(answer, sentences, figures)
+
+
+def chooses_operations(described: Mapping[str, Any]) -> Finding:
+    """Whether the gates of an architecture decided.
+
+    Args:
+        described: From `describe_architecture`.
+    """
+    blocks, expected = described["blocks"], described["expected_blocks"]
+    thirds = "; ".join(_third(name, counts) for name, counts in
+                       zip(("first", "middle", "last"), described["thirds"], strict=True))  # fmt: skip
+    by_third = f"Operations by third of the depth: {thirds}."
+    figures = {"blocks": blocks, "expected_blocks": expected, "mean_entropy": described["mean_entropy"]}
+    if is_fixed(described):
+        return Finding("set", [f"The architecture is fixed: {expected:.0f} of {blocks} blocks run.", by_third], figures)
+    sure = sum(max(row) >= SURE for row in described["probabilities"])
+    share = described["mean_entropy"] / math.log(len(OPERATIONS))
+    answer: Answer = "no" if share >= UNDECIDED else "yes" if sure == blocks else "partly"
+    first = (
+        f"{sure} of {blocks} blocks are sure of their operation (at least {whole_percent(SURE)}); the entropy of the "
+        f"gates is {whole_percent(share)} of the largest, and {expected:.1f} blocks are expected to run."
+    )
+    return Finding(answer, [first, by_third], figures | {"sure_blocks": sure, "entropy_share": share})
+
+
+def _third(name: str, counts: Mapping[str, int]) -> str:
+    told = ", ".join(f"{counts[key]} {key.replace('_', '-')}" for key in OPERATIONS if counts[key])
+    return f"{name} {told}"
+
+
+# The first that two runs have is compared, after what the run was told to optimise and to choose its model by.
+_QUALITIES = ("score", "mlm_loss", "task_loss")
+_TOTAL = "eval/loss"  # it holds penalties too
+
+_NOTHING = "No other way to spend the depth was tried on the same task"
+_TRIED = ": no fixed depth (rival_of), no exit_rules"  # what units that halt one by one can be compared with
+_ONE_STEP = "All examples exit at one step, so there is no depth to compare with one step for all."
+_NOT_RETRAINED = "not retrained"
+
+
+def worth(files: RunFiles) -> Finding:
+    """Every comparison that the files of a run allow."""
+    found = [*_baselines(files), *_rivals(files), *_steps(files), *_rules(files), *_networks(files)]
+    nothing = _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
+    if not found:
+        return Finding("unknown", [nothing])
+    sentences = [comparison.sentence for comparison in sorted(found, key=lambda one: not one.is_about_depth)]
+    if not any(one.is_about_depth for one in found):
+        sentences.append(nothing)
+    return Finding(_answer(found), sentences, {f"gain_over_{one.key}": one.gain for one in found})
+
+
+def _answer(found: Sequence[Comparison]) -> Answer:
+    """No, if the model knows no more than a baseline that reads nothing; else what the comparisons of depth say."""
+    if any(one.result <= 0 for one in found if not one.is_about_depth):
+        return "no"
+    results = [one.result for one in found if one.is_about_depth]
+    if not results:
+        return "unknown"
+    return "yes" if min(results) > 0 else "no" if max(results) <= 0 else "partly"
+
+
+def _baselines(files: RunFiles) -> Iterator[Comparison]:
+    """What is achieved without reading the input: the frequencies of words, the commonest label."""
+    metrics = files.run.get("final_metrics") or {}
+    unigram = (files.run.get("baselines") or {}).get("unigram")
+    if unigram and isinstance(own := metrics.get("eval/mlm_loss"), int | float):
+        other = unigram["cross_entropy"]
+        noise, remark = noise_of("mlm_loss", own, other, None)
+        remark = f"nats a masked token, n {unigram['positions']:,}; {remark}"
+        yield Comparison("unigram", "word frequencies alone", "mlm_loss", own, other, noise, remark, False)
+    classes = files.halting.get("classes", {})
+    everyone, labelled = classes.get("all", {}), [found for name, found in classes.items() if name[:7] == "label: "]
+    # Where a label is a whole sequence's, a class has many tokens and few predictions.
+    labels = [found.get("accuracy_n", found["n"]) for found in labelled]
+    if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
+        own, other = everyone["accuracy"], max(labels) / sum(labels)
+        noise, remark = score_noise(own, other, everyone["accuracy_n"])
+        yield Comparison("commonest_label", "always the commonest label", "accuracy", own, other, noise, remark, False)
+
+
+def _rivals(files: RunFiles) -> Iterator[Comparison]:
+    """Networks of one depth and as much work, trained the same way."""
+    adaptive, *others = files.rivals.get("rows") or [{}]
+    for row in others:
+        name = best_of(adaptive["metrics"], row["metrics"], [f"/{name}" for name in qualities(files)])
+        if name is None:
+            continue
+        own, other = adaptive["metrics"][name], row["metrics"][name]
+        noise, remark = noise_of(name, own, other, _predictions(files))
+        against = f"a network of the fixed depth {row['max_depth']}, trained with as much work"
+        yield Comparison("fixed_depth", against, _short(name), own, other, noise, f"one seed each; {remark}")
+
+
+def qualities(files: RunFiles) -> list[str]:
+    """Metrics that say how good a model is, without the name of a set: first what the run was meant to be good at."""
+    selecting = (files.config.get("trainer") or {}).get("metric_for_best_model")
+    meant = [files.config.get("optimise"), selecting and "eval/" + selecting.removeprefix("eval_")]
+    named = [name.rpartition("/")[2] for name in meant if name and name.startswith("eval/") and name != _TOTAL]
+    return list(dict.fromkeys([*named, *_QUALITIES]))
+
+
+def _score(files: RunFiles, measured: Mapping[str, float]) -> str:
+    """Which of the scores of a step or a rule is compared."""
+    return next((name for name in qualities(files) if name in measured and not is_loss(name)), "score")
+
+
+def _predictions(files: RunFiles) -> int | None:
+    """How many predictions the first set's score is of, where that is known."""
+    n: int | None = files.halting.get("classes", {}).get("all", {}).get("accuracy_n")
+    return n
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("eval/")
+
+
+def _steps(files: RunFiles) -> Iterator[Comparison]:
+    """The same network read at one step for all examples; where all exit at one step, that is the network itself."""
+    for name, found in files.exits.get("sets", {}).items():
+        if _is_constant(found):
+            continue
+        measure = _score(files, found["exit"].get("quality", {}))
+        points = [(row["step"], row["quality"][measure]) for row in found["steps"] if measure in row.get("quality", {})]
+        other, own = at_depth(points, found["exit"]["mean"]), found["exit"].get("quality", {}).get(measure)
+        if own is not None and other is not None:
+            noise, remark = score_noise(own, other, found["n"])
+            against = f"itself read at one step for all, {found['exit']['mean']:.2f} as in the mean"
+            yield Comparison(f"fixed_step/{name}", against, f"{name}/{measure}", own, other, noise, remark)
+
+
+def _exits_at_one_step(files: RunFiles) -> bool:
+    sets = files.exits.get("sets", {}).values()
+    return bool(sets) and all(map(_is_constant, sets))
+
+
+def _is_constant(found: Mapping[str, Any]) -> bool:
+    """Whether all examples of a set exit at one step."""
+    return bool(found["exit"].get("std") == 0)
+
+
+def _rules(files: RunFiles) -> Iterator[Comparison]:
+    """Of the exit rules the one in the middle by its gain over the same exits dealt to the examples at random."""
+    for name, study in files.exit_rules.get("sets", {}).items():
+        rows = [row for row in study["rows"] if "score" in row.get("permuted", {}).get("quality", {})]
+        if not rows:
+            continue
+        measure = _score(files, rows[0]["permuted"]["quality"])
+        row = sorted(rows, key=lambda one: _gain(one, measure))[len(rows) // 2]
+        own, other = row["quality"][measure], row["permuted"]["quality"][measure]
+        better = sum(_gain(one, measure) > _deviation(one, measure) for one in rows)
+        remark = f"{better} of {len(rows)} rules gain more than 2 deviations over {study['draws']} permutations"
+        against = f"the exits of {row['rule']} dealt at random, the median rule by gain"
+        noise = _deviation(row, measure)
+        yield Comparison(f"random_exits/{name}", against, f"{name}/{measure}", own, other, noise, remark)
+
+
+def _networks(files: RunFiles) -> Iterator[Comparison]:
+    """Other architectures, trained as the one that a search found was trained."""
+    rows = [row for row in files.architectures.get("rows", []) if "loss" in (row.get("quality") or {})]
+    found = [row for row in rows if row["kind"] == "searched" and row["trained"] != _NOT_RETRAINED]
+    for own, other in product(found, rows):
+        if other["kind"] == "searched" or other["trained"] != own["trained"]:
+            continue
+        losses = own["quality"]["loss"], other["quality"]["loss"]
+        noise, tolerance = noise_of("loss", *losses, None)
+        remark = "; ".join([*_work(own.get("macs") or {}, other.get("macs") or {}), "one seed each", tolerance])
+        against = f"the architecture {other['name']}, trained the same way ({own['trained']})"
+        yield Comparison(f"architecture/{other['name']}", against, f"{own['quality_set']}/loss", *losses, noise, remark)
+
+
+def _work(own: Mapping[str, float], other: Mapping[str, float]) -> Iterator[str]:
+    """A network's multiply-accumulates as a share of another's, by the shape of their input."""
+    for shape in own:
+        if other.get(shape):
+            yield f"{whole_percent(own[shape] / other[shape])} of its multiply-accumulates at {shape}"
+
+
+def _gain(row: Mapping[str, Any], measure: str) -> float:
+    return float(row["quality"][measure] - row["permuted"]["quality"][measure])
+
+
+def _deviation(row: Mapping[str, Any], measure: str) -> float:
+    return 2 * float(row["permuted"].get("quality_std", {}).get(measure, 0.0))

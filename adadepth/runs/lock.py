@@ -1,0 +1,70 @@
+"""The lock of a run's folder: held by one process, and let go by the system when that ends, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from adadepth.errors import CheckpointError
+from adadepth.system.files import is_dead
+
+LOCK = ".lock"
+_LAST_WORKERS_S = 10.0  # loader workers hold what their process held, and notice its death within five seconds
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a folder, whose file names process and host.
+
+    Raises:
+        CheckpointError: Its file is a link or a folder; a live process holds it, or one on another host did, which
+            cannot be asked from here.
+    """
+    path = directory / LOCK
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise CheckpointError(f"{path}: must be a file of its own; delete it")
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=_LAST_WORKERS_S if _is_dead(_owner(path)) else 0)
+    except Timeout as error:
+        raise CheckpointError(f"{directory}: in use{_described(_owner(path))}") from error
+    try:
+        owner = _owner(path)
+        if owner.get("host", socket.gethostname()) != socket.gethostname():
+            raise CheckpointError(f"{directory}: in use{_described(owner)}; if that run is dead, delete {path}")
+        path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        lock.release()
+
+
+def _owner(path: Path) -> dict[str, Any]:
+    """Return what the file says of the process that holds it; nothing where it says something else."""
+    try:
+        owner = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return owner if isinstance(owner, dict) and {"pid", "host"} <= owner.keys() else {}
+
+
+def _described(owner: dict[str, Any]) -> str:
+    return f" by process {owner['pid']} on {owner['host']}" if owner else " by another process"
+
+
+def _is_dead(owner: dict[str, Any]) -> bool:
+    if owner.get("host") != socket.gethostname():
+        return False
+    try:
+        return is_dead(int(owner["pid"]))
+    except (ValueError, TypeError):
+        return True

@@ -1,0 +1,74 @@
+"""How this program was started, and commands for the same program that a person can copy."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
+from adadepth.settings import ExperimentConfig
+
+# What an evaluation takes from the command line of its training: the data, the tokenizer and the model's own settings
+# it takes from the run. A choice of the model says the family.
+_KEPT = (
+    "model", "task", "trainer", "trainer.precision", "trainer.use_cpu", "trainer.per_device_eval_batch_size", "runtime",
+    "optimise", "predictions", "output_dir", "debug", "small",
+)  # fmt: skip
+
+
+def program() -> list[str]:
+    """The words that start this program as it was started: `adadepth`, `python -m adadepth` or that with run.py."""
+    given = Path(sys.argv[0])
+    if given.name == "run.py":
+        return ["python", str(given)]
+    if given.name != "adadepth":  # started as a module, or by a launcher of jobs
+        return ["python", "-m", "adadepth"]
+    is_found = (found := shutil.which(given.name)) is not None and Path(found).resolve() == given.resolve()
+    return [given.name if is_found else str(given)]
+
+
+def own_command() -> str:
+    """What repeats this run; of a job of a sweep, that job alone."""
+    if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
+        return shlex.join([*program(), *sys.argv[1:]])
+    overrides = (each for each in HydraConfig.get().overrides.task if _key(each) != "sweep")
+    return shlex.join([*_root(HydraConfig.get().job.config_name or ""), *overrides])
+
+
+def evaluation_command(config: ExperimentConfig, run: Path) -> str:
+    """What evaluates the best checkpoint of a training from the same working directory.
+
+    Args:
+        config: Of the training.
+        run: Its folder.
+    """
+    has_given = HydraConfig.initialized()
+    given = list(HydraConfig.get().overrides.task) if has_given else []
+    kept = [each for each in given if _is_kept(_key(each))]
+    if config.seeds > 1 or any(_key(each) in ("seed", "seeds") for each in given):
+        kept.append(f"seed={config.seed}")
+    root = (HydraConfig.get().job.config_name if has_given else None) or config.name
+    return shlex.join([*_root(root), "mode=evaluate", f"checkpoint={run}", *kept])
+
+
+def _is_kept(key: str) -> bool:
+    return key in _KEPT or key.startswith("runtime.")
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")
+
+
+def _root(name: str) -> list[str]:
+    """The program with the configuration, and with the user's folder of YAML files where there is one."""
+    return [*program(), *(word for path in _own_folders() for word in ("--config-dir", path)), "--config-name", name]
+
+
+def _own_folders() -> Iterable[str]:
+    if HydraConfig.initialized():
+        sources = HydraConfig.get().runtime.config_sources
+        return [source.path for source in sources if source.provider == "command-line"]
+    return []

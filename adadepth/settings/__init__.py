@@ -1,0 +1,72 @@
+"""Typed schema of every public key. YAML files and the command line fill it; a wrong key or type fails at composition.
+
+Five groups say what may change a RESULT (``model``, ``dataset``, ``tokenizer``, ``trainer`` and ``seed``); ``runtime``,
+``logger`` and the paths may only change speed and where things are written (see ``adadepth.settings.results``). This
+package imports neither torch nor transformers, so composing and checking a configuration takes a fraction of a second.
+
+A module holds the settings of one thing and the enumerations that they need, whose member names are what a YAML file or
+the command line says, and equal their values. Here stand the names that plugins and scripts need: the experiment with
+its groups, and the kinds of text and tables that other settings extend.
+"""
+
+from adadepth.settings.data import (
+    ChoiceConfig,
+    CorpusConfig,
+    DatasetConfig,
+    LabelledConfig,
+    QuestionConfig,
+    Source,
+    StreamConfig,
+    TableConfig,
+    TaggingConfig,
+)
+from adadepth.settings.experiment import (
+    OPTIONAL_GROUPS,
+    Activation,
+    Attention,
+    BudgetConfig,
+    BudgetUnit,
+    ContextConfig,
+    ExperimentConfig,
+    FeaturesConfig,
+    HaltingConfig,
+    LoggerConfig,
+    Mode,
+    ModelConfig,
+    RuntimeConfig,
+    SearchConfig,
+    Task,
+    TokenizerConfig,
+    TrainerConfig,
+    family_name,
+)
+
+__all__ = [
+    "OPTIONAL_GROUPS",
+    "Activation",
+    "Attention",
+    "BudgetConfig",
+    "BudgetUnit",
+    "ChoiceConfig",
+    "ContextConfig",
+    "CorpusConfig",
+    "DatasetConfig",
+    "ExperimentConfig",
+    "FeaturesConfig",
+    "HaltingConfig",
+    "LabelledConfig",
+    "LoggerConfig",
+    "Mode",
+    "ModelConfig",
+    "QuestionConfig",
+    "RuntimeConfig",
+    "SearchConfig",
+    "Source",
+    "StreamConfig",
+    "TableConfig",
+    "TaggingConfig",
+    "Task",
+    "TokenizerConfig",
+    "TrainerConfig",
+    "family_name",
+]
