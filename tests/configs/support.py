@@ -70,6 +70,7 @@ HOMES = {
     **{("model", name): "ponder_tiny" for name in (
         "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b",
     )},
+    ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
 }  # fmt: skip
 # What an option needs from the user before it can run.
