@@ -119,6 +119,10 @@ def _build(
     model_class: Any, settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> PreTrainedModel:
     source = None if settings.pretrained is None else read_config("model.pretrained", settings.pretrained)
+    adopt = family(settings.name).adopts
+    if source is not None and adopt is not None and source.model_type not in families():
+        with _about_unknown(settings), told("model.pretrained", str(settings.pretrained)):
+            return load(adopt)(model_class, settings, source, vocab_size, fields)
     config = _configuration(model_class.config_class, settings, source, vocab_size, fields)
     wanted = getattr(settings, "attn_implementation", None)
     attention = {"attn_implementation": str(wanted)} if wanted else {}

@@ -114,6 +114,8 @@ class Family:
             `adadepth.families.albert_act.pretrained.load_albert`; None: the head's own `from_pretrained`.
         build: Makes a classifier that has no configuration before its base is read; called like
             `adadepth.families.adalayers.base.build_on_base`.
+        adopts: Makes a model of the layers of a pretrained decoder that is of no family; called like
+            `adadepth.families.looped.retrofit.adopted`. None: such a checkpoint is refused.
         settle: What the training text decides of the settings, before a language model is built: called like
             `adadepth.families.par_xl.configuration.settle_cutoffs`.
         first_tokens: From settings or configuration to how many [CLS] a text begins with, by argument of
@@ -147,6 +149,7 @@ class Family:
     reads: frozenset[str] = frozenset()
     starts_from: Mapping[str, str | None] = field(default_factory=dict)
     build: str | None = None
+    adopts: str | None = None
     settle: str | None = None
     first_tokens: str | None = None
     reads_vectors: bool = False

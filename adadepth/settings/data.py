@@ -288,6 +288,9 @@ class HopsConfig(GeneratedConfig):
     colours: int = setting(4, "of the nodes that do not point to another", between(2, 8))
     train_hops: list[int] = setting([0, 5], "lowest and highest difficulty of labelled nodes")
     beyond_hops: list[int] | None = setting([6, 7], "also evaluated: not seen in training")
+    causal: bool = setting(
+        False, "pointers lead to nodes before their own and say how far back, for models that see nothing else"
+    )
 
 
 @dataclass

@@ -67,6 +67,10 @@ HOMES = {
     ("trainer", "parity"): "ponder_parity",
     **{("dataset", name): "trm_tiny" for name in ("sudoku", "maze_path", "sudoku_extreme", "maze_hard")},
     **{("model", f"trm_{name}"): "trm_tiny" for name in ("mini", "attention", "positions")},
+    **{("model", name): "ponder_tiny" for name in (
+        "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b",
+    )},
+    ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
 }  # fmt: skip
 # What an option needs from the user before it can run.
@@ -84,6 +88,7 @@ NEEDS = {
     ("budget", "depth"): ["model.act_penalty=0"],
     ("budget", "work"): ["model.act_penalty=0"],
     ("model", "stock"): ["model.pretrained=folder"],
+    ("model", "looped_retrofit"): ["model.pretrained=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }
 

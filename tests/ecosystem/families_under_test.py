@@ -24,6 +24,7 @@ _STEPS = {
     "test_problem_types": "predictions of a step are one class or one value, never several classes: exit rules read "
     "a softmax; tests/unit/families has the two",
 }
+_NO_GENERATION = "the source distribution has no tests of generation; below tests/unit/families, "
 _NO_BARE_MODEL = {"test_load_with_mismatched_shapes": "it has no model without a head, which that test loads"}
 
 PAR_XL = {name: value for name, value in TINY.items() if name in ParXLFields.__dataclass_fields__}
@@ -81,6 +82,11 @@ def _puzzles() -> adadepth.TrmConfig:
 
 def _cells(config: PreTrainedConfig) -> dict[str, Tensor]:
     return {"input_ids": token_inputs(config)["input_ids"]}
+
+
+def _looped() -> adadepth.LoopedConfig:
+    sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
+    return adadepth.LoopedConfig(**sizes, core=1, num_loops=2)
 
 
 CASES = [
@@ -175,13 +181,22 @@ CASES = [
         attributes={"has_attentions": False},
     ),
     ModelCase(
+        "Looped",
+        config=_looped,
+        models=_own(
+            "LoopedModel", "LoopedForCausalLM", "LoopedForSequenceClassification", "LoopedForTokenClassification"
+        ),
+        inputs=_words_and_mask,
+        skipped={"test_generation_tester_mixin_inheritance": _NO_GENERATION + "test_looped.py has some"},
+        attributes={"has_attentions": False},
+    ),
+    ModelCase(
         "ParXL",
         config=lambda: adadepth.ParXLConfig(**PAR_XL, architecture="ss"),
         models=_own("ParXLForCausalLM", "ParXLModel"),
         inputs=_words_and_mask,
         skipped={
-            "test_generation_tester_mixin_inheritance": "the source distribution has no tests of generation; "
-            "tests/unit/families/test_par_xl_generation.py has some",
+            "test_generation_tester_mixin_inheritance": _NO_GENERATION + "test_par_xl_generation.py has some",
         },
     ),
     ModelCase(

@@ -4,7 +4,8 @@ Some nodes, the roots, have a colour; each other node points to a node. Followin
 root, whose colour is the node's label. How many pointers must be followed is the node's difficulty: an iteration of
 attention follows one at least (and may learn to double its reach).
 
-Nodes lie in a random order. A pointer names the place of its target among the nodes, ``>0`` the first one.
+Nodes lie in a random order. A pointer names the place of its target among the nodes, ``>0`` the first one; of nodes in
+causal order, which point to earlier ones only, it says how far back that is, ``<1`` the one before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from adadepth.data.generated.blocks import (
     tagging_data,
 )
 from adadepth.data.labelled.collate import SequenceCollator
-from adadepth.data.labelled.contract import LabelledData
+from adadepth.data.labelled.contract import LabelledData, Picture
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import as_fed
@@ -53,7 +54,7 @@ class HopsExamples(DrawnExamples):
     def __init__(self, dataset: HopsConfig, hops: tuple[int, int], length: int, seed: int) -> None:
         super().__init__(length, seed)
         self.nodes, self.colours = dataset.nodes, dataset.colours
-        self.hops = hops
+        self.hops, self.causal = hops, dataset.causal
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw the ``symbols`` (rows, nodes) int16, and their ``hops`` and ``colours`` int8; see `draw_forests`.
@@ -61,6 +62,9 @@ class HopsExamples(DrawnExamples):
         Besides, ``marked`` (rows,) int16 is a node whose hops are as likely any of the range.
         """
         targets, hops, colours = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
+        if self.causal:
+            targets, hops, colours = targets_first(targets, hops, colours, generator)
+            targets = np.arange(self.nodes) - targets
         wanted = generator.integers(self.hops[0], self.hops[1] + 1, (rows, 1))
         lots = np.where(hops == wanted, generator.random(hops.shape, dtype=np.float32), -1.0)
         symbols = np.where(hops == 0, self.nodes + colours, targets)
@@ -141,6 +145,24 @@ def draw_forests(
     return targets, hops, found
 
 
+def targets_first(
+    targets: np.ndarray, hops: np.ndarray, colours: np.ndarray, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the same forests in another random order, in which every node lies behind the one that it points to."""
+    lots = generator.random(hops.shape)
+    keys = lots
+    for level in range(1, int(hops.max()) + 1):
+        before = np.take_along_axis(keys, targets, axis=1)
+        keys = np.where(hops == level, before + (1 - before) * lots, keys)
+    order = keys.argsort(axis=1)
+    places = order.argsort(axis=1)
+    targets, hops, colours = (
+        np.take_along_axis(column, order, axis=1)
+        for column in (np.take_along_axis(places, targets, axis=1), hops, colours)
+    )
+    return targets, hops, colours
+
+
 def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
     """Return pointers: the evaluation set ``inside`` has the trained range of hops, ``beyond`` another.
 
@@ -154,7 +176,10 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     Raises:
         ConfigError: ``dataset.sequence_length`` does not hold all tokens.
     """
-    symbols = [*(f">{node}" for node in range(dataset.nodes)), *COLOURS[: dataset.colours]]
+    symbols = [
+        *(f"{'<' if dataset.causal else '>'}{node}" for node in range(dataset.nodes)),
+        *COLOURS[: dataset.colours],
+    ]
     labels = COLOURS[: dataset.colours]
     ranges = {"inside": dataset.train_hops}
     if dataset.beyond_hops is not None:
@@ -162,9 +187,10 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     facts = {"nodes": dataset.nodes, "colours": dataset.colours, "hops": {name: list(r) for name, r in ranges.items()}}
     drawn = [("train", dataset.train_hops, dataset.train_examples, seed)]
     drawn += [(name, ends, evaluation_size(dataset), EVALUATION_SEED) for name, ends in ranges.items()]
+    picture: Picture | None = None if dataset.causal else "chains"  # it follows places, not distances
     if dataset.unit == "token":
         tagged = {name: TaggedHops(dataset, range_of(ends), *how) for name, ends, *how in drawn}
-        return tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture="chains")
+        return tagging_data(dataset, tagged.pop("train"), tagged, symbols, labels, facts, picture=picture)
     words = symbol_tokenizer(symbols)
     layout = Layout.of(words, dataset.sequence_length, cls_tokens)
     words = as_fed(words, layout)

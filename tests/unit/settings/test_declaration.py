@@ -103,6 +103,7 @@ def test_where_the_two_defaults_differ() -> None:
         "adalayers": {"base_model"},
         "albert": sizes,
         "albert_act": sizes | {"act_penalty"},
+        "looped": {"vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"},
         "multi_exit_albert": sizes | {"exit_rule"},
         "par_xl": {"vocab_size"},
         "ponder_albert": sizes | {"target_halt_probability", "truncation", "exit_rule"},

@@ -1,0 +1,648 @@
+"""Looped causal language models: prelude, core times N, coda (Huginn, arXiv 2502.05171; Ouro, arXiv 2510.25741).
+
+    e   = prelude(E[tokens])                              the input of every loop
+    s_0 = e, zeros, or drawn
+    z   = s, s + e, A [s, e] or e                         `injection`
+    s_n = s_{n-1} + d (core(z) - s_{n-1})                 d is 1 unless `damping` says otherwise
+    r_n = rms(coda(s_n)) of n = 1..N                      what heads read; `state_norm` puts a norm before the coda, too
+    lambda_n = sigmoid(g rms(s_n) + b)                    the halting unit, where there is a `gate`
+
+With `state_norm=fed` it is the normed state that the next loop gets and the heads read, once normed where there is no
+coda. Layers are attention and a gated feed-forward layer with rotary positions, or those of any decoder of transformers
+(`retrofit`). The unit of depth is a token, its updates are loops. A token that has exited goes on in the others' keys
+and values, so that no rule changes a state; loops end when everybody has exited.
+
+Shape legend: B rows, T new tokens, M tokens in the cache, D width, h heads, V pieces, N loops, P, C and Q layers of
+prelude, core and coda.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.masking_utils import create_masks_for_generate
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import eager_attention_forward
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.errors import ConfigError, DataError
+from adadepth.families.looped.convert import PUBLISHED, published_config, published_weights
+from adadepth.families.looped.family import LoopedSettings
+from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
+from adadepth.families.shared.layers import Product
+from adadepth.halting.exit_rules import parse_rule
+from adadepth.halting.trace import DepthUnit
+from adadepth.settings.declaration import setting
+
+# ---- Configuration
+
+
+@strict
+class LoopedConfig(FamilyConfig, settings=LoopedSettings):
+    """A looped language model; a folder of Ouro's or Huginn's is read as they published it."""
+
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
+    sub_configs: ClassVar = {"base_config": AutoConfig}
+
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    base_config: dict | PreTrainedConfig | None = setting(
+        None, "of the decoder of transformers whose layers these are, with as many layers as are kept; None: our own",
+        shape=True,
+    )  # fmt: skip
+
+    def __post_init__(self, **kwargs: object) -> None:
+        if isinstance(self.base_config, dict):
+            self.base_config = AutoConfig.for_model(**self.base_config)
+        if self.base_config is not None:
+            self._take_sizes(self.base_config.get_text_config())
+        super().__post_init__(**kwargs)
+        if self.exit_rule is not None:
+            parse_rule(self.exit_rule)
+        if self.base_config is None:
+            self._check_sizes()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As in transformers; of published models' configurations, too."""
+        if config_dict.get("model_type") in PUBLISHED:
+            config_dict = published_config(config_dict)
+        return super().from_dict(config_dict, **kwargs)
+
+    @property
+    def layers(self) -> int:
+        """P + C + Q, layers that have weights."""
+        return self.prelude + self.core + self.coda
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """P + N C + Q, layers that a token passes, each of which has a place in a cache."""
+        return self.prelude + self.num_loops * self.core + self.coda
+
+    def loops(self, asked: int | None) -> int:
+        """N of a call.
+
+        Args:
+            asked: What the call says; None: as many as this says.
+
+        Raises:
+            ConfigError: If that is less than 1.
+        """
+        if asked is not None and asked < 1:
+            raise ConfigError(f"num_loops={asked} must be at least 1")
+        return self.num_loops if asked is None else asked
+
+    @property
+    def width_of_head(self) -> int:
+        """Features of a head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    def _take_sizes(self, base: PreTrainedConfig) -> None:
+        for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "tie_word_embeddings"):
+            if not hasattr(base, name):
+                raise ConfigError(f"base_config: a {base.model_type} has no {name}: its layers cannot be looped here")
+            setattr(self, name, getattr(base, name))
+        for name in ("num_key_value_heads", "head_dim", "max_position_embeddings"):
+            setattr(self, name, getattr(base, name, None) or getattr(self, name))
+        if base.num_hidden_layers != self.layers:
+            raise ConfigError(
+                f"base_config has {base.num_hidden_layers} layers, prelude + core + coda are {self.layers}"
+            )
+        if self.queries != "state":
+            raise ConfigError(f"queries={self.queries}: layers of {base.model_type} have no queries of their own")
+
+    def _check_sizes(self) -> None:
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"
+            )
+        if self.num_attention_heads % self.key_value_heads:
+            raise ConfigError(
+                f"num_key_value_heads={self.num_key_value_heads} must divide num_attention_heads="
+                f"{self.num_attention_heads}"
+            )
+        if self.width_of_head % 2:
+            raise ConfigError(f"head_dim={self.width_of_head} must be even: rotary positions turn pairs of features")
+
+
+# ---- Layers: attention and a gated feed-forward layer, with norms before, behind or around them
+
+
+class RMSNorm(nn.RMSNorm):
+    """u / sqrt(mean u^2 + eps) * w over the last dimension."""
+
+
+def rotations(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of theta^(-2i/d) p of every position p, (B, T, d/2) each (Su et al. 2021)."""
+    width = config.width_of_head
+    exponents = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width
+    angles = positions.unsqueeze(-1).float() * config.rope_theta**-exponents
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
+    """Turn heads (B, h, T, d) by their positions: feature i with i + 1, or with i + d/2."""
+    cosines, sines = (each.unsqueeze(1) for each in rotation)
+    first, second = (heads[..., 0::2], heads[..., 1::2]) if pairs else heads.chunk(2, dim=-1)
+    turned = first * cosines - second * sines, second * cosines + first * sines
+    return torch.stack(turned, dim=-1).flatten(-2) if pairs else torch.cat(turned, dim=-1)
+
+
+class Attention(nn.Module):
+    """Causal attention with rotary positions."""
+
+    is_causal = True
+
+    def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
+        super().__init__()
+        heads, shared, width = config.num_attention_heads, config.key_value_heads, config.width_of_head
+        self.config, self.layer_idx, self.head_dim = config, layer_idx, width
+        self.num_key_value_groups, self.scaling = heads // shared, width**-0.5
+        self.q_proj = Product(config.hidden_size, heads * width, bias=config.qk_bias)
+        self.k_proj = Product(config.hidden_size, shared * width, bias=config.qk_bias)
+        self.v_proj = Product(config.hidden_size, shared * width, bias=False)
+        self.o_proj = Product(heads * width, config.hidden_size, bias=False)
+
+    def forward(
+        self,
+        states: Tensor,
+        queries: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Any,
+        cache: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        """(B, T, D), and what queries are made of, to (B, T, D)."""
+        query, key, value = (
+            project(given).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for project, given in ((self.q_proj, queries), (self.k_proj, states), (self.v_proj, states))
+        )
+        query, key = (rotate(each, rotation, self.config.rope_pairs) for each in (query, key))
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        attended, _ = attend(self, query, key, value, mask, dropout=0.0, scaling=self.scaling, **kwargs)
+        mixed: Tensor = self.o_proj(attended.flatten(-2))
+        return mixed
+
+
+class GatedMlp(nn.Module):
+    """W_down (act(W_gate u) * W_up u)."""
+
+    def __init__(self, config: LoopedConfig) -> None:
+        super().__init__()
+        self.gate_proj = Product(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = Product(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = Product(config.intermediate_size, config.hidden_size, bias=False)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(..., D) to (..., D)."""
+        mixed: Tensor = self.down_proj(self.activation(self.gate_proj(states)) * self.up_proj(states))
+        return mixed
+
+
+class LoopedLayer(nn.Module):
+    """A decoder layer, called like those of transformers; `norms` says where its norms are."""
+
+    def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.norms = config.norms
+        self.self_attn = Attention(config, layer_idx)
+        self.mlp = GatedMlp(config)
+        self.attention_norm, self.mlp_norm = _norm(config), _norm(config)
+        if self.norms != "pre":
+            self.attention_post_norm, self.mlp_post_norm = _norm(config), _norm(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        past_key_values: Any = None,
+        queries: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """(B, T, D) to (B, T, D); `queries` are the states that queries are made of, where those are others."""
+        assert position_embeddings is not None
+        normed = self.attention_norm(hidden_states)
+        asked = normed if queries is None else self.attention_norm(queries)
+        attended = self.self_attn(normed, asked, position_embeddings, attention_mask, past_key_values, **kwargs)
+        states = self._add(hidden_states, attended, "attention_post_norm")
+        return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
+
+    def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
+        if self.norms == "pre":
+            return states + branch
+        behind = getattr(self, norm)
+        summed: Tensor = behind(states + branch) if self.norms == "sandwich" else states + behind(branch)
+        return summed
+
+
+def _norm(config: LoopedConfig) -> RMSNorm:
+    return RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+
+class HaltingUnit(nn.Linear):
+    """z = w u + b, one for all loops, in float32 whatever the model computes in: (..., D) to (...)."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """See the class."""
+        with torch.autocast(states.device.type, enabled=False):
+            logits = nn.functional.linear(states.float(), self.weight.float(), self.bias.float())
+        return logits.squeeze(-1)
+
+
+_STOCK = ("embed_tokens", "layers", "norm", "rotary_emb")
+
+
+def stock_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
+    """Embedding, layers, final norm and rotary positions of the decoder in a configuration, with fresh weights.
+
+    Raises:
+        ConfigError: If the decoder has no such parts.
+    """
+    base = config.base_config
+    assert isinstance(base, PreTrainedConfig)
+    decoder = AutoModel.from_config(base, attn_implementation=config._attn_implementation)
+    if missing := [name for name in _STOCK if not hasattr(decoder, name)]:
+        raise ConfigError(f"base_config: a {base.model_type} has no {missing[0]}: its layers cannot be looped here")
+    config.base_config = decoder.config  # the layers' own: one place says how attention is computed
+    return tuple(getattr(decoder, name) for name in _STOCK)
+
+
+# ---- The model
+
+
+class Place:
+    """One layer's place in a cache, as the layer sees it: whatever number it believes to have, it is this one's."""
+
+    def __init__(self, cache: Cache, number: int) -> None:
+        self._cache, self._number = cache, number
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        """Add keys and values (B, h, T, d); returns all that there are, (B, h, M + T, d)."""
+        return self._cache.update(keys, values, self._number, *args, **kwargs)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """M."""
+        return self._cache.get_seq_length(self._number)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+
+@dataclass
+class Looping:
+    """A batch in the middle of its loops.
+
+    Attributes:
+        embedded: e, (B, T, D).
+        state: s_n, (B, T, D).
+        normed: The final norm of s_n, (B, T, D); None before the first loop.
+        positions: Of the new tokens, int64, (B, T).
+        masks: By the kinds of the layers, or one for all.
+        kinds: Of every layer, where their masks differ.
+        rotation: Cosines and sines of the positions.
+        cache: Keys and values of earlier tokens; None: there are none, and none are kept.
+        loops: N of this call.
+        done: n.
+        counts: After how many loops each row stops, int64 (B,), where rows train for numbers of their own; else None.
+    """
+
+    embedded: Tensor
+    state: Tensor
+    normed: Tensor | None
+    positions: Tensor
+    masks: Any
+    rotation: Any
+    cache: Cache | None
+    loops: int
+    done: int = 0
+    counts: Tensor | None = None
+    kinds: list[str] | None = None
+
+
+class Layers(nn.ModuleList, GradientCheckpointingLayer):
+    """Layers, one after the other. Where activations are recomputed they are so together: each loop keeps its state."""
+
+    def forward(self, states: Tensor, queries: Tensor | None, run: Looping, first: int, place: int) -> Tensor:
+        """(B, T, D) to (B, T, D).
+
+        Args:
+            states: What the first one gets.
+            queries: What attention's queries are made of, where that is something else.
+            run: The batch.
+            first: The number of the first of these layers among all.
+            place: Its place in the cache.
+        """
+        more = {} if queries is None else {"queries": queries}
+        for number, layer in enumerate(self):
+            states = layer(
+                states,
+                attention_mask=run.masks[run.kinds[first + number]] if run.kinds else run.masks,
+                position_embeddings=run.rotation,
+                position_ids=run.positions,
+                past_key_values=None if run.cache is None else Place(run.cache, place + number),
+                use_cache=run.cache is not None,
+                **more,
+            )
+        return states
+
+
+def _part(layers: Sequence[nn.Module]) -> nn.ModuleList:
+    """Layers; an empty part has nothing that could be made again."""
+    return Layers(layers) if layers else nn.ModuleList()
+
+
+class LoopedPreTrainedModel(PreTrainedModel):
+    """What the model and its heads have in common."""
+
+    config: LoopedConfig
+    config_class = LoopedConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["LoopedLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+    depth_unit: DepthUnit = "token"
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers; a folder or hub id of Ouro's or Huginn's, too, of which no code is run."""
+        found = published_weights(pretrained_model_name_or_path, kwargs)
+        if found is None:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        described, weights = found
+        config = kwargs.pop("config", None) or cls.config_class.from_dict(described)
+        for name in [name for name in kwargs if hasattr(config, name) and name not in ("dtype", "attn_implementation")]:
+            setattr(config, name, kwargs.pop(name))
+        return super().from_pretrained(None, *args, config=config, state_dict=weights, **kwargs)
+
+    @property
+    def max_updates(self) -> int:
+        """The most loops of a token, unless a call asks for others."""
+        return self.config.num_loops
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens of a text."""
+        return self.config.max_position_embeddings
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """Pieces that it has embeddings for."""
+        return self.config.vocab_size
+
+    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
+        """Layers of other decoders, which would be made again one by one, leave that to `Layers`."""
+        super()._set_gradient_checkpointing(*args, **kwargs)
+        parts = [part for part in self.modules() if isinstance(part, Layers)]
+        stock: list[Any] = [layer for part in parts for layer in part if hasattr(layer, "gradient_checkpointing")]
+        for layer in stock:
+            layer.gradient_checkpointing = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HaltingUnit):
+            init.zeros_(module.bias)
+        elif self.config.initializer == "scaled" and isinstance(module, nn.Linear | nn.Embedding):
+            deviation = math.sqrt(2 / (5 * self.config.hidden_size))
+            if getattr(module, "ends_branch", False):
+                deviation /= math.sqrt(2 * self.config.num_hidden_layers)
+            init.trunc_normal_(module.weight, std=deviation, a=-3 * deviation, b=3 * deviation)
+
+
+@dataclass
+class LoopedModelOutput(ModelOutput):
+    """What the model without a head gives.
+
+    Attributes:
+        last_hidden_state: r_N, (B, T, D).
+        past_key_values: The cache.
+        hidden_states: s_0..s_N, (B, T, D) each, on request.
+    """
+
+    last_hidden_state: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+
+
+class LoopedModel(LoopedPreTrainedModel):
+    """Embedding, prelude, core, coda, the final norm, and the halting unit if there is one."""
+
+    def __init__(self, config: LoopedConfig) -> None:
+        super().__init__(config)
+        if config.base_config is None:
+            layers: Iterable[nn.Module] = (LoopedLayer(config, number) for number in range(config.layers))
+            self.embed_tokens, self.norm = nn.Embedding(config.vocab_size, config.hidden_size), _norm(config)
+        else:
+            self.embed_tokens, layers, self.norm, self.rotary_emb = stock_parts(config)
+        every = list(layers)
+        self.prelude = _part(every[: config.prelude])
+        self.core = _part(every[config.prelude : config.prelude + config.core])
+        self.coda = _part(every[config.prelude + config.core :])
+        if config.injection == "linear":
+            self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
+        if config.gate:
+            self.gate = HaltingUnit(config.hidden_size, 1)
+        for layer in every if config.base_config is None else ():
+            layer.self_attn.o_proj.ends_branch = layer.mlp.down_proj.ends_branch = True
+            layer.mlp.up_proj.ends_branch = True  # Huginn's own
+        self._drawn: dict[int, Tensor] = {}
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        num_loops: int | None = None,
+        initial_state: Tensor | None = None,
+    ) -> LoopedModelOutput:
+        """Run all loops; for the arguments see `begin`."""
+        run = self.begin(
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
+        )
+        states = [run.state]
+        while run.done < run.loops:
+            self.loop(run)
+            states.append(run.state)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        return LoopedModelOutput(self.read(run), run.cache, tuple(states) if output_hidden_states else None)
+
+    def begin(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Any = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_loops: int | None = None,
+        initial_state: Tensor | None = None,
+    ) -> Looping:
+        """Embed the tokens and run the prelude.
+
+        Args:
+            input_ids: (B, T).
+            attention_mask: 1 at real tokens, those in the cache included, (B, M + T); or what layers take as masks.
+            position_ids: (B, T) or (1, T); None: counted from the first real token, behind the cache.
+            past_key_values: Keys and values of earlier tokens, one place for every layer that a token passes.
+            inputs_embeds: (B, T, D) instead of `input_ids`.
+            use_cache: Whether to keep keys and values; None: only in a cache that is given.
+            num_loops: N of this call; None: the configuration's.
+            initial_state: s_0, (B, T, D); None: as the configuration's `start` says.
+
+        Raises:
+            DataError: If there are not exactly one of ids and embeddings, or the initial state has another shape.
+            ConfigError: If `num_loops` is less than 1.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise DataError("input_ids, inputs_embeds: give exactly one of them")
+        loops = self.config.loops(num_loops)
+        embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.config.scale_embeddings:
+            embedded = embedded * math.sqrt(self.config.hidden_size)
+        cache = DynamicCache() if use_cache and past_key_values is None else past_key_values
+        if self.training and self.core.gradient_checkpointing:
+            cache = None  # layers that are made again would write twice
+        if position_ids is None:
+            position_ids = _positions(embedded, attention_mask, 0 if cache is None else cache.get_seq_length())
+        position_ids = position_ids.expand(embedded.shape[:2])
+        masks: Any = attention_mask
+        if not isinstance(attention_mask, dict):
+            of: Any = self.config if self.config.base_config is None else self.config.base_config
+            masks = create_masks_for_generate(of, embedded, attention_mask, cache, position_ids)
+        rotation: Any
+        if self.config.base_config is None:
+            rotation = rotations(self.config, position_ids, embedded.dtype)
+        else:
+            rotation = self.rotary_emb(embedded, position_ids)
+        run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)
+        run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
+        run.embedded = self.prelude(run.embedded, None, run, 0, 0) if len(self.prelude) else run.embedded
+        run.state = self._start(run, initial_state)
+        return run
+
+    def loop(self, run: Looping) -> Tensor:
+        """One more loop; returns the final norm of the new state, (B, T, D), which the halting unit reads.
+
+        In training the loops before a row's last `backprop_loops` have no gradients, and a row that has had its own
+        number of loops stays as it is.
+        """
+        kept = self.config.backprop_loops if self.training and torch.is_grad_enabled() else None
+        if kept is not None:
+            counts = torch.full((1,), run.loops) if run.counts is None else run.counts
+            if run.done < int(counts.min()) - kept:
+                with torch.no_grad():
+                    return self._loop(run)
+            begins = ((counts == run.done + kept) & (counts > kept)).view(-1, 1, 1).to(run.state.device)
+            run.state = torch.where(begins, run.state.detach(), run.state)
+            run.normed = None if run.normed is None else torch.where(begins, run.normed.detach(), run.normed)
+        return self._loop(run)
+
+    def _loop(self, run: Looping) -> Tensor:
+        config = self.config
+        previous = run.normed if config.queries == "previous" else None
+
+        place = config.prelude + run.done * config.core
+        reached = self.core(self._inject(run.state, run.embedded), previous, run, config.prelude, place)
+        damping = 1.0 / run.loops if config.damping is None else config.damping
+        state = reached if damping == 1.0 else run.state + damping * (reached - run.state)
+        normed: Tensor = self.norm(state)
+        state = normed if config.state_norm == "fed" else state
+        if run.counts is not None:
+            goes_on = (run.done < run.counts).view(-1, 1, 1)
+            state = torch.where(goes_on, state, run.state)
+            normed = normed if run.normed is None else torch.where(goes_on, normed, run.normed)
+        run.state, run.normed = state, normed
+        run.done += 1
+        return normed
+
+    def read(self, run: Looping) -> Tensor:
+        """r_n, (B, T, D): what heads read after n loops. A coda runs for it."""
+        assert run.normed is not None, "nothing was looped"
+        if not self.coda:
+            return run.normed
+        config = self.config
+        place = config.prelude + run.loops * config.core + (run.loops - run.done) * config.coda
+        state = run.state if config.state_norm == "none" else run.normed
+        after: Tensor = self.norm(self.coda(state, None, run, config.prelude + config.core, place))
+        return after
+
+    def _inject(self, state: Tensor, embedded: Tensor) -> Tensor:
+        """Z, (B, T, D): what a loop begins with."""
+        match self.config.injection:
+            case "add":
+                return state + embedded
+            case "linear":
+                joined: Tensor = self.adapter(torch.cat([state, embedded], dim=-1))
+                return joined
+            case "restart":
+                return embedded
+        return state
+
+    def _start(self, run: Looping, given: Tensor | None) -> Tensor:
+        """s_0, (B, T, D)."""
+        if given is not None:
+            if given.shape != run.embedded.shape:
+                raise DataError(f"initial_state of shape {tuple(given.shape)}: needed is {tuple(run.embedded.shape)}")
+            return given.to(run.embedded)
+        if self.config.start == "input":
+            return run.embedded
+        if self.config.start == "zeros":
+            return torch.zeros_like(run.embedded)
+        if self.training:
+            return _truncated(torch.empty_like(run.embedded), None)
+        return self._drawn_at(run.positions).to(run.embedded)
+
+    def _drawn_at(self, positions: Tensor) -> Tensor:
+        """What `draw_seed` draws for every position, (B, T, D): a cache, padding or another row cannot change it."""
+        last = int(positions.max()) // _BLOCK
+        for block in range(len(self._drawn), last + 1):
+            generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + block)
+            self._drawn[block] = _truncated(torch.empty(_BLOCK, self.config.hidden_size), generator)
+        return torch.cat([self._drawn[block] for block in range(last + 1)])[positions.cpu()]
+
+
+_BLOCK = 256  # positions that are drawn at once
+
+
+def _truncated(empty: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw from a normal of standard deviation sqrt(2/5), that of Huginn's embeddings times sqrt(D), cut at three."""
+    deviation = math.sqrt(2 / 5)
+    return nn.init.trunc_normal_(empty, std=deviation, a=-3 * deviation, b=3 * deviation, generator=generator)
+
+
+def _positions(embedded: Tensor, mask: Any, before: int) -> Tensor:
+    """Of the new tokens, (B, T) or (1, T): from 0 at the first real one."""
+    length = embedded.shape[1]
+    if isinstance(mask, Tensor) and mask.dim() == 2:
+        return (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]
+    return torch.arange(before, before + length, device=embedded.device).unsqueeze(0)

@@ -1,0 +1,92 @@
+"""Looped models as runs: drawn loops go on where they stopped, exits are studied, two processes are one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.runs_support import folder_of_run, logged, read
+from tests.toy_support import execute
+from tests.training.support import stopped_early
+
+ROOT = ("--config-name", "act_hops", "model=looped_mini", "budget=none")
+SMALL = (
+    "dataset.train_examples=90", "dataset.max_evaluation_examples=16", "model.hidden_size=16",
+    "model.intermediate_size=16", "model.num_attention_heads=2", "model.num_loops=3", "model.objective=last",
+    "model.injection=linear", "model.train_loops=drawn", "model.backprop_loops=2", "trainer.max_steps=10",
+    "trainer.per_device_train_batch_size=16", "trainer.warmup_steps=0", "trainer.eval_steps=4", "trainer.save_steps=4",
+    "trainer.save_total_limit=null", "trainer.logging_steps=1", "trainer.disable_tqdm=true",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tagger whose texts train for drawn numbers of loops: ten updates, five and a bit of them an epoch."""
+    return folder_of_run(tmp_path_factory.mktemp("trained"), *ROOT, *SMALL)
+
+
+def test_it_is_trained_and_evaluated(trained: Path) -> None:
+    assert read(trained / "run.json")["status"] == "finished"
+    halting = read(trained / "halting.json")
+    assert (halting["unit"], halting["max_depth"]) == ("token", 3)
+    assert len(logged(trained, "train/loss")) == 10
+
+
+def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
+    """Stopped within an epoch; bit for bit, though every text draws its loops."""
+    stopped = tmp_path / "act_hops" / trained.name
+    shutil.copytree(trained, stopped)
+    for step in (8, 10):
+        shutil.rmtree(stopped / "checkpoints" / f"checkpoint-{step}")
+    shutil.rmtree(stopped / "model")
+    assert execute(*ROOT, *SMALL, f"resume={stopped_early(stopped)}") == 0
+    first, second = (
+        load_file(run / "checkpoints" / "checkpoint-10" / "model.safetensors") for run in (trained, stopped)
+    )
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert logged(stopped, "train/loss")[-6:] == logged(trained, "train/loss")[-6:]
+
+
+def test_exits_are_studied(trained: Path, tmp_path: Path) -> None:
+    arguments = ("mode=evaluate", f"checkpoint={trained}", "exit_rules=[fixed:1,fixed:3,margin:0.5,confidence:0.3]")
+    run = folder_of_run(tmp_path, *ROOT, *arguments, "dataset.max_evaluation_examples=16")
+    found = read(run / "exit_rules.json")["sets"]["inside"]
+    rows = {row["rule"]: row for row in found["rows"]}
+    assert rows["fixed:1"]["mean_updates"] == 1
+    assert rows["fixed:3"]["macs"] > 2 * rows["fixed:1"]["macs"]
+    assert 1 <= rows["confidence:0.3"]["mean_updates"] <= 3
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(tmp_path: Path) -> None:
+    """A text draws the same loops whichever process has it, so the gradients are those of one process."""
+    few = ("trainer.max_steps=4", "trainer.precision=fp32")
+    one = folder_of_run(tmp_path / "one", *ROOT, *SMALL, *few)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m",
+               "adadepth.run"]  # fmt: skip
+    halved = ("trainer.per_device_train_batch_size=8", f"output_dir={tmp_path / 'two'}", "trainer.use_cpu=true")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(
+        [*command, *ROOT, *SMALL, *few, *halved], capture_output=True, text=True, timeout=600, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (two,) = (tmp_path / "two").glob("*/*")
+    assert logged(two, "train/loss") == pytest.approx(logged(one, "train/loss"), rel=1e-5)
+    weights = [load_file(run / "checkpoints" / "checkpoint-4" / "model.safetensors") for run in (one, two)]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.slow
+def test_micro_batches_change_nothing(trained: Path, tmp_path: Path) -> None:
+    parts = ("trainer.per_device_train_batch_size=8", "trainer.gradient_accumulation_steps=2")
+    other = folder_of_run(tmp_path, *ROOT, *SMALL, *parts)
+    assert logged(other, "train/loss") == pytest.approx(logged(trained, "train/loss"), rel=1e-5)

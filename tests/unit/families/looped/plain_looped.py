@@ -1,0 +1,171 @@
+"""The equations of Ouro, of Huginn and of their kin as plain loops over rows, heads and positions, in float64.
+
+They read weights by the published names, or ours, and share no line with the package. Shape legend: T tokens, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Weights = Mapping[str, Tensor]
+
+
+def rms(u: Tensor, w: Tensor, eps: float) -> Tensor:
+    return u / (u.pow(2).mean(-1, keepdim=True) + eps).sqrt() * w
+
+
+def turned(head: Tensor, theta: float, pairs: bool) -> Tensor:
+    """A head (T, d), every pair of features as a complex number times exp(i p theta^(-2j/d))."""
+    length, width = head.shape
+    out = torch.empty_like(head)
+    for position in range(length):
+        for j in range(width // 2):
+            a, b = (2 * j, 2 * j + 1) if pairs else (j, j + width // 2)
+            angle = position * theta ** (-2 * j / width)
+            number = complex(head[position, a], head[position, b]) * complex(math.cos(angle), math.sin(angle))
+            out[position, a], out[position, b] = number.real, number.imag
+    return out
+
+
+def attention(
+    x: Tensor, asked: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, heads: int, shared: int, theta: float,
+    pairs: bool, q_bias: Tensor | None = None, k_bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Causal attention of one row, x (T, D), queries of `asked`."""
+    query, key, value = asked @ q.T, x @ k.T, x @ v.T
+    if q_bias is not None and k_bias is not None:
+        query, key = query + q_bias, key + k_bias
+    width, outputs = query.shape[1] // heads, []
+    for head in range(heads):
+        of = head // (heads // shared)
+        mine = turned(query[:, head * width : (head + 1) * width], theta, pairs)
+        theirs = turned(key[:, of * width : (of + 1) * width], theta, pairs)
+        said = value[:, of * width : (of + 1) * width]
+        rows = []
+        for position in range(len(x)):
+            scores = (theirs[: position + 1] @ mine[position]) / math.sqrt(width)
+            rows.append(scores.softmax(0) @ said[: position + 1])
+        outputs.append(torch.stack(rows))
+    return torch.cat(outputs, dim=1) @ o.T
+
+
+def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    inner = x @ gate.T
+    return (inner * torch.sigmoid(inner) * (x @ up.T)) @ down.T
+
+
+def plain_ouro(found: Mapping[str, Any], weights: Weights, ids: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """States (T, D) and gate logits (T,) after every step of one row."""
+    w = {name: weight.double() for name, weight in weights.items()}
+    eps, heads = found["rms_norm_eps"], found["num_attention_heads"]
+    h = w["model.embed_tokens.weight"][ids]
+    states, gates = [], []
+    for _ in range(found["total_ut_steps"]):
+        for number in range(found["num_hidden_layers"]):
+            p = f"model.layers.{number}."
+            u = rms(h, w[p + "input_layernorm.weight"], eps)
+            a = attention(
+                u, u, *(w[f"{p}self_attn.{letter}_proj.weight"] for letter in "qkvo"), heads=heads,
+                shared=found["num_key_value_heads"], theta=found["rope_theta"], pairs=False,
+            )  # fmt: skip
+            h = h + rms(a, w[p + "input_layernorm_2.weight"], eps)
+            m = swiglu(
+                rms(h, w[p + "post_attention_layernorm.weight"], eps),
+                *(w[f"{p}mlp.{part}_proj.weight"] for part in ("gate", "up", "down")),
+            )
+            h = h + rms(m, w[p + "post_attention_layernorm_2.weight"], eps)
+        h = rms(h, w["model.norm.weight"], eps)
+        states.append(h)
+        gates.append(h @ w["model.early_exit_gate.weight"][0] + w["model.early_exit_gate.bias"][0])
+    return states, gates
+
+
+def plain_huginn(found: Mapping[str, Any], weights: Weights, ids: Tensor, state: Tensor, steps: int) -> Tensor:
+    """Logits (T, V) of one row after so many steps from an initial state (T, D)."""
+    w = {name: weight.double() for name, weight in weights.items()}
+    eps, heads, width = found["norm_eps"], found["num_attention_heads"], found["n_embd"]
+
+    def block(x: Tensor, p: str) -> Tensor:
+        u = rms(x, w[p + "norm_1.weight"], eps)
+        q, k, v = w[p + "attn.Wqkv.weight"].split(width)
+        bias = w[p + "attn.qk_bias"].reshape(2, width)
+        a = attention(
+            u, u, q, k, v, w[p + "attn.proj.weight"], heads=heads, shared=heads, theta=found["rope_base"], pairs=True,
+            q_bias=bias[0], k_bias=bias[1],
+        )  # fmt: skip
+        x = rms(a + x, w[p + "norm_2.weight"], eps)
+        gate, up = w[p + "mlp.fc.weight"].chunk(2)
+        m = swiglu(rms(x, w[p + "norm_3.weight"], eps), gate, up, w[p + "mlp.proj.weight"])
+        return rms(m + x, w[p + "norm_4.weight"], eps)
+
+    e, s = w["transformer.wte.weight"][ids] * math.sqrt(width), state.double()
+    for number in range(found["n_layers_in_prelude"]):
+        e = block(e, f"transformer.prelude.{number}.")
+    for _ in range(steps):
+        s = torch.cat([s, e], dim=-1) @ w["transformer.adapter.weight"].T
+        for number in range(found["n_layers_in_recurrent_block"]):
+            s = block(s, f"transformer.core_block.{number}.")
+    x = rms(s, w["transformer.ln_f.weight"], eps)
+    for number in range(found["n_layers_in_coda"]):
+        x = block(x, f"transformer.coda.{number}.")
+    return rms(x, w["transformer.ln_f.weight"], eps) @ w["transformer.wte.weight"].T
+
+
+def plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | None = None) -> list[Tensor]:
+    """Logits (T, V) after every loop of one row, of any description with layers of our own."""
+    w = {name: weight.double() for name, weight in weights.items()}
+
+    def norm(u: Tensor, name: str) -> Tensor:
+        return rms(u, w[name], config.rms_norm_eps)
+
+    def layer(x: Tensor, p: str, previous: Tensor | None = None) -> Tensor:
+        def add(u: Tensor, branch: Tensor, name: str) -> Tensor:
+            if config.norms == "pre":
+                return u + branch
+            return norm(u + branch, p + name) if config.norms == "sandwich" else u + norm(branch, p + name)
+
+        u = norm(x, p + "attention_norm.weight")
+        asked = u if previous is None else norm(previous, p + "attention_norm.weight")
+        shared = config.num_key_value_heads or config.num_attention_heads
+        a = attention(
+            u, asked, *(w[f"{p}self_attn.{letter}_proj.weight"] for letter in "qkvo"),
+            heads=config.num_attention_heads, shared=shared, theta=config.rope_theta, pairs=config.rope_pairs,
+            q_bias=w.get(p + "self_attn.q_proj.bias"), k_bias=w.get(p + "self_attn.k_proj.bias"),
+        )  # fmt: skip
+        x = add(x, a, "attention_post_norm.weight")
+        parts = (w[f"{p}mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
+        return add(x, swiglu(norm(x, p + "mlp_norm.weight"), *parts), "mlp_post_norm.weight")
+
+    e = w["model.embed_tokens.weight"][ids] * (math.sqrt(config.hidden_size) if config.scale_embeddings else 1.0)
+    for number in range(config.prelude):
+        e = layer(e, f"model.prelude.{number}.")
+    starts: dict[str, Callable[[], Tensor]] = {"input": lambda: e, "zeros": lambda: torch.zeros_like(e)}
+    s = starts[config.start]() if state is None else state.double()
+    previous, logits = None, []
+    for _ in range(config.num_loops):
+        z = {
+            "none": lambda: s,  # noqa: B023
+            "add": lambda: s + e,  # noqa: B023
+            "linear": lambda: torch.cat([s, e], dim=-1) @ w["model.adapter.weight"].T,  # noqa: B023
+            "restart": lambda: e,
+        }[config.injection]()
+        for number in range(config.core):
+            z = layer(z, f"model.core.{number}.", previous if config.queries == "previous" else None)
+        s = s + (1.0 / config.num_loops if config.damping is None else config.damping) * (z - s)
+        normed = norm(s, "model.norm.weight")
+        s = normed if config.state_norm == "fed" else s
+        previous = normed
+        x = s if config.state_norm == "none" else normed
+        if config.coda:
+            for number in range(config.coda):
+                x = layer(x, f"model.coda.{number}.")
+            x = norm(x, "model.norm.weight")
+        else:
+            x = normed
+        logits.append(x @ w["lm_head.weight"].T)
+    return logits
