@@ -18,11 +18,11 @@ TOY = Path(__file__).resolve().parent / "toy_family"
 
 
 @contextmanager
-def toy_family_installed(folder: Path) -> Iterator[None]:
-    """Put the toy family on the path, with the entry points of its pyproject.toml in a dist-info folder."""
+def toy_family_installed(folder: Path, package: Path = TOY) -> Iterator[None]:
+    """Put the toy family, or a changed one, on the path, with the entry points of its pyproject.toml."""
     project = tomllib.loads((TOY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     entry_points = project["entry-points"]
-    with package_on_path(folder, project["name"], entry_points, TOY, version=project["version"]):
+    with package_on_path(folder, project["name"], entry_points, package, version=project["version"]):
         _register_anew()
         yield
     _register_anew()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from adadepth.families.contract import StateEncoder
+from adadepth.families.contract import DepthModel
 from adadepth.system.processes import of_all_processes
 
 READOUTS = ("first", "mean")  # the first token, and the mean of the real tokens
@@ -47,7 +47,7 @@ class EncodedSet:
     changed: Tensor
 
 
-def encode_set(passes: ForwardPasses, model: StateEncoder, dataset: Any) -> EncodedSet:
+def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> EncodedSet:
     """Run a set through an encoder and read its states.
 
     A batch that stops because all its tokens have halted is read on as it is: its states stay what they are.

@@ -94,7 +94,7 @@ class Family:
         heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
             `question_answering`, `multiple_choice`, `language_model`, `search`.
         auto: Further Auto classes of transformers, besides those of its heads -> class registered with it.
-        encoder: Its model without a head, a `StateEncoder`, which probes read; None: its states cannot be read.
+        encoder: Its model without a head, which probes read; see `DepthModel`; None: its states cannot be read.
         tokenizer: The fast tokenizer that AutoTokenizer loads with it; None: none of its own.
         public: Further names of the package `adadepth`, besides the classes above -> what they name.
         loss_parts: What an evaluation reports besides the task's loss -> the setting that must be above 0 for it; None:

@@ -26,6 +26,7 @@ def _run(config: ExperimentConfig) -> float | None:
         return None
     from transformers.utils.logging import disable_progress_bar
 
+    from adadepth.families.members import check_family
     from adadepth.tasks import (
         architecture_search,
         finetune,
@@ -40,6 +41,7 @@ def _run(config: ExperimentConfig) -> float | None:
     from adadepth.training.tracking import check_trackers
 
     check_trackers(config)
+    check_family(family(config.model.name))
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     if config.mode is Mode.probe:
         probe.probe(config)

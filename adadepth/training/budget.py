@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.budget.controller import CEILINGS, BudgetController, BudgetSchedule, Response, is_held
-from adadepth.families.contract import CountsDepth, DepthModel, ForcesDepth, LimitsDepth
+from adadepth.families.contract import DepthModel, HoldsBudget
 from adadepth.families.shared.losses import combine_terms
 from adadepth.halting.trace import DepthTrace
 from adadepth.settings import BudgetConfig
@@ -117,7 +117,7 @@ class TrainingBudget(Extension, TrainerCallback):
     def __init__(
         self,
         settings: BudgetConfig,
-        model: DepthModel,
+        model: HoldsBudget,
         device: torch.device,
         changes_depth: Callable[[Batch], bool] | None = None,
     ) -> None:
@@ -142,7 +142,6 @@ class TrainingBudget(Extension, TrainerCallback):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Units of a micro-batch; what cannot be changed is not counted."""
-        assert isinstance(self.model, CountsDepth)
         units = self.model.count_units(batch)
         changes = self._changes_depth is None or self._changes_depth(batch)
         return {"budget": units if changes else torch.zeros_like(units)}
@@ -155,7 +154,6 @@ class TrainingBudget(Extension, TrainerCallback):
         if self.controller.schedule.grow > 0:
             self._force_depth(self.controller.schedule.forced_at(self.progress))
         if self._is_barred:
-            assert isinstance(self.model, LimitsDepth)
             self.model.limit_depth(int(self.controller.schedule.target))
 
     def on_train_end(
@@ -166,7 +164,6 @@ class TrainingBudget(Extension, TrainerCallback):
             self._force_depth(None)
 
     def _force_depth(self, depth: int | None) -> None:
-        assert isinstance(self.model, ForcesDepth)
         self.model.force_depth(depth)
 
     @property

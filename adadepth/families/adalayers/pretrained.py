@@ -10,12 +10,13 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.adalayers.base import cut_blocks, encoder_of, load_base, weights_digest
 from adadepth.families.adalayers.configuration import AdaLayersConfig
+from adadepth.families.contract import DepthModel
 from adadepth.families.shared.albert.convert import HUB_ARGUMENTS
 from adadepth.families.shared.configuration import check_field_names
 from adadepth.families.shared.encoders import longest_sequence, vocabulary_size
 
 
-class OnBaseModel(PreTrainedModel):
+class OnBaseModel(DepthModel, PreTrainedModel):
     """A model with the encoder of another one at `model`, frozen unless the configuration says otherwise.
 
     A frozen base that was loaded from `config.base_model` is left out of the model's own checkpoints.

@@ -24,7 +24,6 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.controller import smooth_depth
-from adadepth.budget.fit import DepthKnob
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.ragged import Packed, run_ragged
 from adadepth.families.albert_act.recurrence import (
@@ -37,7 +36,7 @@ from adadepth.families.albert_act.recurrence import (
     check_execution,
     update_work,
 )
-from adadepth.families.contract import DepthUnit
+from adadepth.families.contract import DepthKnob, HoldsBudget
 from adadepth.families.shared.albert.block import (
     AlbertAttention,
     AlbertEmbeddings,
@@ -127,7 +126,7 @@ class HaltingOutput(TracedOutput):
         return cls(**passed_on, **own)
 
 
-class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
+class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, SharedBlockModel):
     """Loading, initialisation and accounting shared by all ACT-ALBERT models."""
 
     config: AlbertActConfig
@@ -138,7 +137,7 @@ class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
     }
     # Checkpoints of old transformers releases carry this buffer.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
-    depth_unit: DepthUnit = "token"
+    depth_unit = "token"
     depth_knob = "halting threshold 1 - act_epsilon"
     shows_states = True
 

@@ -162,7 +162,7 @@ class HaltingUnit(nn.Module):
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__()
-        self.dense = HaltingProjection(config.hidden_size, 1)
+        self.dense = HaltingProjection(config.hidden_size, config.halt_bias_init)
 
     def forward(self, state: Tensor) -> Tensor:
         """(..., H) to (...), float32."""

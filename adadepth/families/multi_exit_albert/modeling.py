@@ -10,13 +10,13 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.budget.fit import DepthKnob
+from adadepth.families.contract import DepthKnob
 from adadepth.families.multi_exit_albert.family import MultiExitAlbertSettings
 from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
 from adadepth.families.shared.albert.convert import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepped import SteppedAlbert
+from adadepth.families.shared.albert.stepped import SteppedAlbert, SteppedAlbertModel
 from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
 from adadepth.families.shared.losses import (
     LossTerm,
@@ -36,7 +36,7 @@ class MultiExitAlbertConfig(StepwiseAlbertShape, settings=MultiExitAlbertSetting
     """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152)."""
 
 
-class MultiExitAlbertModel(SteppedAlbert):
+class MultiExitAlbertModel(SteppedAlbertModel):
     """The encoder, without classifiers: all steps."""
 
     config: MultiExitAlbertConfig
@@ -53,7 +53,7 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
 
     def __init__(self, config: MultiExitAlbertConfig) -> None:
         super().__init__(config)
-        self.albert = MultiExitAlbertModel(config, alone=False)
+        self.albert = SteppedAlbert(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifiers = nn.ModuleList(
             nn.Linear(config.hidden_size, label_count(config)) for _ in range(config.max_steps)

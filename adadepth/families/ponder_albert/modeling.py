@@ -17,7 +17,7 @@ from adadepth.families.shared.albert.block import HaltingProjection, words_of
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
 from adadepth.families.shared.albert.convert import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepped import SteppedAlbert
+from adadepth.families.shared.albert.stepped import SteppedAlbert, SteppedAlbertModel
 from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
 from adadepth.families.shared.losses import class_losses, combine_terms, label_count
 from adadepth.families.shared.ponder_objective import PonderTraining, ponder_terms
@@ -136,16 +136,14 @@ def _encode(
 Text = str | tuple[str, str]
 
 
-class PonderAlbertModel(SteppedAlbert):
+class PonderAlbertModel(SteppedAlbertModel):
     """The encoder, without heads: all steps, and the pooled first token where heads read that."""
 
     config: PonderAlbertConfig
     config_class = PonderAlbertConfig
 
-    @staticmethod
-    def has_pooler(config: Any) -> bool:
-        """Whether checkpoints of this configuration have a pooler."""
-        return config.readout == "pooler"
+    def __init__(self, config: PonderAlbertConfig) -> None:
+        super().__init__(config, add_pooling_layer=config.readout == "pooler")
 
 
 class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrainedModel):
@@ -168,7 +166,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
     ) -> None:
         own = derive_config(PonderAlbertConfig, config, overrides)
         super().__init__(own)
-        self.albert = PonderAlbertModel(own, alone=False)
+        self.albert = SteppedAlbert(own, add_pooling_layer=own.readout == "pooler")
         self.dropout = nn.Dropout(own.classifier_dropout_prob)
         self.classifier = _classifier(own)
         self.ponder = _halting_head(own)
@@ -283,9 +281,10 @@ def _classifier(config: PonderAlbertConfig) -> nn.Module:
 def _halting_head(config: PonderAlbertConfig) -> nn.Sequential:
     width = config.hidden_size * (2 if config.halting_head == "linear_cat" else 1)
     if config.halting_head == "mlp":
-        return nn.Sequential(nn.Linear(width, config.head_size), nn.GELU(), HaltingProjection(config.head_size, 1))
+        last = HaltingProjection(config.head_size, config.halt_bias_init)
+        return nn.Sequential(nn.Linear(width, config.head_size), nn.GELU(), last)
     blocks: list[nn.Module] = []
     if config.halting_head_layers > 1:  # PALBERT's k = 1 is the linear map alone
         for _ in range(config.halting_head_layers):
             blocks += [nn.Linear(width, width), nn.Tanh()]
-    return nn.Sequential(*blocks, HaltingProjection(width, 1))
+    return nn.Sequential(*blocks, HaltingProjection(width, config.halt_bias_init))

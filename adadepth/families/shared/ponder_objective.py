@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from adadepth.budget.fit import DepthKnob
+from adadepth.families.contract import DepthKnob, HoldsBudget
 from adadepth.families.shared.losses import LossTerm, combine_terms, count_sequences, expected_loss, step_losses
 from adadepth.families.shared.steps import StepwiseOutput
 from adadepth.halting.distribution import (
@@ -81,7 +81,7 @@ class HaltingStage:
         return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
-class PonderTraining(DepthKnob, nn.Module):
+class PonderTraining(DepthKnob, HoldsBudget, nn.Module):
     """What models that ponder have in common: loss and counts, setting their depth, going on with the halting head.
 
     Attributes:
@@ -91,7 +91,6 @@ class PonderTraining(DepthKnob, nn.Module):
 
     exit_signals = frozenset({"logits", "halting"})
     depth_knob = "exit_rule quantile:q"
-    config: Any
     halting_stage: HaltingStage | None = None
 
     @property
@@ -149,12 +148,12 @@ class PonderTraining(DepthKnob, nn.Module):
         steps = outputs.posterior.expected_steps()
         return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
 
-    def train_halting_alone(self, stage: HaltingStage) -> None:
+    def train_halting_alone(self, slope: float, threshold: float) -> None:
         """Enter the second stage: all but the halting head is frozen, and the loss is that head's alone.
 
         It lasts as long as this object; neither the configuration nor the saved weights know of it.
         """
-        self.halting_stage = stage
+        self.halting_stage = HaltingStage(slope, threshold)
         self.requires_grad_(False)
         self.halting_head.requires_grad_(True)
         self.train(self.training)

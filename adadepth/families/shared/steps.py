@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
 
+from adadepth.families.contract import DepthModel
 from adadepth.families.shared.cohorts import Cohort, let_exit
 from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.distribution import HaltingDistribution
@@ -26,19 +27,7 @@ from adadepth.halting.exit_rules import ExitRule, apply_rule, check_rule, parse_
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
 
 
-class StepsAndExits(Protocol):
-    """A model that predicts after every step, as exit rules see it; see `adadepth.families.contract`."""
-
-    config: Any
-
-    @property
-    def exit_signals(self) -> frozenset[str]: ...  # noqa: D102
-
-    @property
-    def max_updates(self) -> int: ...  # noqa: D102
-
-
-def rule_of(model: StepsAndExits, given: str | ExitRule | None) -> ExitRule:
+def rule_of(model: DepthModel, given: str | ExitRule | None) -> ExitRule:
     """The exit rule of a call, or where it names none the configuration's `exit_rule`.
 
     Args:

@@ -21,7 +21,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.contract import DepthUnit
+from adadepth.families.contract import DepthModel
 from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.configuration import WithStockConfig
 from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence, vocabulary_size
@@ -110,7 +110,7 @@ class StockOutput(ModelOutput):
     trace: DepthTrace | None = None
 
 
-class StockClassifier(WithStockConfig):
+class StockClassifier(DepthModel, WithStockConfig):
     """What is added to a classifier of transformers; every unit gets all of its N blocks.
 
     Attributes:
@@ -122,7 +122,6 @@ class StockClassifier(WithStockConfig):
     accepts_loss_kwargs = False
     own_classes: ClassVar[Any]
     from_type: ClassVar[Any]
-    depth_unit: ClassVar[DepthUnit]
 
     @classmethod
     def for_type(cls, config: PreTrainedConfig) -> Any:

@@ -20,18 +20,18 @@ from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import ModelOutput
 
-from adadepth.budget.fit import DepthKnob
+from adadepth.families.contract import DepthKnob, HoldsBudget
 from adadepth.families.shared.albert.stepped import SteppedAlbert
 from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, label_count
 from adadepth.families.shared.steps import rule_of, run_steps, runs_all, unit_fields
 from adadepth.halting.exit_rules import ExitRule
-from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+from adadepth.halting.trace import DepthTrace, Execution, Work
 from adadepth_router.configuration import RouterConfig
 
 
 @dataclass
 class RouterOutput(ModelOutput):
-    """See `adadepth.families.contract.DepthOutput` and `adadepth.families.shared.steps.unit_fields`.
+    """See `adadepth.families.heads` and `adadepth.families.shared.steps.unit_fields`.
 
     `probabilities` are the router's, (B, T, steps that ran).
     """
@@ -59,7 +59,7 @@ class RouterLogit(nn.Linear):
     """The router's last map; a class of its own so that initialisation can find it."""
 
 
-class RouterForTokenClassification(DepthKnob, PreTrainedModel):
+class RouterForTokenClassification(DepthKnob, HoldsBudget, PreTrainedModel):
     """Tags tokens; each can also exit, at the first step after which a rule trusts its tag."""
 
     config: RouterConfig
@@ -67,13 +67,13 @@ class RouterForTokenClassification(DepthKnob, PreTrainedModel):
     base_model_prefix = "albert"
     _supports_sdpa = True
     accepts_loss_kwargs = False  # its losses are normalised by `num_targets`
-    depth_unit: DepthUnit = "token"
+    depth_unit = "token"
     exit_signals = frozenset({"logits"})
     depth_knob = "threshold of the router"
 
     def __init__(self, config: RouterConfig) -> None:
         super().__init__(config)
-        self.albert = SteppedAlbert(config, add_pooling_layer=False, alone=False)
+        self.albert = SteppedAlbert(config, add_pooling_layer=False)
         self.router = Router(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, label_count(config))

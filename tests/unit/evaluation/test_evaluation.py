@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig
 
 from adadepth.evaluation.evaluation import Evaluation, LossSums
 from adadepth.evaluation.scorer import Scorer, Units
+from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace, Work
 
 CPU = torch.device("cpu")
@@ -32,10 +33,11 @@ def test_a_part_without_targets_is_absent():
     assert sums.means() == {"task_loss": 1.0}
 
 
-class Fixed:
+class Fixed(DepthModel):
     """Rows that get as many updates as their `depth` says; its loss is their mean."""
 
     config, max_updates, longest_sequence, vocabulary_size = PreTrainedConfig(), 4, None, None
+    depth_unit = None
 
     def __init__(self, unit="sequence"):
         self.depth_unit = unit

@@ -16,7 +16,6 @@ from adadepth.families.registry import family, one_of
 from adadepth.families.shared.albert.block import SharedBlockModel
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
 from adadepth.families.shared.albert.stepped import SteppedAlbert
-from adadepth.halting.trace import DepthUnit
 from adadepth.system.places import quiet
 
 # A buffer that old checkpoints hold, and no model.
@@ -121,7 +120,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
 
     config: StepwiseAlbertShape
     albert: SteppedAlbert
-    depth_unit: DepthUnit = "sequence"
+    depth_unit = "sequence"
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings."""

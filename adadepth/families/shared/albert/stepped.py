@@ -18,32 +18,24 @@ from adadepth.families.shared.albert.stepper import PaddedRows, SharedLayer
 
 
 class SteppedAlbert(SharedBlockModel):
-    """An ALBERT encoder, its parameters under the names of ACT-ALBERT's without the halting unit.
+    """The ALBERT encoder in a model with heads, its parameters named as ACT-ALBERT's without the halting unit.
+
+    It has no forward pass, and it draws no weights: the model does, of encoder and heads together, once both are made.
 
     Args:
         config: Its shape.
-        add_pooling_layer: Whether first tokens are pooled; None: as `has_pooler` says.
-        alone: Whether it is no part of a model with heads, which initialises all its weights at once.
+        add_pooling_layer: Whether first tokens are pooled.
     """
 
-    def __init__(self, config: AlbertShape, add_pooling_layer: bool | None = None, *, alone: bool = True) -> None:
+    def __init__(self, config: AlbertShape, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
-        has_pooler = self.has_pooler(config) if add_pooling_layer is None else add_pooling_layer
         self.embeddings = AlbertEmbeddings(config)
         self.encoder = SharedLayer(config)
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if has_pooler else None
-        self._alone = alone
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if add_pooling_layer else None
         self.post_init()
 
-    @staticmethod
-    def has_pooler(config: Any) -> bool:
-        """Whether checkpoints of this configuration have a pooler."""
-        return True
-
     def init_weights(self) -> None:
-        """Draw weights; with heads, they are drawn after those are made, as in all runs before."""
-        if self._alone:
-            super().init_weights()
+        """Leave the weights to the model that this is a part of."""
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings."""
@@ -57,6 +49,16 @@ class SteppedAlbert(SharedBlockModel):
         """tanh(W h_0) of the first token: (A, T, H) to (A, H)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(state[:, 0]))
+
+
+class SteppedAlbertModel(SteppedAlbert):
+    """An ALBERT encoder as a model of its own, which draws its own weights; no model with heads may contain one."""
+
+    draws_alone = True
+
+    def init_weights(self) -> None:
+        """Draw weights."""
+        SharedBlockModel.init_weights(self)
 
     @can_return_tuple
     def forward(
