@@ -37,13 +37,15 @@ from adadepth.settings.interpolations import told_within
 from adadepth.system.console import patient_streams, say
 from adadepth.system.files import full_disk
 from adadepth.system.places import allow_remote_code
-from adadepth.system.processes import check_launcher, end_with_launcher, exit_with, is_first_process, keep_freed_memory
-from adadepth.system.signals import ending_as_exits, held_back, let_through
-
-_LESS_MEMORY = (
-    "trainer.gradient_checkpointing=true needs less, as do a smaller trainer.per_device_train_batch_size with more "
-    "trainer.gradient_accumulation_steps and a shorter dataset.sequence_length; resume= goes on"
+from adadepth.system.processes import (
+    check_launcher,
+    end_with_launcher,
+    exit_with,
+    is_first_process,
+    keep_freed_memory,
+    short_memory,
 )
+from adadepth.system.signals import ending_as_exits, held_back, let_through
 
 
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
@@ -60,10 +62,10 @@ def run_job(composed: DictConfig) -> float | None:
 
         with let_through():
             return tasks.run(config)
-    except (UserError, OmegaConfBaseException) as error:
-        if HydraConfig.get().mode is RunMode.MULTIRUN:
-            raise  # Hydra names the failing job and goes on with the next
-        exit_with(told_within(explain(error, folders)), 2)
+    except Exception as error:
+        if HydraConfig.get().mode is RunMode.MULTIRUN or (line := _in_a_line(error)) is None:
+            raise  # of a grid Hydra names the failing job and goes on with the next
+        exit_with(told_within(line), 2)
 
 
 def main() -> None:
@@ -79,20 +81,23 @@ def _main() -> None:
         end_with_launcher()
         with held_back():
             _run(sys.argv[1:])
-    except (UserError, HydraException, OmegaConfBaseException) as error:
-        exit_with(explain(error, folders), 2)
     except KeyboardInterrupt:
         exit_with("interrupted", 130)
     except Exception as error:
-        if (line := full_disk(error)) is not None:
+        if (line := _in_a_line(error)) is not None:
             exit_with(line, 2)
-        if _memory_is_short(error):
-            exit_with(f"{_first_line(error)}; {_LESS_MEMORY}", 2)
         if _started(error):
             raise
         exit_with(explain(error, folders), 2)
     finally:
         _leave_process_group()
+
+
+def _in_a_line(error: Exception) -> str | None:
+    """What a person gave wrongly or the machine lacks; None of what nobody foresaw."""
+    if isinstance(error, UserError | HydraException | OmegaConfBaseException):
+        return explain(error, folders)
+    return full_disk(error) or short_memory(error)
 
 
 def _run(given: list[str]) -> None:
@@ -129,18 +134,6 @@ def _leave_process_group() -> None:
     """Part from the other processes of a run in good order; if torch was never imported there are none."""
     if (torch := sys.modules.get("torch")) and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-def _memory_is_short(error: BaseException) -> bool:
-    """Whether an allocation failed, on a GPU or in main memory; torch has a type of its own for GPUs only."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(error, torch.OutOfMemoryError):
-        return True
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or "out of memory"
 
 
 if __name__ == "__main__":

@@ -38,17 +38,6 @@ def smooth_depth(survival: Tensor, ran: Tensor | None = None, exponent: float = 
     return powered.sum(dim=-1) if ran is None else torch.where(ran, powered, 0.0).sum(dim=-1)
 
 
-TOLERANCE = 0.05  # a share of the target
-# Units in which nothing may be deeper than the target once the schedule has come to it; less is within the budget, too.
-CEILINGS = frozenset({"deepest_layer"})
-
-
-def is_held(measured: float, target: float, unit: str) -> bool:
-    """Whether a measured depth is the target's to within the tolerance; under a ceiling, or below it."""
-    error = measured - target
-    return (error if unit in CEILINGS else abs(error)) <= TOLERANCE * target
-
-
 SMOOTHING = 0.95
 INTEGRAL = 3e-3
 PROPORTIONAL = 0.3

@@ -5,10 +5,13 @@ import re
 import sys
 from pathlib import Path
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
 from adadepth.cli.composition import check_yaml
 from adadepth.cli.help import about, overview, versions
 from adadepth.cli.hints import known_configs
-from adadepth.errors import ConfigError
+from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import config_folders
 from adadepth.runs.directory import read_record
 
@@ -20,6 +23,7 @@ CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
 _HYDRA_FLAGS = frozenset({
     "--cfg", "--package", "--shell-completion", "--config-path", "--config-name", "--config-dir", "--info",
 })  # fmt: skip
+_FLAGS = _HYDRA_FLAGS | {"--help", "--hydra-help", "--version", "--run", "--multirun", "--resolve"}
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -37,15 +41,26 @@ def arguments(given: list[str]) -> list[str]:
     options = [item for item in given if item not in overrides]
     if any(item.lstrip("+~").startswith("hydra.searchpath") for item in overrides):
         raise ConfigError("hydra.searchpath: say the folder with --config-dir")
-    overrides = [verbatim(item) for item in overrides]
+    overrides = [beyond_ascii(verbatim(item)) for item in overrides]
     flags = {option.split("=")[0] for option in options}
     if not flags & {"--config-name", "-cn"} and (root := _root_of_run(overrides)):
         return ["--config-name", root, *options, *overrides]
     if not flags & {"--config-name", "-cn", "--hydra-help", "--shell-completion", "-sc"}:
         if any(_names_latest(item) for item in overrides):
             raise ConfigError("latest: the newest run of a configuration, which --config-name says")
-        raise ConfigError(f"--config-name is missing; known configurations: {', '.join(known_configs(folders()))}")
+        raise ConfigError(_without_configuration(options))
     return options + overrides
+
+
+def _without_configuration(options: list[str]) -> str:
+    """What is wrong where no configuration is named: most likely what else is there."""
+    known = known_configs(folders())
+    for option in (item.partition("=")[0] for item in options):
+        if option in known:
+            return f"{option}: a configuration is named with --config-name {option}"
+        if option.startswith("--") and option not in _FLAGS and not "--config-name".startswith(option):
+            return f"{option}: unknown option{nearest(option, _FLAGS)}"
+    return f"--config-name is missing; known configurations: {', '.join(known)}"
 
 
 def help_text(given: list[str]) -> str | None:
@@ -105,9 +120,17 @@ def _root_of_run(overrides: list[str]) -> str | None:
         if key == "runs" and "latest" not in value:
             return "act_tiny"
         if key in ("resume", "run") and value != "latest":
-            name = read_record(Path(value)).get("config_name")
+            name = read_record(Path(_unquoted(value))).get("config_name")
             return name if name in known_configs(folders()) else "act_tiny"
     return None
+
+
+def _unquoted(value: str) -> str:
+    """A text as Hydra reads it."""
+    try:
+        return str(OverridesParser.create().parse_override(f"a={value}").value())
+    except HydraException:  # which Hydra says itself, once it has a configuration
+        return value
 
 
 def _is_unicode(text: str) -> bool:
@@ -127,3 +150,14 @@ def verbatim(override: str) -> str:
         return override
     quoted = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)
     return "text='" + quoted.replace("${", "\\${") + "'"
+
+
+def beyond_ascii(override: str) -> str:
+    """Quote texts with letters beyond ASCII, which Hydra reads in quotes only: `name=ü`, `dataset.path=/home/jörg`.
+
+    Lists and the values of a sweep stay what they are; what has quotes, braces or functions is left as it is written.
+    """
+    key, _, value = override.partition("=")
+    if value.isascii() or re.search(r"[\"'\\{}()]", value):
+        return override
+    return f"{key}=" + re.sub(r"[^][,]*[^][,\x00-\x7f][^][,]*", lambda text: f'"{text[0].strip(" ")}"', value)

@@ -37,9 +37,11 @@ def explain(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
     if isinstance(error, MissingConfigException):
         return _missing_config(error, folders())
     if isinstance(error, OverrideParseException):
-        return f"cannot read the override {error.override!r}: {_first_line(error)}{_quoting(error.override or '')}"
+        return f"cannot read the override {error.override!r}{_quoting(error.override or '') or _grammars(error)}"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
+    if match := re.match("Ambiguous value for argument '(.*)'", str(error)):
+        return f"{match[1]}: several values are a sweep and need -m{_quoting(match[1])}"
     cause = _omegaconf_cause(error)
     if cause is None:
         return _unknown_override(error) or _with_key(error)
@@ -56,8 +58,8 @@ def _quoting(override: str) -> str:
     key, _, value = override.partition("=")
     is_list = value.startswith("[") and value.endswith("]")
     texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
-    if not key or not all(texts) or (value[:1] == "[" and not is_list) or any(mark in value for mark in "\"'\\{}"):
-        return ""
+    if not key or not all(texts) or (value[:1] == "[" and not is_list) or re.search(r"[\"'\\{}\0-\x1f\x7f]|^~", value):
+        return ""  # no quotes would help
     quoted = ",".join(f'"{text}"' for text in texts)
     written = f"{key}=[{quoted}]" if is_list else f"{key}={quoted}"
     try:
@@ -65,6 +67,15 @@ def _quoting(override: str) -> str:
     except HydraException:
         return ""
     return f"; a text with such marks has quotes around it: '{written}'"
+
+
+def _grammars(error: OverrideParseException) -> str:
+    """What the grammar of overrides says is wrong, without the name of its exception."""
+    if (error.override or "").partition("=")[2].startswith("~"):
+        return ": ~ is the home of nobody here; write it out, as $HOME"
+    if (line := _first_line(error)).startswith("LexerNoViableAltException"):
+        return ": it has quotes without an end or characters that only quoted texts may have"
+    return f": {line}"
 
 
 def known_configs(folders: Sequence[Path]) -> list[str]:

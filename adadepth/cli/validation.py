@@ -202,6 +202,8 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
     for key in ("checkpoint", "run", "resume", "rival_of", "output_dir"):
         if getattr(config, key) == "":
             yield f"{key}: is empty; it names a folder"
+        elif str(getattr(config, key)).startswith("~"):
+            yield f"{key}={getattr(config, key)}: ~ is the home of nobody here; write it out, as $HOME"
     if "" in config.runs:
         yield f"runs={config.runs}: each names a folder"
     if not config.optimise.startswith(METRIC_PREFIXES):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 Floats = NDArray[np.floating[Any]]
 Classes = NDArray[np.int64]
@@ -54,6 +53,12 @@ def fit_probe(train: Labelled, validation: Labelled, score: Score) -> Probe:
 
 
 def _fit(train: Labelled, validation: Labelled, score: Score, strength: float) -> Probe:
+    # scikit-learn takes a second to import, and a report that reads probes needs none of it.
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=MOST_ITERATIONS))
     with warnings.catch_warnings():  # told by `converged`
         warnings.simplefilter("ignore", ConvergenceWarning)

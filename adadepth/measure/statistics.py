@@ -76,7 +76,7 @@ def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str,
     described: dict[str, Any] = {
         **describe_histogram(histogram),
         "at_cap": float(shares[-1]),
-        "entropy": float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()),
+        "entropy": float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()) + 0.0,  # one depth has 0, not -0
         "histogram": histogram.tolist(),
     }
     # A trace has remainders for all units or for none: once said for all of them, it is said.
@@ -162,7 +162,9 @@ def _describe_iteration(sums: Sums, index: int, n: int) -> dict[str, Any]:
 def _describe_cosines(sums: Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
     """For every group a row a step k: similarity of the states before and after iteration k, in both versions."""
     if not sums["cosine_all_n"].any():
-        missing["halting/cosine"] = "no states were kept; mode=evaluate compares them, of models that show theirs"
+        missing["halting/cosine"] = (
+            "no states were kept: fine-tuning keeps none, mode=evaluate those of models that show theirs"
+        )
         return {}
     described: dict[str, list[dict[str, Any]]] = {}
     for group, name in enumerate(groups):

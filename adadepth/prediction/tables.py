@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from adadepth.data.labelled.splits import DELIMITERS, open_table
+from adadepth.data.labelled.splits import DELIMITERS, csv_delimiter, open_table
 from adadepth.data.text.files import find_files, text_lines
 from adadepth.data.text.passages import Text, is_unicode
 from adadepth.errors import ConfigError, DataError, nearest
@@ -23,7 +23,7 @@ from adadepth.system.places import first_line
 
 Row = dict[str, Any]
 OUTPUTS = (*DELIMITERS, ".jsonl")
-_LINES, _JSON_LINES = ".txt", ".jsonl"
+_LINES, _CSV, _JSON_LINES = ".txt", ".csv", ".jsonl"
 _ROWS_AT_ONCE = 1000
 _DIGITS = 6  # of a probability, and of a mean depth
 _PROBABLE = 0.5  # a label among several is predicted above it
@@ -44,7 +44,7 @@ class Written(NamedTuple):
 
 def output_ending(source: Path) -> str:
     """The format that predictions of a file have where nobody chose one."""
-    return ".csv" if source.suffix == _LINES else source.suffix if source.suffix in DELIMITERS else _JSON_LINES
+    return _CSV if source.suffix == _LINES else source.suffix if source.suffix in DELIMITERS else _JSON_LINES
 
 
 def input_file(given: str) -> Path:
@@ -106,7 +106,7 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
     rows = _rows(source, columns)
     total = Written(0, 0.0, 0, 0.0, 0.0)
     with open_atomic(path) as file:
-        write = _writer(path, file)
+        write = _writer(path, file, _delimiter(source))
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             texts = [
                 _text(pipeline, source, columns, number, row) for number, row in enumerate(batch, start=total.rows)
@@ -246,8 +246,13 @@ def _rounded(value: Any) -> Any:
 _Write = Callable[[int, Row], None]
 
 
-def _writer(path: Path, file: TextIO) -> _Write:
-    """What writes a row by its number."""
+def _delimiter(source: Path) -> str:
+    """What parts the columns of a CSV that is written: what parts those of the one that is read, if it is one."""
+    return csv_delimiter(source, "input") if source.suffix == _CSV else DELIMITERS[_CSV]
+
+
+def _writer(path: Path, file: TextIO, delimiter: str) -> _Write:
+    """What writes a row by its number, in a CSV with `delimiter` between the columns."""
     if path.suffix == _JSON_LINES:
         return lambda _, row: print(json.dumps(row, ensure_ascii=False), file=file)
     names: list[str] = []
@@ -255,21 +260,21 @@ def _writer(path: Path, file: TextIO) -> _Write:
     def write(number: int, row: Row) -> None:
         if not names:
             names.extend(row)
-            file.write(_line([_cell(name, path) for name in names], path))
+            file.write(_line([_cell(name, path) for name in names], path, delimiter))
         if further := next((name for name in row if name not in names), None):
             raise DataError(
                 f"output={path}: row {number} has {further}, which the first row has not; an output that ends in "
                 f"{_JSON_LINES} takes such rows"
             )
-        file.write(_line([_cell(row.get(name), path) for name in names], path))
+        file.write(_line([_cell(row.get(name), path) for name in names], path, delimiter))
 
     return write
 
 
-def _line(cells: list[Any], path: Path) -> str:
+def _line(cells: list[Any], path: Path, delimiter: str) -> str:
     """A line of CSV with quotes where they are needed, or of TSV without, as they are read."""
-    if path.suffix == ".csv":
-        return csv_text([cells])
+    if path.suffix == _CSV:
+        return csv_text([cells], delimiter)
     return "\t".join("" if cell is None else str(defused(cell)) for cell in cells) + "\n"
 
 
@@ -285,6 +290,6 @@ def _cell(value: Any, path: Path) -> Any:
     """A value as a spreadsheet holds it: lists as JSON."""
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
-    if path.suffix != ".csv" and isinstance(value, str):
+    if path.suffix != _CSV and isinstance(value, str):
         value = " ".join(value.splitlines()).replace("\t", " ")  # TSV has no quotes
     return value

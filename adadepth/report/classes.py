@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.classes import CLASS_DEFINITIONS, definition
-from adadepth.measure.names import first_depth, words
+from adadepth.measure.names import CLASS_DEFINITIONS, definition, first_depth, words
 from adadepth.report.figure import Axis, Figure, Heat, Panel, Ranges, depth_axis, padded
 from adadepth.report.run_files import (
     DEPTH_BY_CLASS,

@@ -223,6 +223,7 @@ def tradeoff(comparison: Comparison, folder: Path) -> Section | None:
         return None
     figure = Figure("quality_and_work", panels)
     html = fill("compared_tradeoff", figure=figure, chosen=chosen, ranked=_is_ranked(comparison),
+                is_other_data=bool(comparison.other_data),
                 bars=any(len(entry.runs) > 1 for entry in comparison.entries))  # fmt: skip
     return Section("Quality against work", "quality", html, [figure])
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.classes import definition
-from adadepth.measure.exit_study import X_AXES, batches, cost, in_pareto_sets, score_title, warnings
+from adadepth.measure.exit_costs import X_AXES, batches, cost, in_pareto_sets, score_title, warnings
+from adadepth.measure.names import definition
 from adadepth.report.classes import not_available
 from adadepth.report.difficulty import correlation_table
 from adadepth.report.figure import (

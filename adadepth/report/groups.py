@@ -12,7 +12,7 @@ from statistics import fmean
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from adadepth.measure.exit_study import pareto
+from adadepth.measure.exit_costs import pareto
 from adadepth.measure.names import SPEEDUPS, WORK
 from adadepth.report.figure import Points
 from adadepth.report.run import title

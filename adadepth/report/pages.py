@@ -43,6 +43,7 @@ from adadepth.report.run_files import (
     evaluated,
     is_summary_of_seeds,
     max_depth,
+    own_step,
     read_run,
     run_unit,
     sources,
@@ -128,7 +129,10 @@ def _subtitle(files: RunFiles) -> str:
     if files.texts:
         return f"Predictions · run {files.run.get('status', 'unknown')}"
     parts = [f"{words(run_unit(files)).kind} report"]
-    parts += [f"evaluation at step {files.halting['step']:,}"] if "step" in files.halting else []
+    if "evaluated" in files.run:
+        parts.append("evaluation of a trained model")
+    elif (step := own_step(files)) is not None:
+        parts.append(f"evaluation at step {step:,}")
     return " · ".join([*parts, *([_how_it_ended(files)] if "status" in files.run else [])])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from functools import cache
@@ -127,9 +128,15 @@ def _canvas() -> Iterator[Canvas]:
 
 @cache
 def _matplotlib() -> ModuleType:
-    """The library, which when it is imported reads a matplotlibrc in the working directory: there must be none."""
-    with TemporaryDirectory() as empty, chdir(empty):
-        import matplotlib
+    """The library. What it reads when it is imported, and may end in, is an empty matplotlibrc and no MPLBACKEND."""
+    backend = os.environ.pop("MPLBACKEND", None)
+    try:
+        with TemporaryDirectory() as own, chdir(own):
+            Path("matplotlibrc").touch()  # the first of several places, of which only one is read
+            import matplotlib
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
     return matplotlib
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS
 from adadepth.measure.names import words
-from adadepth.report.run_files import CONFIG, RunFiles, cut_short, is_summary_of_seeds, run_unit
+from adadepth.report.run_files import CONFIG, RunFiles, cut_short, is_summary_of_seeds, own_step, run_unit
 from adadepth.report.section import Section, absent, fill
 from adadepth.report.table import Column, Table, clock, is_number, number, rounded, text
 from adadepth.report.worth import SURE, UNDECIDED, whole_percent
@@ -45,7 +45,8 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
         **_settings(files),
         "Data": _listed({key: data.get(key) for key in ("name", "source", "sequence_length")}),
         "Tokenizer": tokenizer(files) if run_unit(files) == "architecture" else "",
-        "Step": number(files.halting["step"]) if "step" in files.halting else "",
+        "Evaluated": _text(run.get("evaluated")),
+        "Step": "" if (step := own_step(files)) is None else number(step),
         "Seed": _seeds(files),
         "Hardware": _text(run.get("hardware")),
         "Status": ", cut short: ".join(filter(None, (_text(run.get("status")), cut_short(files)))),

@@ -186,10 +186,16 @@ def evaluated(files: RunFiles) -> str:
 
 
 def where_and_when(files: RunFiles) -> str:
-    """Of which set the last evaluation was, and after how many steps."""
-    halting = files.halting
-    where = f" of {halting['set']}" if "set" in halting else ""
-    return where + (f", step {halting['step']:,}" if "step" in halting else "")
+    """Of which set the last evaluation was, and after how many steps of the run's own."""
+    where = f" of {files.halting['set']}" if "set" in files.halting else ""
+    step = own_step(files)
+    return where + ("" if step is None else f", step {step:,}")
+
+
+def own_step(files: RunFiles) -> int | None:
+    """After how many steps the last evaluation was; None where that is not known, or another run took the steps."""
+    step: int | None = None if "evaluated" in files.run else files.halting.get("step")
+    return step
 
 
 def run_unit(files: RunFiles) -> str:

@@ -244,10 +244,10 @@ def as_csv(table: Table) -> str:
     return csv_text([keys, *rows])
 
 
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+def csv_text(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
     """Rows as CSV in which no text is a formula to a spreadsheet: an apostrophe stands before what would be one."""
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows(map(defused, row) for row in rows)
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerows(map(defused, row) for row in rows)
     return written.getvalue()
 
 

@@ -31,8 +31,11 @@ Shares = Sequence[tuple[int, Sequence[float]]]
 
 
 def training(files: RunFiles) -> Section | None:
-    """Shares of depths at every evaluation, mean depths of classes, and the evaluations as a table."""
-    if not halts(files):
+    """Shares of depths at every evaluation, mean depths of classes, and the evaluations as a table.
+
+    None where nothing halts, or where a trained model was evaluated.
+    """
+    if not halts(files) or "evaluated" in files.run:
         return None
     title, histograms = "Depth over training", depth_histograms(files.metrics)
     if not histograms:
@@ -89,8 +92,13 @@ def _table(files: RunFiles, shares: Shares, first: int) -> Table:
     return Table("depth_over_training", columns, rows)
 
 
-def losses(files: RunFiles) -> Section:
-    """A panel for every loss, training and evaluation in one; what is zero throughout or known once is named."""
+def losses(files: RunFiles) -> Section | None:
+    """A panel for every loss, training and evaluation in one; what is zero throughout or known once is named.
+
+    None where a trained model was evaluated.
+    """
+    if "evaluated" in files.run:
+        return None
     curves = loss_curves(files.metrics)
     if not curves:
         message = absent("Losses over training", files, "metrics.jsonl", "metrics.jsonl holds none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from adadepth.budget.controller import CEILINGS, TOLERANCE, is_held
+from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.measure.names import WORK, words
 from adadepth.report.run_files import RunFiles, cut_short, halts, run_unit
@@ -172,6 +172,9 @@ def target(files: RunFiles) -> Finding | None:
     if depth.measured is None:
         return Finding("unknown", [f"It was {told}; what came of it was not measured."], {"target": wanted})
     figures = {"target": wanted, "evaluated": depth.measured}
+    if files.halting.get("adaptation", {}).get("is_set"):  # it grew, or was held there before anybody could halt
+        first = f"It was {told}; training ended while all had one depth, {depth.measured:.3g}, and none could halt."
+        return Finding("unknown", [first, f"What may help: {'; '.join(_advice(files, unit, wanted))}."], figures)
     limit = f"within {whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
     told += f", {depth.measured:.3g} in the evaluation ({limit})"
     if is_held(depth.measured, wanted, unit):

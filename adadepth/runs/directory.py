@@ -169,10 +169,19 @@ def _runs_and_evaluations(parent: Path) -> list[Path]:
 
 
 def model_path(config: ExperimentConfig) -> str:
-    """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id."""
+    """What `checkpoint` names: a run (its best model), a checkpoint, any model folder, or a hub id.
+
+    Raises:
+        CheckpointError: There is no such run, or what is nearly the name of one is asked for, and no folder.
+    """
     value = str(config.checkpoint)
-    is_run = value == "latest" or os.path.isfile(Path(value) / RECORD)
-    return str(resolve_run(value, config, needs=MODEL) / MODEL) if is_run else value
+    if value == "latest" or os.path.isfile(Path(value) / RECORD):
+        return str(resolve_run(value, config, needs=MODEL) / MODEL)
+    if not os.path.exists(value):
+        runs = _runs_with(Path(config.output_dir) / config.name, MODEL)
+        if meant := nearest(value, ["latest", *map(str, runs)]):
+            raise CheckpointError(f"checkpoint={value}: no such run or folder{meant}")
+    return value
 
 
 def run_of_checkpoint(config: ExperimentConfig) -> Path | None:

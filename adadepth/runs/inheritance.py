@@ -68,8 +68,16 @@ def inheritance(composed: DictConfig, given: Set[str]) -> str | None:
 
 
 def _run_of(composed: Any) -> Path | None:
-    """Return the folder of the run whose checkpoint is used; None: there is none, or it is from no run."""
-    return run_of_checkpoint(composed) if composed.mode in (Mode.evaluate, Mode.predict) else None
+    """Return the folder of the run whose checkpoint is used; None: nobody asks for one, or it is from no run.
+
+    Raises:
+        CheckpointError: There is no such run; said before what else would be missing without its data.
+    """
+    if composed.mode not in (Mode.evaluate, Mode.predict):
+        return None
+    if composed.checkpoint not in (None, "latest"):
+        model_path(composed)
+    return run_of_checkpoint(composed)
 
 
 def _inherited_groups(given: Set[str]) -> Iterator[str]:

@@ -16,9 +16,10 @@ from typing import Any, TextIO
 
 from adadepth.errors import CheckpointError, UserError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # What safetensors, torch and NumPy say, which do not pass on the system's number.
-_SAID = ("No space left on device", "iostream error", "PytorchStreamWriter failed writing", " requested and ")
+_PLAIN = {"No space left on device": "free some more", "File too large": "lift the limit of its size (ulimit -f)"}
+_SAID = (*_PLAIN, "iostream error", "PytorchStreamWriter failed writing", " requested and ")
 
 
 class DiskFullError(UserError):
@@ -66,12 +67,14 @@ def is_full(error: BaseException) -> bool:
 
 def _line(error: BaseException, folder: Path | None) -> str:
     name = getattr(error, "filename", None)
-    reason = (getattr(error, "strerror", None) or "no space left on device").lower()
+    unsaid = next((said for said in _PLAIN if said in str(error)), " or ".join(_PLAIN))
+    reason = (getattr(error, "strerror", None) or unsaid).lower()
     place = folder if name is None else Path(name).parent
     if place is None:
         return f"{reason}: {next(iter(str(error).splitlines()), '')}"
+    more = " or ".join(cure for said, cure in _PLAIN.items() if said.lower() in reason) or "free some more"
     what = "" if name is None else f" for {Path(name).name}"
-    return f"{place}: {reason}{what} ({free_space(place)}); free some more, a training goes on with resume="
+    return f"{place}: {reason}{what} ({free_space(place)}); {more}, a training goes on with resume="
 
 
 def free_space(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _SECONDS_FOR_THE_FIRST = 60.0  # in which it says what is wrong, draws the report of what there is, and ends
 _SECONDS_BETWEEN_LOOKS = 1.0
 _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")  # variables of the environment
+_OF_GROUPS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what a group of processes needs
 
 
 def is_first_process() -> bool:
@@ -34,14 +36,31 @@ def is_one_of_several() -> bool:
 
 
 def check_launcher() -> None:
-    """Refuse what no launcher sets.
+    """Refuse what no launcher sets: it would be waited for a group of processes that never comes.
 
     Raises:
         ConfigError: Naming the variable of the environment.
     """
-    for name in _OF_LAUNCHERS:
-        if not (value := os.environ.get(name, "0")).isdecimal():
-            raise ConfigError(f"{name}={value}: must be a whole number; only a launcher sets it, such as torchrun")
+    if problem := _wrong_with_launcher():
+        raise ConfigError(f"{problem}; only a launcher sets it, such as torchrun")
+
+
+def _wrong_with_launcher() -> str | None:
+    found = {name: value for name in _OF_LAUNCHERS if (value := os.environ.get(name)) is not None}
+    for name, value in found.items():
+        if not value.isdecimal():
+            return f"{name}={value}: must be a whole number"
+    counts = {name: int(value) for name, value in found.items()}
+    for name, of in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        if counts.get(of) == 0:
+            return f"{of}=0: must be at least 1"
+        if counts.get(name, 0) >= (size := counts.get(of, counts.get("WORLD_SIZE", 1))):
+            return f"{name}={counts[name]}: must be below {of}={size}"
+    missing = [name for name in _OF_GROUPS if name not in os.environ]
+    if (counts.get("WORLD_SIZE", 1) > 1 or "LOCAL_RANK" in counts) and missing:
+        name = "WORLD_SIZE" if "WORLD_SIZE" in counts else "LOCAL_RANK"
+        return f"{name}={counts[name]}: is read together with {', '.join(missing)}, which the environment lacks"
+    return None
 
 
 def end_with_launcher() -> None:
@@ -63,11 +82,9 @@ def exit_with(message: str, status: int) -> NoReturn:
     """Say what is wrong and end; of several processes the first speaks.
 
     A launcher ends all processes when one has ended. The others therefore wait for the first one, which found the same
-    mistake; if it did not, it is their own, and they say it themselves.
+    mistake; if it did not, it is their own, and they say it themselves. Without a launcher there is nobody to wait for.
     """
-    if not is_first_process():
-        if not is_one_of_several():
-            raise SystemExit(status)
+    if not is_first_process() and _wrong_with_launcher() is None:
         time.sleep(_SECONDS_FOR_THE_FIRST)  # until the launcher's SIGTERM
         message = f"process {os.environ['RANK']}: {message}"
     from adadepth.system.console import visible  # what it needs is not needed otherwise to say `--help`
@@ -152,6 +169,13 @@ def of_all_processes(found: Found) -> list[Found]:
 # glibc's numbers of what `mallopt` sets, from its malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
+_LESS_MEMORY = (
+    "trainer.gradient_checkpointing=true needs less, as do a smaller trainer.per_device_train_batch_size with more "
+    "trainer.gradient_accumulation_steps and a shorter dataset.sequence_length; resume= goes on"
+)
+# What torch, the system's loader of libraries and Python's threads say.
+_NO_MEMORY, _NO_ADDRESSES, _NO_THREAD = "can't allocate memory", "failed to map segment", "can't start new thread"
+
 
 def keep_freed_memory() -> None:
     """Keep what is freed for the next step instead of giving it back to the system; nothing where glibc is not.
@@ -165,3 +189,15 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 2**25)  # what glibc's own threshold grows to at most; more would scatter the heap
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def short_memory(error: BaseException) -> str | None:
+    """The line for memory that is not there, if that is an error: of a GPU, of the machine, of what a limit leaves."""
+    first = next(iter(str(error).splitlines()), "") or "out of memory"
+    if _NO_ADDRESSES in first:
+        return f"{first}; the libraries alone need a few GiB of address space (ulimit -v)"
+    if _NO_THREAD in first:
+        return f"{first}; the system lets this user start no more processes (ulimit -u)"
+    of_gpu = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # torch may not be there whole
+    is_short = getattr(error, "errno", None) == errno.ENOMEM or _NO_MEMORY in str(error)
+    return f"{first}; {_LESS_MEMORY}" if is_short or isinstance(error, MemoryError | of_gpu) else None

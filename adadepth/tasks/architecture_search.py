@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
-from adadepth.budget.controller import TOLERANCE, is_held
+from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.contract import LearnsGates

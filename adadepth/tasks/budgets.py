@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from adadepth.budget.controller import TOLERANCE, is_held
 from adadepth.budget.fit import Fit
+from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import ConfigError
 from adadepth.families.contract import DepthKnob

@@ -55,7 +55,7 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     assert about.depth is not None
     directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has none
     files = read_run(directory)
-    share = files.halting.get("cost", {}).get(WORK.removeprefix("cost/"))
+    share = (files.halting.get("cost") or {}).get(WORK.removeprefix("cost/"))
     if files.run.get("status") != "finished" or share is None:
         raise CheckpointError(f"rival_of={config.rival_of}: {directory} is no finished run with measured work")
     theirs, data = read_settings(directory), config.dataset.name

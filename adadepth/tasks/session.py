@@ -336,8 +336,8 @@ def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
 
 
 def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, tracker: Tracker, parts: Parts) -> Session:
-    stop = StopCallback(config.trainer.time_budget_minutes)
-    tracking, epochs = TrackingCallback(tracker, run.directory), EpochCallback()
+    stop, epochs = StopCallback(config.trainer.time_budget_minutes), EpochCallback()
+    tracking = TrackingCallback(tracker, run.directory, has_target=config.budget.target is not None)
     tracking.last_metrics = scalars(run.directory)
     time_left = TimeLeft(config.trainer.time_budget_minutes)
     console = ConsoleCallback(time_left, is_averaged=config.trainer.ema_decay is not None)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.budget.controller import CEILINGS, BudgetController, BudgetSchedule, Response, is_held
+from adadepth.budget.controller import BudgetController, BudgetSchedule, Response
+from adadepth.budget.target import CEILINGS, is_held
 from adadepth.families.contract import DepthModel, HoldsBudget
 from adadepth.families.shared.losses import combine_terms
 from adadepth.halting.trace import DepthTrace

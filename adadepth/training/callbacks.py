@@ -172,11 +172,18 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
 
 
 class TrackingCallback(TrainerCallback):
-    """Writes what is logged: scalars to the tracker, halting statistics to files and tracker."""
+    """Writes what is logged: scalars to the tracker, halting statistics to files and tracker.
 
-    def __init__(self, tracker: Tracker, directory: Path) -> None:
+    Args:
+        tracker: The run's.
+        directory: Of the run.
+        has_target: Whether a budget sets the depth, which is then no advice.
+    """
+
+    def __init__(self, tracker: Tracker, directory: Path, *, has_target: bool = False) -> None:
         self.tracker = tracker
         self.directory = directory
+        self._has_target = has_target
         self.trainer: DepthTrainer | None = None
         self.last_metrics: dict[str, float] = {}
         self.evaluated_step = -1
@@ -248,9 +255,12 @@ class TrackingCallback(TrainerCallback):
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
         """Track one set's figures; `owner` is its name and a slash, empty for the first set."""
         is_architecture = report.statistics["unit"] == "architecture"
-        if self._has_one_depth() and (told := report.statistics.get("adaptation")):
+        told = report.statistics.get("adaptation", {})
+        if told and self._has_one_depth():
             told["is_set"] = True
             told.pop("warning", None)
+        if self._has_target and "advice" in told:
+            told["advice"] = "; ".join(one for one in told["advice"].split("; ") if not one.startswith("budget="))
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,23 +75,29 @@ def test_one_run_gets_typed_settings_and_leaves_nothing_itself(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("message", [
-    "CUDA out of memory. Tried to allocate 20.00 GiB\n(more)",
-    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to",
+LESS = "trainer.gradient_checkpointing=true needs less"
+
+
+@pytest.mark.parametrize(("kind", "message", "advice"), [
+    ("torch", "CUDA out of memory. Tried to allocate 20.00 GiB\n(more)", LESS),
+    (RuntimeError, "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried", LESS),
+    (MemoryError, "out of memory", LESS),
+    (ImportError, "libtorch_cpu.so: failed to map segment from shared object", "the libraries alone need a few GiB"),
+    (RuntimeError, "can't start new thread", "the system lets this user start no more processes"),
 ])  # fmt: skip
 def test_memory_that_is_short_gets_one_line_with_advice(
-    message: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    kind: Any, message: str, advice: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_memory(config: ExperimentConfig) -> None:
-        raise (torch.OutOfMemoryError if "CUDA" in message else RuntimeError)(message)
+        raise (torch.OutOfMemoryError if kind == "torch" else kind)(message)
 
     import torch
 
     monkeypatch.setattr(adadepth.tasks, "run", out_of_memory)
     result = command(*TINY)
     assert result.status == 2
-    assert result.err.splitlines()[-1].startswith(f"error: {message.splitlines()[0]}; trainer.gradient_checkpointing")
-    assert "Traceback" not in result.err
+    assert result.err.startswith(f"error: {message.splitlines()[0]}; {advice}")
+    assert result.err.count("\n") == 1
 
 
 def test_a_multirun_runs_every_combination_in_this_process(
@@ -102,6 +109,25 @@ def test_a_multirun_runs_every_combination_in_this_process(
     assert settings == [(1e-3, 0), (1e-3, 1), (5e-4, 0), (5e-4, 1)]
     assert "model.act_penalty=0.0005 seed=1 -> 1.0000" in result.out  # the metric of each job
     assert list(tmp_path.iterdir()) == []
+
+
+def test_letters_beyond_ascii_need_no_quotes(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:
+    """Hydra reads them in quotes only: texts, elements of lists and values of a sweep."""
+    lists = ["logger.tags=[ü, a,ö ö]", "logger.group='é'", 'output_dir="a/ü(1)"']
+    result = command(*TINY, *lists, "-m", "name=ü,a = ñ")
+    assert result.status == 0, result.err
+    assert [job.name for job in jobs] == ["ü", "a = ñ"]
+    assert (jobs[0].logger.tags, jobs[0].logger.group, jobs[0].output_dir) == (["ü", "a", "ö ö"], "é", "a/ü(1)")
+
+
+def test_a_run_says_its_configuration_whatever_its_folder_is_called(
+    command: Callable[..., Result], jobs: list[ExperimentConfig], tmp_path: Path
+) -> None:
+    (folder := tmp_path / "a (ü)").mkdir()
+    (folder / "run.json").write_text('{"config_name": "act_small"}')
+    result = command("mode=report", 'run="a (ü)"')
+    assert result.status == 0, result.err
+    assert [(job.name, job.run) for job in jobs] == [("act_small", "a (ü)")]
 
 
 def test_a_sweep_file_needs_no_flag(command: Callable[..., Result], jobs: list[ExperimentConfig]) -> None:

@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from adadepth import AlbertActForPreTraining
 from adadepth.settings import ExperimentConfig
 from tests.cli.conftest import Result
+from tests.models_support import small_config
 from tests.plugins_support import package_on_path
 
 TINY = ["--config-name", "act_tiny"]
 MISTAKES = [
     (["seed=1"], "--config-name is missing; known configurations: act_addition, act_base, act_cola"),
+    (["act_tiny", "seed=1"], "act_tiny: a configuration is named with --config-name act_tiny"),
+    (["--verison"], "--verison: unknown option (did you mean '--version'?)"),
+    ([*TINY, "mode=evaluate", "checkpoint=lates"], "checkpoint=lates: no such run or folder (did you mean 'latest'?)"),
+    (["--config-name", "finetune", "mode=evaluate", "checkpoint=lates"], "(did you mean 'latest'?)"),
     (["--help", "learning_rat"], "--help learning_rat: no such group, experiment or key"),
     (["--help", "trainer.learning_rat"], "experiment or key (did you mean 'trainer.learning_rate'?)"),
     (["--config-dir", "mine", "--config-name", "mine"], "--config-dir mine: no such folder"),
@@ -38,6 +44,12 @@ MISTAKES = [
     ([*TINY, "trainer.max_steps=[1"], "cannot read the override 'trainer.max_steps=[1'"),
     ([*TINY, "dataset.text_column=Kategorie (Ressort)"],
      """has quotes around it: 'dataset.text_column="Kategorie (Ressort)"'"""),
+    ([*TINY, "name=a!b"], "cannot read the override 'name=a!b'; a text with such marks has quotes around it: 'name="),
+    ([*TINY, "output_dir=a\nb"], "cannot read the override 'output_dir=a\\nb': it has quotes without an end or"),
+    ([*TINY, "output_dir=~/x"], "cannot read the override 'output_dir=~/x': ~ is the home of nobody here; write it"),
+    ([*TINY, "output_dir='~/x'"], "output_dir=~/x: ~ is the home of nobody here; write it out, as $HOME"),
+    ([*TINY, "ü=3"], "cannot read the override 'ü=3': it has quotes without an end or characters that only quoted te"),
+    ([*TINY, "output_dir=a,b"], "output_dir=a,b: several values are a sweep and need -m; a text with such marks has"),
     ([*TINY, "logger.report_to=[a (b), c]"], """has quotes around it: 'logger.report_to=["a (b)","c"]'"""),
     ([*TINY, "model.act_penalty=-1"], "model.act_penalty=-1.0: must be at least 0"),
     ([*TINY, "-m", "seed=0,x"], "seed: value 'x' of type 'str'"),
@@ -227,6 +239,27 @@ def test_a_users_yaml_is_no_data(command: Callable[..., Result], jobs: list[Expe
     assert result.err == f"error: {folder}/mine.yaml: has more than 1 MiB\n"
 
 
+@pytest.mark.parametrize(("mode", "key", "name", "content", "message"), [
+    ("evaluate", "checkpoint", "model.safetensors", b"\0", "its model.safetensors is damaged (Error while deserial"),
+    ("evaluate", "checkpoint", "config.json", b"[]", "its config.json must hold an object, not list"),
+    ("predict", "checkpoint", "config.json", None, "a folder without a model"),
+    ("train", "model.pretrained", "model.safetensors", b"\0", "its model.safetensors is damaged (Error while deserial"),
+])  # fmt: skip
+def test_a_damaged_model_from_anywhere_is_one_line(
+    mode: str, key: str, name: str, content: bytes | None, message: str, command: Callable[..., Result], tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    model = tmp_path / "colleagues"
+    AlbertActForPreTraining(small_config()).save_pretrained(model)
+    capfd.readouterr()  # a bar of progress
+    (model / name).unlink() if content is None else (model / name).write_bytes(content)
+    given = ("debug=default", "text=a", f"dataset.cache_dir={tmp_path}/cache", f"mode={mode}", f"{key}=colleagues")
+    result = command(*TINY, *(each for each in given if mode == "predict" or each != "text=a"))
+    assert (result.status, result.err.count("\n")) == (2, 1)
+    assert result.err.startswith(f"error: {key}=colleagues: {message}")
+    assert {path.name for path in tmp_path.iterdir()} <= {"colleagues", "cache"}
+
+
 def test_a_maze_of_walls_is_one_line(command: Callable[..., Result], tmp_path: Path) -> None:
     """It is found out when the mazes are drawn, before a run has a folder."""
     walls = ("dataset=maze_path", "dataset.walls=0.99", f"dataset.cache_dir={tmp_path}/cache")
@@ -237,12 +270,15 @@ def test_a_maze_of_walls_is_one_line(command: Callable[..., Result], tmp_path: P
     assert not (tmp_path / "outputs").exists()
 
 
-def test_processes_other_than_the_first_are_silent(
-    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
+def test_a_process_without_a_launcher_waits_for_nobody(
+    name: str, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RANK", "1")
-    result = command(*TINY, "seed=-1")
-    assert (result.status, result.err) == (2, "")
+    monkeypatch.setenv(name, "1")
+    result = command(*TINY)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"error: {name}=1: must be below ")
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(("text", "message"), [

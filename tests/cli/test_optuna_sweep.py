@@ -124,6 +124,9 @@ def test_a_missing_optuna_is_told_in_one_line(
 def test_an_optuna_sweep_refuses_several_processes(
     command: Callable[..., Result], jobs: list[ExperimentConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert command(*SWEEP).status == 2
-    assert jobs == []
+    group = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in group.items():
+        monkeypatch.setenv(name, value)
+    result = command(*SWEEP)
+    assert (result.status, jobs) == (2, [])
+    assert "an Optuna sweep cannot run under torchrun" in result.err

@@ -67,8 +67,10 @@ SHAPES: tuple[Any, ...] = (
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`output_dir` is a folder of the working folder."""
+    """`output_dir` is a folder of the working folder, caches and settings are in the home."""
     monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "ADADEPTH_CACHE", "HF_HOME", "MPLCONFIGDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
     yield
     assert not list(tmp_path.iterdir())
 

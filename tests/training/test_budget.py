@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from omegaconf import OmegaConf
 
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
@@ -40,6 +41,13 @@ def test_target_depth_and_multiplier_are_logged_and_drawn(trained):
     assert "Budget and depth" in page
     assert "Price of an update" in page
     assert (trained / "checkpoints" / "checkpoint-4" / "budget.json").exists()
+
+
+def test_a_budget_is_no_advice_to_a_run_that_has_one(trained):
+    told = json.loads((trained / "halting.json").read_text())["adaptation"]
+    assert "does not adapt" in told["warning"]
+    assert "model.halt_bias_init" in told["advice"]
+    assert "budget=" not in told["advice"]
 
 
 def test_halted_tokens_that_are_left_out_are_timed(trained):
@@ -95,6 +103,23 @@ def test_a_rival_is_trained_on_what_its_run_was_trained_on(tmp_path, trained):
     ):
         tasks.run(configured("act_tiny", "debug=default", f"rival_of={trained}", f"output_dir={tmp_path}"))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("cost", "message"), [
+    (None, r"\S+ is no finished run with measured work$"),
+    ({"adaptive_over_full": 0.5}, "it was task=finetune on dataset=sudoku; a rival is trained as it was$"),
+])  # fmt: skip
+def test_a_run_of_another_kind_has_no_rival(tmp_path, cost, message):
+    """As of TRM, whose puzzles are no data of a family with a fixed depth; and one whose work was not measured."""
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    halting = {"unit": "sequence", "max_depth": 4, "cost": cost}
+    (tmp_path / "run" / "halting.json").write_text(json.dumps(halting))
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"status": "finished", "config_name": "trm_tiny"}))
+    settings = OmegaConf.structured(configured("trm_tiny"))
+    (tmp_path / "run" / "config.yaml").write_text(OmegaConf.to_yaml(settings))
+    with pytest.raises(CheckpointError, match=rf"^rival_of=\S+: {message}"):
+        tasks.run(configured("act_maze", *TINY, f"rival_of={tmp_path}/run", f"output_dir={tmp_path}/out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_work_of_full_depth_can_be_the_unit(tmp_path):

@@ -220,6 +220,8 @@ def test_colours_are_those_of_the_page(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_report_can_be_written_again(tmp_path: Path) -> None:
     _, page, _ = asked("ponder", tmp_path, TEXTS)
+    assert f"{tmp_path}/model</" in page, "what was asked"
+    assert "figures/" not in page, "there are none"
     (report,) = tmp_path.glob("out/*/*/report.html")
     report.unlink()
     tasks.run(configured("ponder_tiny", "mode=report", f"run={report.parent}"))
@@ -257,6 +259,13 @@ def test_rows_of_csv_keep_their_columns(tmp_path: Path) -> None:
         assert row["prediction"] == each.label
         assert [float(row[name]) for name in classes] == pytest.approx(list(each.scores.values()), abs=1e-5)
         assert float(row["updates"]) == each.updates
+
+
+def test_a_csv_with_semicolons_gets_one_with_semicolons(tmp_path: Path) -> None:
+    found = table("ponder", tmp_path, "mine.csv", 'id;sentence;note\n7;a cat;"1,5; 2"\n').splitlines()
+    assert found[0].startswith("id;sentence;note;prediction;probability_")
+    assert found[1].startswith('7;a cat;"1,5; 2";')
+    assert found[1].count(";") == found[0].count(";") + 1  # the one within quotes
 
 
 def test_rows_of_json_stay_as_they_are(tmp_path: Path) -> None:

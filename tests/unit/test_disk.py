@@ -16,7 +16,8 @@ NUMPY = OSError("100000 requested and 1008 written")
 
 @pytest.mark.parametrize(("error", "full"), [
     (OSError(errno.ENOSPC, "No space left on device"), True), (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
-    (NUMPY, True), (RuntimeError("basic_ios::clear: iostream error"), True), (OSError(errno.EIO, "I/O error"), False),
+    (OSError(errno.EFBIG, "File too large"), True), (NUMPY, True),
+    (RuntimeError("basic_ios::clear: iostream error"), True), (OSError(errno.EIO, "I/O error"), False),
     (FileNotFoundError(errno.ENOENT, "No such file", "No space left on device"), False), (ValueError("no"), False),
 ])  # fmt: skip
 def test_what_says_that_a_disk_is_full(error: Exception, full: bool) -> None:
@@ -34,6 +35,19 @@ def test_the_first_that_was_full_is_told_whatever_failed_later(tmp_path: Path) -
     line = rf"^{tmp_path}/there: disk quota exceeded for file \([\d.,]+ MiB are free\)"
     with pytest.raises(DiskFullError, match=line), writing(tmp_path / "outer"):
         fail()
+
+
+@pytest.mark.parametrize(("error", "line"), [
+    (OSError(errno.EFBIG, "File too large", "a/b.html"), "a: file too large for b.html"),
+    (RuntimeError("basic_ios::clear: iostream error"), "there: no space left on device or file too large"),
+    (RuntimeError("No space left on device (os error 28)"), "there: no space left on device"),
+    (RuntimeError("I/O error: File too large (os error 27)"), "there: file too large"),
+])  # fmt: skip
+def test_what_is_told_is_what_is_known(error: Exception, line: str) -> None:
+    told = full_disk(error, Path("there"))
+    assert told is not None
+    assert told.startswith(f"{line} (")
+    assert ("free some more" in told, "lift the limit" in told) == ("no space" in line, "too large" in line)
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:

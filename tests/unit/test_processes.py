@@ -15,6 +15,8 @@ from adadepth.errors import ConfigError
 from adadepth.system import processes
 
 ROOT = Path(__file__).resolve().parents[2]
+# What torchrun sets for the first of two processes.
+GROUP = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 WORKER = """
 import pathlib, signal, sys, time
 from adadepth.system.processes import end_with_launcher
@@ -53,8 +55,8 @@ def test_a_process_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:
 def test_another_process_speaks_only_if_the_first_does_not(
     rank: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in {**GROUP, "RANK": rank}.items():
+        monkeypatch.setenv(name, value)
     waited: list[float] = []
     monkeypatch.setattr(processes.time, "sleep", waited.append)
     with pytest.raises(SystemExit) as end:
@@ -62,9 +64,29 @@ def test_another_process_speaks_only_if_the_first_does_not(
     assert (end.value.code, capsys.readouterr().err, len(waited)) == (2, expected, int(rank))
 
 
-def test_what_no_launcher_sets_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes.check_launcher()
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(ConfigError, match=r"^WORLD_SIZE=two: must be a whole number"):
+@pytest.mark.parametrize(("environment", "message"), [
+    ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two: must be a whole number; only a launcher sets it, such as torchrun"),
+    ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0: must be at least 1; "),
+    ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE=0: must be at least 1; "),
+    ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2: is read together with RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, which the "),
+    ({"LOCAL_RANK": "0"}, "LOCAL_RANK=0: is read together with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, which the "),
+    ({"RANK": "1"}, "RANK=1: must be below WORLD_SIZE=1; "),
+    ({**GROUP, "RANK": "2"}, "RANK=2: must be below WORLD_SIZE=2; "),
+    ({**GROUP, "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "1"}, "LOCAL_RANK=1: must be below LOCAL_WORLD_SIZE=1; "),
+], ids=str)  # fmt: skip
+def test_what_no_launcher_sets_is_one_line(
+    environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"^{message}"):
         processes.check_launcher()
-    assert not processes.is_one_of_several()
+
+
+@pytest.mark.parametrize("environment", [{}, GROUP, {**GROUP, "LOCAL_WORLD_SIZE": "1", "RANK": "1"}, {"RANK": "0"},
+                                         {**GROUP, "WORLD_SIZE": "1"}], ids=str)  # fmt: skip
+def test_what_launchers_set_is_taken(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    processes.check_launcher()
+    assert processes.is_one_of_several() == (environment.get("WORLD_SIZE") == "2")

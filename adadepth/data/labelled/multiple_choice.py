@@ -87,10 +87,11 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     train = choice_table(tables[dataset.train_split], dataset)
     names = tuple(dataset.labels or map(str, range(len(dataset.ending_columns))))
     texts = [*dataset.context_columns, *dataset.ending_columns]
+    read = dict.fromkeys(train.columns[:-1], "ending_columns")
     with parallel_encoding():
         words = load_or_train(
             tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
-            lambda: first_texts(train, train.columns[:-1], tokenizer.train_documents), needed_tokens(cls_tokens),
+            lambda: first_texts(train, read, tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(
             CACHE_FORMAT, dataset.context_columns, dataset.ending_columns, dataset.label_column, names,

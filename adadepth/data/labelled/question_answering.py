@@ -137,11 +137,11 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     needed = ("question_column", "context_column", "answers_column", "id_column")
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in needed if getattr(dataset, key) is not None})
     train = tables[dataset.train_split]
-    texts = [dataset.question_column, dataset.context_column]
+    texts = {dataset.question_column: "question_column", dataset.context_column: "context_column"}
     columns = [*texts, dataset.answers_column, dataset.id_column]
     with parallel_encoding():
         words = load_or_train(
-            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), texts),
+            tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), list(texts)),
             lambda: first_texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(CACHE_FORMAT, columns, dataset.unanswerable, words.backend_tokenizer.to_str())

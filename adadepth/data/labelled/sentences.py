@@ -88,10 +88,11 @@ def load_sentences(
     names: tuple[str, ...] = ()
     if problem != "regression":
         names = class_names(dataset.labels, "label_column", dataset.label_column, [train], root)
+    texts = dict.fromkeys(dataset.text_columns, "text_columns")
     with parallel_encoding():
         words = load_or_train(
             tokenizer, root, lambda: digest(CACHE_FORMAT, train.fingerprint(), list(dataset.text_columns)),
-            lambda: first_texts(train, dataset.text_columns, tokenizer.train_documents), needed_tokens(cls_tokens),
+            lambda: first_texts(train, texts, tokenizer.train_documents), needed_tokens(cls_tokens),
         )  # fmt: skip
         key = digest(CACHE_FORMAT, list(dataset.text_columns), list(names), words.backend_tokenizer.to_str())
         stores = {

@@ -266,9 +266,14 @@ def open_table(file: Path, key: str = "dataset.path") -> Table:
     raise DataError(f"{key}={file}: not a table; known are {', '.join(_SUFFIXES)}")
 
 
-def _delimiter(header: str) -> str:
-    """What parts the columns of a CSV: mostly a comma; where that is the decimal mark, spreadsheets write others."""
-    unquoted = re.sub('"[^"]*"', "", header)
+def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
+    """What parts the columns of a CSV: mostly a comma; where that is the decimal mark, spreadsheets write others.
+
+    Args:
+        file: Its first line is a header.
+        key: Setting that names it, for messages.
+    """
+    unquoted = re.sub('"[^"]*"', "", next(text_lines(key, file), ""))
     return max(",;\t", key=unquoted.count)
 
 
@@ -276,7 +281,7 @@ def _delimited(file: Path, key: str) -> Table:
     """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks."""
     label = f"{key}={file}"
     is_quoted = file.suffix == ".csv"
-    delimiter = _delimiter(next(text_lines(key, file), "")) if is_quoted else DELIMITERS[file.suffix]
+    delimiter = csv_delimiter(file, key) if is_quoted else DELIMITERS[file.suffix]
 
     def rows() -> Iterator[list[str]]:
         # With their line ends, because a quoted field may hold some.

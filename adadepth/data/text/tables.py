@@ -60,10 +60,27 @@ def require_columns(table: Table, key: str, names: Sequence[str]) -> None:
             )
 
 
-def first_texts(table: Table, columns: Sequence[str], rows: int | None) -> Iterator[str]:
-    """Yield the texts in some columns of the first rows, row by row; None: of all rows."""
+def first_texts(table: Table, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:
+    """Yield the texts in some columns of the first rows, row by row, without missing ones.
+
+    Args:
+        table: That has the columns.
+        columns: The key of the data set that names each.
+        rows: How many are read; None: all.
+
+    Raises:
+        DataError: While it is read: a text is not text; the message names the row.
+    """
     found = (row for batch in table.batches() for row in zip(*map(batch.get, columns), strict=True))
-    return (text for row in islice(found, rows) for text in row if isinstance(text, str))
+    for number, row in enumerate(islice(found, rows)):
+        for column, text in zip(columns, row, strict=True):
+            if isinstance(text, str):
+                yield text
+            elif text is not None:
+                kind = type(text).__name__
+                raise DataError(
+                    f"dataset.{columns[column]}={column}: row {number} of {table.label} holds {kind}, not text"
+                )
 
 
 def with_lists(table: Table, column: str, separator: str) -> Table:
@@ -131,6 +148,8 @@ def class_names(
 
 def _distinct(key: str, column: str, table: Table, root: Path) -> list[str]:
     """Return the different labels of a table in order; found once and cached."""
+    is_of_text = key == "label_column"
+    instead = "use dataset.problem=regression" if is_of_text else "tags are the last column of .conll files"
 
     def build(folder: Path) -> None:
         values = (value for batch in table.batches() for value in batch[column])
@@ -143,8 +162,7 @@ def _distinct(key: str, column: str, table: Table, root: Path) -> list[str]:
             raise DataError(f"dataset.{key}={column}: {table.label}: {error}") from error
         if numbers := [name for name in ordered if _is_number(name) and "." in name]:
             raise DataError(
-                f"dataset.{key}={column}: {table.label} holds values such as {numbers[0]}, not classes; "
-                "use dataset.problem=regression"
+                f"dataset.{key}={column}: {table.label} holds values such as {numbers[0]}, not classes; {instead}"
             )
         (folder / "names.json").write_text(json.dumps(ordered), encoding="utf-8")
 

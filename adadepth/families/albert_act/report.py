@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from adadepth.measure.classes import CLASS_DEFINITIONS
+from adadepth.measure.names import CLASS_DEFINITIONS
 from adadepth.report.run_files import RunFiles, max_depth
 from adadepth.report.section import Section
 from adadepth.report.table import Column, Table, as_html, rounded, text

@@ -164,6 +164,7 @@ def test_of_other_data_no_run_is_the_best(tmp_path: Path) -> None:
     record(tmp_path / "b", score=0.9, dataset={"name": "maze"})
     comparison = compare(runs_in(tmp_path))
     assert "do not compare" in section(comparison, "differs").html
+    assert "eval/score of one says nothing about another" in section(comparison, "quality").html
     panel = section(comparison, "quality").figures[0].panels[0]
     assert isinstance(panel.mark, Scatter)
     assert not any(dot.marked for _, dots in panel.mark.groups for dot in dots)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadepth.halting.exit_rules import apply_rule, parse_rule
+from adadepth.measure.exit_costs import batches, in_pareto_sets, pareto
 from adadepth.measure.exit_records import StepRecords
-from adadepth.measure.exit_study import DRAWS, add_timings, batches, in_pareto_sets, pareto, study
+from adadepth.measure.exit_study import DRAWS, add_timings, study
 from adadepth.report.exits import exits_text, study_text, write_exit_study
 from adadepth.report.run_files import read_run, write_exits
 from tests.unit.analysis.synthetic_exits import make_records, make_study, make_summary, price

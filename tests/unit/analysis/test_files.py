@@ -56,7 +56,16 @@ def test_a_reader_keeps_the_whole_earlier_file(tmp_path: Path) -> None:
 
 
 def test_lines_of_one_step_are_merged_and_damaged_ones_left_out(tmp_path: Path) -> None:
-    lines = [{"step": 20, "a": 1.0}, {"step": 10, "a": 5}, {"step": 20, "b": 2}, {"step": 20, "a": 3.0}, {"a": 1}, [1]]
+    lines = [
+        {"step": 20, "a": 1.0},
+        {"step": 10, "a": 5},
+        {"step": 20, "b": 2},
+        {"step": 20, "a": 3.0},
+        {"a": 1},
+        [1],
+        {"step": "30", "a": 4.0},
+        {"step": None},
+    ]
     text = "\n".join([*map(json.dumps, lines), '{"step": 30, "a": '])
     (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
     metrics = read_run(tmp_path).metrics

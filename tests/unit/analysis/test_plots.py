@@ -68,9 +68,14 @@ save_drawing(lambda canvas: canvas.text(0.5, 0.5, "$x$"), __import__("pathlib").
 """
 
 
-def test_a_matplotlibrc_in_the_working_directory_is_not_read(tmp_path: Path) -> None:
-    """The library reads one when it is imported, whatever it holds: this one ends that with an error."""
-    (tmp_path / "matplotlibrc").write_bytes(b"text.usetex: True\n\xff\n")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    subprocess.run([sys.executable, "-c", DRAWN], cwd=tmp_path, env=environment, check=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["drawn.png", "matplotlibrc"]
+def test_nothing_of_the_users_is_in_the_way_of_matplotlib(tmp_path: Path) -> None:
+    """When it is imported it reads a matplotlibrc, from one of four places, and MPLBACKEND: these end in errors."""
+    for folder in ("working", "settings"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "matplotlibrc").write_bytes(b"text.usetex: True\n\xff\n")
+    environment = {
+        **os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "MPLBACKEND": "bogus",
+        "MATPLOTLIBRC": str(tmp_path / "settings"), "MPLCONFIGDIR": str(tmp_path / "settings"),
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-c", DRAWN], cwd=tmp_path / "working", env=environment, check=True)
+    assert sorted(path.name for path in (tmp_path / "working").iterdir()) == ["drawn.png", "matplotlibrc"]

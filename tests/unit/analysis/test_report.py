@@ -207,6 +207,22 @@ def test_collapse_is_called_out(run: Path, tmp_path: Path, top: int, warned: boo
     assert ("collapsed" in page.text) is warned
 
 
+def test_an_evaluation_says_of_what_and_counts_no_steps(tmp_path: Path) -> None:
+    run = make_run(tmp_path, max_depth=6, evaluations=1)
+    record = json.loads((run / RUN).read_text()) | {"mode": "evaluate", "evaluated": "outputs/act_small/A/model"}
+    (run / RUN).write_text(json.dumps(record))
+    page = Page(write_report(run))
+    assert "evaluation of a trained model" in page.text
+    assert "outputs/act_small/A/model" in page.text
+    assert "step 0" not in page.text
+    assert "over training" not in page.text
+
+
+def test_files_beside_a_page_are_named_where_there_are_any(page: Page, tmp_path: Path) -> None:
+    assert "PDF and PNG files lie beside this page" in page.text
+    assert "PDF and PNG files" not in Page(write_report(tmp_path)).text
+
+
 def test_long_runs_and_sentences_stay_small(run: Path, tmp_path: Path) -> None:
     sentence: dict[str, Any] = json.loads((run / SENTENCES).read_text(encoding="utf-8").splitlines()[0])
     long = {key: value * 40 if isinstance(value, list) else value for key, value in sentence.items()}

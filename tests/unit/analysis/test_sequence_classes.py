@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadepth.measure.classes import SequenceClasses, bucket_edges, definition
+from adadepth.measure.classes import SequenceClasses, bucket_edges
+from adadepth.measure.names import definition
 
 CLASSES = SequenceClasses(("no", "yes"), length_edges=(4, 9), difficulty_edges=(1, 2))
 LOGITS = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0], [0.0, 5.0]])

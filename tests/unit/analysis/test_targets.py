@@ -61,6 +61,15 @@ def test_advice_names_what_went_wrong(tmp_path: Path) -> None:
     assert f"cut short ({SAID})" in advice
 
 
+def test_a_depth_at_which_nobody_could_halt_yet_is_not_reached(tmp_path: Path) -> None:
+    files = run_with(tmp_path, 3.0, **CUT)
+    files = dataclasses.replace(files, halting={**files.halting, "adaptation": {"is_set": True}})
+    found = verdict(files)["target"]
+    assert found.answer == "unknown"
+    assert "training ended while all had one depth, 3, and none could halt" in found.sentences[0]
+    assert f"cut short ({SAID})" in found.sentences[1]
+
+
 def test_without_a_target_and_in_an_evaluation_nothing_is_asked(tmp_path: Path) -> None:
     assert "target" not in verdict(run_with(tmp_path / "none", 3.0, target=None))
     assert "target" not in verdict(run_with(tmp_path / "evaluation", 3.0, mode="evaluate"))

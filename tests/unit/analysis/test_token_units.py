@@ -7,9 +7,10 @@ import torch
 
 from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.measure.exit_costs import ORACLE
 from adadepth.measure.exit_records import POSITIONS, StepRecorder, merge, sequences_of
 from adadepth.measure.exit_steps import step_summary
-from adadepth.measure.exit_study import DRAWS, ORACLE, add_online, online_figures, oracle_exits, study
+from adadepth.measure.exit_study import DRAWS, add_online, online_figures, oracle_exits, study
 from adadepth.measure.scoring import quality_of
 from adadepth.tasks.exit_rules import price_of
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths

@@ -74,6 +74,14 @@ def test_a_class_that_stands_for_none_is_told(tmp_path: Path, caplog: pytest.Log
     assert told.startswith("dataset.label_column=label: -1 is taken for a class;")
 
 
+def test_lists_in_the_place_of_texts_train_no_tokenizer(tmp_path: Path) -> None:
+    """They are told as lists, and not as documents without text."""
+    rows = [{"sentence": [text], "label": number % 2} for number, text in enumerate(TEXTS)]
+    write_splits(tmp_path, rows, rows)
+    with pytest.raises(DataError, match=r"^dataset.text_columns=sentence: row 0 of \S+ holds list, not text$"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize("nothing", [None, " "])
 def test_missing_texts_of_a_table_are_counted(
     tmp_path: Path, nothing: str | None, caplog: pytest.LogCaptureFixture

@@ -299,6 +299,13 @@ def test_comments_between_the_words_of_columns_are_left_out(tmp_path: Path, comm
     ] * 2
 
 
+def test_tags_before_the_words_are_told(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.conll").write_text("O it\nB-MISC 101.5\n\nO a\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"such as 101\.5, not classes; tags are the last column of \.conll files$"):
+        load(tmp_path, tmp_path)
+
+
 def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:
     path = treebank(tmp_path / "in", "en_ewt-ud-train.conllu", "en_gum-ud-train.conllu", "en_ewt-ud-dev.conllu")
     with pytest.raises(DataError, match=r"en_ewt-ud-train.conllu, en_gum-ud-train.conllu are all the split train; cho"):
