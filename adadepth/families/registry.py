@@ -1,7 +1,8 @@
 """What is known of every family of models, before torch is imported: descriptors, and how they are found.
 
-A family is a folder of `adadepth.families` whose module `family` holds its descriptor `FAMILY`, or an entry point of
-the group `adadepth.families` of any installed package that names such a descriptor. A YAML only ever names a family.
+A family is a folder of `adadepth.families` whose module `family` holds its descriptor `FAMILY`, or `FAMILIES` where a
+folder has several, or an entry point of the group `adadepth.families` of any installed package that names such a
+descriptor. A YAML only ever names a family.
 """
 
 from __future__ import annotations
@@ -193,8 +194,9 @@ def families() -> Mapping[str, Family]:
         ConfigError: If an installed package's family is broken, or has a name that is taken.
     """
     here = Path(__file__).parent
-    names = sorted(path.parent.name for path in here.glob("*/family.py"))
-    found = {name: import_module(f"{__package__}.{name}.family").FAMILY for name in names}
+    folders = sorted(path.parent.name for path in here.glob("*/family.py"))
+    modules = [import_module(f"{__package__}.{folder}.family") for folder in folders]
+    found = {each.name: each for module in modules for each in getattr(module, "FAMILIES", None) or (module.FAMILY,)}
     return found | installed(GROUP, "family", found, _wrong)
 
 

@@ -1,4 +1,4 @@
-"""Configuration of the recurrent PonderNet."""
+"""The recurrent cell of the PonderNet paper: a fixed input, read again at every step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.ponder_rnn.family import PonderRnnSettings
+from adadepth.families.ponder.family import PonderRnnSettings
+from adadepth.families.ponder.modeling import PonderTraining
 from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.ponder_objective import PonderTraining
 from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
