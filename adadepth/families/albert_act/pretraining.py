@@ -9,15 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import Tensor
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.families.albert_act.modeling import AlbertActModel, AlbertActPreTrainedModel, HaltingOutput
 from adadepth.families.albert_act.recurrence import AlbertActConfig, labelled_tokens, readout_term
-from adadepth.families.shared.albert.block import activation
-from adadepth.families.shared.losses import LossTerm, combine_terms, sum_cross_entropy
+from adadepth.families.shared.albert.heads import PretrainingHeads
+from adadepth.families.shared.losses import combine_terms
 
 
 @dataclass
@@ -39,76 +37,19 @@ class MaskedPredictionOutput(HaltingOutput):
     logits: Tensor | None = None
 
 
-class AlbertActMLMHead(nn.Module):
-    """Vocabulary scores: LN(act(W h)) times the word embeddings, (..., H) to (..., V)."""
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.activation = activation(config.hidden_act)
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(config.embedding_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-
-    def forward(self, state: Tensor) -> Tensor:
-        """Score."""
-        return self.decoder(self.LayerNorm(self.activation(self.dense(state))))
-
-
-class AlbertActSOPHead(nn.Module):
-    """Sentence order from the pooled first token: two classes, and no dropout, as the published model was trained."""
-
-    def __init__(self, config: AlbertActConfig) -> None:
-        super().__init__()
-        self.classifier = nn.Linear(config.hidden_size, 2)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(B, H) to (B, 2)."""
-        return self.classifier(pooled)
-
-
-class AlbertActForPreTraining(AlbertActPreTrainedModel):
+class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
     """Masked language model and sentence order, with the ponder cost: L = MLM + SOP + tau (N + R)."""
-
-    _tied_weights_keys = {
-        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-    }
-    has_sentence_order = True
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
         self.albert = AlbertActModel(config, add_pooling_layer=self.has_sentence_order)
-        self.predictions = AlbertActMLMHead(config)
-        if self.has_sentence_order:
-            self.sop_classifier = AlbertActSOPHead(config)
+        self.make_heads(config)
         self.post_init()
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, AlbertActMLMHead):
-            init.zeros_(module.bias)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The decoder, tied to the word embeddings."""
-        return self.predictions.decoder
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        """Replace the decoder; its bias is the head's."""
-        self.predictions.decoder = value
-        self.predictions.bias = value.bias
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
-        counts = {"ponder": self.count_payers(batch["attention_mask"])}
-        if "labels" in batch:
-            counts["mlm"] = (batch["labels"] >= 0).sum()
-            if self.config.readout_weight:
-                counts["readouts"] = counts["mlm"]
-        if self.has_sentence_order and "sentence_order_label" in batch:
-            counts["sop"] = (batch["sentence_order_label"] >= 0).sum()
-        return counts
+        counts = {"ponder": self.count_payers(batch["attention_mask"]), **self.count_predicted(batch)}
+        return counts | ({"readouts": counts["mlm"]} if self.config.readout_weight and "mlm" in counts else {})
 
     @can_return_tuple
     def forward(
@@ -144,24 +85,13 @@ class AlbertActForPreTraining(AlbertActPreTrainedModel):
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **(kwargs | {"return_dict": True})
         )
         result = MaskedPredictionOutput.of(outputs)
-        terms: dict[str, LossTerm] = {}
-        state = outputs.last_hidden_state
-        if labels is not None:
-            chosen = labels >= 0
-            state, targets = state[chosen], labels[chosen]
-        result.prediction_logits = self.predictions(state)
-        if labels is not None:
-            losses = nn.functional.cross_entropy(result.prediction_logits.float(), targets, reduction="none")
-            result.token_losses = losses.detach()
-            terms["mlm"] = LossTerm(losses.sum(), chosen.sum())
+        terms = self.predict_words(result, outputs.last_hidden_state, labels)
         if units is not None:
             terms["readouts"] = readout_term(self.config, outputs, units, self.predictions)
-        if not self.has_sentence_order:
-            result.logits = result.prediction_logits
+        if self.has_sentence_order:
+            terms |= self.predict_order(result, outputs.pooler_output, sentence_order_label)
         else:
-            result.sop_logits = self.sop_classifier(outputs.pooler_output)
-            if sentence_order_label is not None:
-                terms["sop"] = sum_cross_entropy(result.sop_logits, sentence_order_label)
+            result.logits = result.prediction_logits
         if terms:
             terms["ponder"] = self.ponder_term(outputs)
             result.loss, result.loss_parts = combine_terms(terms, num_targets)

@@ -413,8 +413,3 @@ class AlbertActTransformer(nn.Module):
 def advance(rule: StateRule, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:
     """The stream x_n of tokens of which some run, (...)."""
     return Stream(update_stream(rule, stream.state, output, weight, running), stream.first)
-
-
-def update_work(config: AlbertActConfig) -> int:
-    """Multiply-accumulates of one token's update without its attention: 4 H^2 + 2 H F."""
-    return 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
