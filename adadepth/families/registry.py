@@ -106,7 +106,7 @@ class Family:
         search: How its architectures are searched for; None: it has but one.
         reads: Which of the `OPTIONAL_GROUPS` of a configuration it can read, besides `budget`.
         starts_from: Family whose weights it can start from, besides its own -> what loads them, called like
-            `adadepth.families.albert_act.pretrained.load_albert`; None: the head's own `from_pretrained`.
+            `adadepth.families.albert_act.convert.load_albert`; None: the head's own `from_pretrained`.
         build: Makes a classifier that has no configuration before its base is read; called like
             `adadepth.families.adalayers.base.build_on_base`.
         settle: What the training text decides of the settings, before a language model is built: called like

@@ -4,8 +4,8 @@
     x, N, R of every token                          the recurrence, in `recurrence.py`
     ponder cost = sum or mean over tokens of N + R  as `penalty_reduction` says
 
-Its heads are in `pretraining.py` and `heads.py`. Shape legend: B batch, T tokens, K wanted tokens, E embedding
-width, H hidden width, N iterations that ran, A heads.
+Its heads are in `heads.py`. Shape legend: B batch, T tokens, K wanted tokens, E embedding width, H hidden width, N
+iterations that ran, A heads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configuration of ACT-ALBERT."""
+"""The configuration of ACT-ALBERT, its readouts after every iteration, and the recurrence over all positions."""
 
 from __future__ import annotations
 
