@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,13 +21,11 @@ READOUTS = ("first", "mean")  # the first token, and the mean of the real tokens
 _COLUMNS = ("index", "labels", "difficulty")
 
 
-class ForwardPasses(Protocol):
-    """Runs a set through a model; see `DepthTrainer.forward_passes`."""
-
-    def __call__(
-        self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> Iterable[tuple[dict[str, Tensor], Any]]:
-        """This process's batches with the model's outputs."""
+# Runs a set through a model, batches with outputs, told further arguments of a batch's forward pass; see
+# `DepthTrainer.forward_passes`.
+ForwardPasses = Callable[
+    [Any, Callable[[Mapping[str, Any]], Mapping[str, Any]]], Iterable[tuple[dict[str, Tensor], Any]]
+]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from adadepth.errors import ConfigError
 from adadepth.families.contract import (
@@ -55,7 +54,8 @@ _VALUES = {
     "trains_in_slots": _FLAG,
     "depth_knob": _Value("a string", lambda value: isinstance(value, str)),
 }
-_OF_ENCODERS = ("max_updates", "longest_sequence", "vocabulary_size")
+_NO_MODEL = f"must extend {_PLACE}.DepthModel, and then transformers.PreTrainedModel"
+_OF_ENCODERS = (_NO_MODEL, "max_updates", "longest_sequence", "vocabulary_size")
 # What the forward pass takes of a model that has a member, or is of a mixin.
 _TAKES: dict[str | type[DepthModel], tuple[str, ...]] = {
     "exit_signals": ("exit_rule", "run_all_steps", "generator"),
@@ -90,8 +90,7 @@ def check_family(about: Family) -> None:
             raise ConfigError(f"model={about.name}: its budget needs a model that extends {_PLACE}.{mixin.__name__}")
     if about.encoder is not None:
         encoder = load(about.encoder)
-        wrong = {line.partition(" ")[0].partition("=")[0]: line for line in _members(encoder)}
-        _refuse(about.name, encoder, [wrong[name] for name in _OF_ENCODERS if name in wrong])
+        _refuse(about.name, encoder, [line for line in _members(encoder) if line.startswith(_OF_ENCODERS)])
 
 
 def check_model(model: Any, name: str) -> None:
@@ -119,10 +118,9 @@ def _refuse(name: str, head: type, mistakes: Sequence[str]) -> None:
 
 def _mistakes(head: type, about: Family) -> Iterator[str]:
     """What is wrong with a class, before there is a model of it."""
-    if not (issubclass(head, DepthModel) and issubclass(head, PreTrainedModel)):
-        yield f"must extend {_PLACE}.DepthModel and transformers.PreTrainedModel"
-        return
     yield from _members(head)
+    if not issubclass(head, DepthModel):
+        return
     mixins = [promise for promise in _TAKES if isinstance(promise, type) and issubclass(head, promise)]
     yield from _untaken(head, mixins)
     if issubclass(head, DepthKnob) and head.fit_depth is DepthKnob.fit_depth:
@@ -134,9 +132,13 @@ def _mistakes(head: type, about: Family) -> Iterator[str]:
 
 def _members(head: type) -> Iterator[str]:
     """Members of the contract that a class lacks, or has as something else."""
+    if not issubclass(head, DepthModel):
+        yield _NO_MODEL
+        return
     bases = [base for base in head.__mro__ if base.__module__ == DepthModel.__module__]
     for name in dict.fromkeys(name for base in reversed(bases) for name in vars(base) if not name.startswith("_")):
-        member, asked = inspect.getattr_static(head, name), _asked(name, bases)
+        member = inspect.getattr_static(head, name)
+        asked = next(vars(base)[name] for base in bases if name in vars(base))
         if getattr(getattr(member, "fget", member), "is_required", False):
             yield f"{name} is missing; {_described(name, asked)}"
         elif name in _VALUES:
@@ -146,20 +148,11 @@ def _members(head: type) -> Iterator[str]:
             yield f"{name} is no method; {_described(name, asked)}"
 
 
-def _asked(name: str, bases: Sequence[type]) -> Any:
-    return next(vars(base)[name] for base in bases if name in vars(base))
-
-
 def _described(name: str, asked: Any) -> str:
     """What a member has to be: its kind, and the first line of what the contract says of it."""
-    if name in _VALUES:
-        return f"it must be {_VALUES[name].words}: {_first_line(asked)}"
-    kind = "a property" if isinstance(asked, property) else "a method"
-    return f"it must be {kind}: {_first_line(asked)}"
-
-
-def _first_line(asked: Any) -> str:
-    return (inspect.getdoc(asked) or "").partition("\n")[0].rstrip(".")
+    kind = _VALUES[name].words if name in _VALUES else "a property" if isinstance(asked, property) else "a method"
+    said = (inspect.getdoc(asked) or "").partition("\n")[0].rstrip(".")
+    return f"it must be {kind}: {said}"
 
 
 def _wrong_value(name: str, value: Any) -> Iterator[str]:

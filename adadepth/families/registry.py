@@ -69,7 +69,7 @@ class Searching:
         setting: The setting that names an architecture; None there: the supernet, which `heads["search"]` is.
         memory: The setting that says how many positions a segment sees of those before it.
         costs: What each operation costs, in seconds or in work: `latency.operation_costs`.
-        derive: A network of one architecture with the supernet's weights: `derive.derive`.
+        derive: A network of one architecture with the supernet's weights: `latency.derive`.
         baselines: Architectures by name, of as much work: `architectures.baseline_architectures`.
         macs: Multiply-accumulates of an architecture at a shape: `pricing.architecture_macs`.
         time: Seconds of several networks at a shape: `latency.model_latencies`.

@@ -16,16 +16,14 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.budget.controller import smooth_depth
 from adadepth.budget.fit import Fit
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.adalayers.base import stream_states
+from adadepth.families.adalayers.base import OnBaseModel, stream_states
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.mixing import distribution_terms, project, zero_of
-from adadepth.families.adalayers.pretrained import OnBaseModel
 from adadepth.families.contract import DepthKnob, HoldsBudget, MixesLayers, ReadsCachedStates
-from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work
+from adadepth.families.shared.encoders import accepted_inputs, block_work, check_words, entry_work
 from adadepth.families.shared.layers import Dropout, sinusoidal_positions
 from adadepth.families.shared.losses import LossTerm, combine_terms, label_count
 from adadepth.families.shared.steps import choose_states, shown
-from adadepth.families.shared.words import check_words
 from adadepth.halting.layer_mixing import layer_weights, tail_masses
 from adadepth.halting.trace import DepthTrace, Execution, Work
 

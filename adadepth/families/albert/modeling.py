@@ -16,8 +16,8 @@ from adadepth.families.shared.albert.block import OneBlock
 from adadepth.families.shared.albert.convert import FromAnyAlbert, to_albert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.configuration import WithStockConfig
+from adadepth.families.shared.encoders import check_words
 from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
-from adadepth.families.shared.words import check_words
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
 

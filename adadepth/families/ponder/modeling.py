@@ -21,12 +21,15 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError
 from adadepth.families.contract import DepthKnob, HoldsBudget
 from adadepth.families.ponder.family import PonderAlbertSettings
-from adadepth.families.shared.albert.block import HaltingProjection, words_of
+from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
-from adadepth.families.shared.albert.convert import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepped import SteppedAlbert, SteppedAlbertModel
-from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
+from adadepth.families.shared.albert.stepper import (
+    Reading,
+    SteppedAlbert,
+    SteppedAlbertModel,
+    SteppedAlbertPreTrainedModel,
+)
 from adadepth.families.shared.losses import (
     LossTerm,
     class_losses,
@@ -36,7 +39,7 @@ from adadepth.families.shared.losses import (
     label_count,
     step_losses,
 )
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, shown, stepwise_output
+from adadepth.families.shared.steps import StepwiseOutput
 from adadepth.halting.distribution import (
     HaltingDistribution,
     continuation_losses,
@@ -350,34 +353,16 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Step until every sequence has exited, and with labels compute the loss.
+        """Step until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
 
-        Args:
-            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E); or B texts, or pairs of texts.
-            attention_mask: 1 at real tokens, 0 at padding, (B, T).
-            token_type_ids: Segment of each token, (B, T).
-            position_ids: (B, T) or (1, T).
-            inputs_embeds: Word embeddings instead of ids.
-            labels: Classes or values, (B,); see `step_losses`.
-            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
-            exit_rule: Lets sequences exit; None: the configuration's.
-            run_all_steps: See `runs_all`.
-            generator: For rules that draw.
-            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
+        Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
+        see `combine_terms`. `input_ids` may also be B texts, or pairs of texts.
         """
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = encode_texts(self._tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
-        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
-        rule, shows = rule_of(self, exit_rule), bool(shown(self.config, kwargs))
-        run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
-
-        embedded = self.albert.embeddings(words, token_type_ids, position_ids)
-        stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, kwargs)
-        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
-
-        output = stepwise_output(steps, rule, stepper.tokens)
-        output.hidden_states, output.attentions = stepper.hidden_states, stepper.attentions
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        output, run_all = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
         if run_all:  # the halting distribution and the loss need every step
             self.weigh(output, labels, num_targets)
         return output

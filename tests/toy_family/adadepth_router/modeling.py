@@ -21,7 +21,8 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import ModelOutput
 
 from adadepth.families.contract import DepthKnob, HoldsBudget
-from adadepth.families.shared.albert.stepped import SteppedAlbert
+from adadepth.families.shared.albert.pricing import update_work
+from adadepth.families.shared.albert.stepper import SteppedAlbert
 from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, label_count
 from adadepth.families.shared.steps import rule_of, run_steps, runs_all, unit_fields
 from adadepth.halting.exit_rules import ExitRule
@@ -144,15 +145,15 @@ class RouterForTokenClassification(DepthKnob, HoldsBudget, PreTrainedModel):
         self.config.threshold = 1.0 - level
 
     def price(self, trace: DepthTrace) -> Work:
-        """An update costs its token 4 H^2 + 2 H F, and 2 H for each token it sees; every step runs the router."""
+        """An update costs its token `update_work`; every step runs the router."""
         config, real = self.config, trace.valid.sum(dim=1).double()
         hidden, steps = config.hidden_size, trace.max_depth
         seen = real if trace.executed.tokens is None else trace.executed.tokens.double()
-        update = 4 * hidden**2 + 2 * hidden * config.intermediate_size + 2 * hidden * seen
+        update = update_work(config, seen)
         around = config.embedding_size * hidden + steps * config.router_size * (hidden + 1)
 
         rows, width = trace.valid.shape
-        padded = 4 * hidden**2 + 2 * hidden * config.intermediate_size + 2 * hidden * width
+        padded = update_work(config, width)
         executed = real.new_tensor(float(rows * width * (trace.executed.steps * padded + around)))
         depths = trace.updates.double().sum(dim=1)
         adaptive, full = ((number * update + real * around).sum() for number in (depths, steps * real))

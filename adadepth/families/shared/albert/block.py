@@ -21,8 +21,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from adadepth.families.contract import DepthModel
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Attend, Memory, Refresh, attend_packed, remember
+from adadepth.families.shared.encoders import check_words
 from adadepth.families.shared.layers import Product, activated
-from adadepth.families.shared.words import check_words
 
 
 class PositionEmbedding(nn.Embedding):
