@@ -61,3 +61,11 @@ def small_multi_exit(**changes) -> MultiExitAlbertForSequenceClassification:
     """A small multi-exit ALBERT in evaluation mode, whose steps and texts differ in prediction."""
     torch.manual_seed(0)
     return MultiExitAlbertForSequenceClassification(MultiExitAlbertConfig(**(MOVING | changes))).eval()
+
+
+def small_act(model_class, **changes):
+    """A small ACT-ALBERT of a class in evaluation mode, whose tokens halt after different numbers of updates."""
+    torch.manual_seed(0)
+    model = model_class(small_config(initializer_range=0.3, **changes)).eval()
+    spread_depths(model, scale=3.0)
+    return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 from adadepth.tasks.report import write_report
@@ -41,3 +42,53 @@ def check_costs(directory: Path) -> list[float]:
     assert "as it ran" in sections["work"]
     assert not (_TIMED.search(text) and _UNTIMED.search(text)), "times were measured, or they were not"
     return shares
+
+
+VOID = {"wbr", "meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects tags and text, and checks that every element is closed in order."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(self.source)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+        self.text += " " if tag in ("td", "th", "dd") else ""
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "script"} & set(self._open):
+            self.text += re.sub(r"\s+", " ", data)
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def check_stands_alone(page: Page) -> None:
+    """A page needs nothing from elsewhere; a script, where it has one, lies in it."""
+    assert not {"link", "iframe", "object", "embed", "img"} & {tag for tag, _ in page.tags}
+    assert not re.search(r"https?://|url\(|@import|\bsrc=|\bon[a-z]+=", page.source)
+
+
+def check_accessible(page: Page) -> int:
+    """Headings of tables and drawings can be read out; returns the number of drawings."""
+    assert all("scope" in attributes for attributes in page.of("th"))
+    drawings = [svg for svg in page.of("svg") if svg.get("aria-hidden") != "true"]
+    assert all(svg["role"] == "img" and svg["aria-label"] for svg in drawings)
+    return len(drawings)

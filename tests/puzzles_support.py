@@ -6,8 +6,11 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from adadepth.settings.data import PuzzleTableConfig
 
 SUDOKU, MAZE = ".123456789", "# SGo"
 Group = Sequence[tuple[np.ndarray, np.ndarray]]  # a puzzle and its augmentations: tokens of cells and of answers
@@ -46,3 +49,9 @@ def written_arrays(folder: Path, splits: Mapping[str, Sequence[Group]], symbols:
         (folder / split / "dataset.json").write_text(json.dumps(facts))
     (folder / "identifiers.json").write_text(json.dumps(["<blank>"]))
     return folder
+
+
+def sudoku_table(path: Path, **changes: Any) -> PuzzleTableConfig:
+    """The settings of a local table with the columns of Sudoku-Extreme."""
+    fields = {"name": "sudoku_extreme", "source": "local", "path": str(path), "evaluation_splits": ["test"]}
+    return PuzzleTableConfig(**{**fields, **changes})

@@ -15,6 +15,13 @@ from adadepth import run
 from tests.plugins_support import package_on_path
 
 TOY = Path(__file__).resolve().parent / "toy_family"
+ROOT = ("--config-name", "router_hops")
+DATA = ("dataset.train_examples=640", "dataset.max_evaluation_examples=64", "trainer.disable_tqdm=true")
+SMALL = (
+    *DATA, "model.num_hidden_layers=4", "model.hidden_size=32", "model.embedding_size=16",
+    "model.intermediate_size=32", "trainer.per_device_train_batch_size=16", "trainer.max_steps=8",
+    "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.save_total_limit=null", "trainer.logging_steps=1",
+)  # fmt: skip
 
 
 @contextmanager

@@ -29,9 +29,9 @@ DEPREL = ["aux", "advmod:neg", "root", "obj", "punct", "discourse", "punct", "ro
 DEPTH = [1, 1, 0, 1, 2, 1, 1, 0, 1, 2]
 
 
-def write_treebank(folder: Path, *names: str) -> Path:
-    """The same two sentences under several names."""
+def write_treebank(folder: Path, *names: str, text: str = TREEBANK) -> Path:
+    """The same sentences under several names."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).write_text(TREEBANK, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
     return folder

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 # Adam divides by the root of the second moment: without a large epsilon a gradient that is nothing but rounding,
 # that of attention's key biases, moves its weight as far as any other, and no two processors end with the same weights.
 SMALL = (
@@ -52,3 +55,15 @@ RUNS: dict[str, tuple[str, ...]] = {
         "search.timing_repeats=2", "search.shapes=[[8,8,2]]", "search.baselines=[alternating]",
     ),
 }  # fmt: skip
+
+
+BEFORE = Path(__file__).resolve().parent
+
+
+def names_before() -> set[str]:
+    """What every family logged before its names were made safe."""
+    lines = [
+        json.loads(line) for path in BEFORE.glob("*/stopped/metrics.jsonl") for line in path.read_text().splitlines()
+    ]
+    evaluated = [json.loads(path.read_text()) for path in BEFORE.glob("*/evaluated.json")]
+    return {name for found in (*lines, *evaluated) for name in found}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import adadepth.tasks
 from adadepth import run
 from adadepth.settings import ExperimentConfig
+from tests.cli.support import Result
 from tests.figures_support import briefly_timed
 
 
@@ -20,15 +20,6 @@ from tests.figures_support import briefly_timed
 def _briefly_timed() -> Iterator[None]:
     with briefly_timed():
         yield
-
-
-@dataclass
-class Result:
-    """What a command ended with: exit status (0 if it returned), standard output and standard error."""
-
-    status: int
-    out: str
-    err: str
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from adadepth import __version__
 from adadepth.training import telling as time_left
 from adadepth.training.telling import TimeLeft
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 from tests.figures_support import undrawn
 
 ROOT = Path(__file__).resolve().parents[2]

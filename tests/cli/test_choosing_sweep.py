@@ -17,7 +17,7 @@ from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.tasks.seeds import train_with_seeds
 from adadepth.tasks.session import Trained
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 
 SWEEP = [
     "--config-name", "act_cola", "sweep=glue", "seeds=2", "trainer.learning_rate=1e-4,1e-3",
@@ -148,7 +148,7 @@ def test_nothing_to_choose_from_is_an_error_that_says_why(command: Callable[...,
     trainings.failing = set(SCORES)
     result = command(*SWEEP)
     assert result.status == 2
-    assert "nothing to choose from: no epoch from 2 on has all seeds" in result.err
+    assert "nothing to choose from: " in result.err
     assert "ValueError: the loss is not finite" in result.err
     assert json.loads((FOLDER / "choice.json").read_text())["chosen"] is None
     assert "Nothing to choose from" in (FOLDER / "report.html").read_text()

@@ -15,9 +15,9 @@ import adadepth.tasks
 from adadepth.errors import DataError
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 from tests.figures_support import undrawn
-from tests.unit.analysis.recorded import record
+from tests.unit.report.recorded import record
 
 GRID = ["--config-name", "act_tiny", "-m", "model.act_penalty=1e-3,2e-3"]
 
@@ -121,7 +121,7 @@ def test_runs_are_put_side_by_side(command: Callable[..., Result]) -> None:
     (["mode=report", "runs=[empty]"], "runs: there is no run in empty"),
     (["mode=report", "runs=[broken]"], "runs=['broken']: nothing to compare: broken: left out, run.json is damaged."),
     (["mode=report", "runs=[all]", "run=all/run_0"], "runs=['all']: read only without run=all/run_0"),
-    (["runs=[all]"], "runs=['all']: read only with mode=report, but mode=train"),
+    (["runs=[all]"], "runs=['all']: read only"),
     (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json in outputs/act_tiny"),
     (["mode=report", "runs=[latest]"], "latest: the newest run of a configuration, which --config-name says"),
 ])  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 import adadepth.tasks
 from adadepth.errors import DataError
 from adadepth.settings import ExperimentConfig
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 
 SCRIPT = Path(__file__).resolve().parents[2] / "adadepth" / "run.py"
 TINY = ["--config-name", "act_tiny"]

@@ -11,7 +11,7 @@ from adadepth import run
 from adadepth.cli.composition import known_keys
 from adadepth.cli.help import about
 from adadepth.settings import ExperimentConfig
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 from tests.configs.support import GROUPS, OPTIONS, ROOTS
 
 

@@ -12,7 +12,7 @@ import pytest
 from adadepth import tasks
 from adadepth.settings import ExperimentConfig
 from adadepth.training.callbacks import StopCallback
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 
 TINY = ("--config-name", "act_tiny")
 ENDS = [(signal.SIGINT, 130, "error: interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")]

@@ -1,4 +1,4 @@
-"""The README's commands and code, run as they stand but at the debug width."""
+"""Commands and code of the README and of the guide, run as they stand but at the debug width."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ from tests.training.support import stopped_early
 from tests.unit.data.tokenizers_support import tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {page: (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/guide.md")}
 HUB_DATA = "nyu-mll/glue"
 NOT_HERE = ("wikipedia_bookcorpus", "past_present", "ud_english_ewt")  # data that a command names
 # Configurations whose data lie elsewhere, and what their composition must then name.
@@ -28,15 +28,16 @@ WIKITEXT = "Salesforce/wikitext"
 ELSEWHERE = {"par_wikitext2": WIKITEXT, "act_wikitext2": WIKITEXT, "act_squad": "rajpurkar/squad"}
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, page: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page], flags=re.DOTALL)
 
 
 def commands(program: str) -> list[list[str]]:
-    """The arguments of every command that starts with `program`, comments dropped and continued lines joined."""
-    lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
-    split = [shlex.split(line, comments=True) for line in lines]
-    return [words for words in split if " ".join(words).startswith(program)]
+    """The words of every command that starts with `program`, once, comments dropped and continued lines joined."""
+    code = [block.replace("\\\n", " ") for page in PAGES for block in blocks("bash", page)]
+    lines = [line for block in code for line in block.splitlines()]
+    split = dict.fromkeys(tuple(shlex.split(line, comments=True)) for line in lines)
+    return [list(words) for words in split if " ".join(words).startswith(program)]
 
 
 RUNS = [words[2:] for words in commands("python adadepth/run.py")]
@@ -63,9 +64,11 @@ def trained(tmp_path_factory):
 
 
 def test_the_readme_has_commands():
-    assert len(RUNS) >= 10
+    assert len(RUNS) >= 30
     assert commands("torchrun")
-    assert len(blocks("python")) == 4
+    assert len(blocks("python", "docs/guide.md")) == 4
+    assert set(blocks("python", "README.md")) < set(blocks("python", "docs/guide.md"))
+    assert len(PAGES["README.md"].splitlines()) <= 150
 
 
 @pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
@@ -123,7 +126,7 @@ def test_torchrun_writes_one_folder(tmp_path):
 def test_python_blocks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    first, second, third, rule = blocks("python")
+    first, second, third, rule = blocks("python", "docs/guide.md")
     exec(rule, names)
     assert names["StickBreaking"]().mass(0.5, 0.5, step=2) == 0.25
     exec(first, names)
@@ -140,13 +143,15 @@ def test_python_blocks(tmp_path, monkeypatch, capsys):
 
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make (\w+)", "\n".join(blocks("bash")), flags=re.MULTILINE):
+    given = "\n".join(block for page in PAGES for block in blocks("bash", page))
+    for target in re.findall(r"^make (\w+)", given, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
-def test_links_lead_somewhere():
-    for path in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / path).exists(), path
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for path in re.findall(r"\]\((?!http)([^)#]+)", PAGES[page]):
+        assert ((ROOT / page).parent / path).exists(), path
 
 
 def test_two_precisions_in_one_process(tmp_path, monkeypatch):

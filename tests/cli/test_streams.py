@@ -14,7 +14,7 @@ import pytest
 import adadepth.tasks
 from adadepth.settings import ExperimentConfig
 from adadepth.system.console import patient_streams, say
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--config-name", "act_tiny")

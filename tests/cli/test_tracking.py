@@ -29,42 +29,12 @@ from adadepth.training.tracking import (
     read_metrics,
     scalars,
 )
+from tests.before.runs import names_before
+from tests.cli.tracking_support import log_everything, opened, write_png
 from tests.configs.support import configured
-from tests.unit.analysis.test_names import names_before
 from tests.wandb_support import wandb_history, wandb_records, wandb_summary
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def opened(directory: Path, *overrides: str, resume_step: int | None = None) -> Tracker:
-    """The tracker of a run, or of one that goes on."""
-    config = configured("act_tiny", f"output_dir={directory.parent}", *overrides)
-    return open_tracker(config, Run(directory, record=read_record(directory)), resume_step)
-
-
-def log_everything(tracker: Tracker, directory: Path) -> None:
-    tracker.log({"train/loss": 2.5, "train/epoch": 1}, step=1)
-    tracker.histogram("halting/all/histogram", [0, 3, 5], first_bin=1, step=2)
-    tracker.table("halting/table", ["class", "mean"], [["all", 2.5], ["mask", 3.5]], step=2)
-    picture = directory / "figures" / "depth.png"
-    picture.parent.mkdir(exist_ok=True)
-    write_png(picture)
-    tracker.image("halting/depth", picture, step=2)
-    film = picture.with_suffix(".gif")
-    write_gif(film)
-    tracker.animation("search/film", film, step=3)
-    tracker.log({"search/architecture": "sf-f"}, step=3)
-
-
-def write_gif(path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    frames = [image.new("RGB", (6, 4), color) for color in ("white", "black")]
-    frames[0].save(path, save_all=True, append_images=frames[1:])
-
-
-def write_png(path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    image.new("RGB", (4, 4)).save(path)
 
 
 def test_metrics_are_always_written_and_readable_at_once(tmp_path: Path) -> None:
@@ -367,7 +337,7 @@ def test_trackio_gets_one_run_whoever_continues_it(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     script = f"""
 from pathlib import Path
-from tests.cli.test_tracking import log_everything, opened
+from tests.cli.tracking_support import log_everything, opened
 folder = Path({str(tmp_path / "job")!r})
 folder.mkdir()
 tracker = opened(folder, "logger=trackio")
@@ -397,7 +367,7 @@ def test_comet_writes_an_archive_for_later(tmp_path: Path) -> None:
     pytest.importorskip("comet_ml")
     script = f"""
 from pathlib import Path
-from tests.cli.test_tracking import log_everything, opened
+from tests.cli.tracking_support import log_everything, opened
 folder = Path({str(tmp_path)!r})
 tracker = opened(folder, "logger=comet")
 log_everything(tracker, folder)

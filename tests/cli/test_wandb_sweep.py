@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from adadepth.settings import ExperimentConfig
-from tests.cli.conftest import Result
+from tests.cli.support import Result
 from tests.wandb_support import wandb_records, wandb_summary
 
 SWEEP = yaml.safe_load((Path(__file__).resolve().parents[2] / "docs" / "wandb_sweep.yaml").read_text())

@@ -12,6 +12,7 @@ import sys
 import unittest
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,8 +23,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from adadepth.families.registry import families
-from tests.conftest import ROOT
 
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / ".cache" / "model-tests" / f"transformers-{transformers.__version__}" / "tests"
 _PACKAGE = "transformers_model_tests"
 _MAPPINGS = {

@@ -7,10 +7,9 @@ import torch
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, ParXLConfig, ParXLSupernet, tasks
 from adadepth.families.albert_act.ragged import _REPACK_SAVES
+from tests.albert_act_support import labelled_batch, prescribe
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
-from tests.property.test_ragged import prescribe
-from tests.unit.families.test_albert_act import labelled_batch
 
 pytestmark = pytest.mark.gpu
 

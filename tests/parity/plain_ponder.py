@@ -100,3 +100,16 @@ def linear(weights, name, x):
 
 def norm(weights, name, x, epsilon):
     return F.layer_norm(x, x.shape[-1:], weights[name + ".weight"], weights[name + ".bias"], epsilon)
+
+
+def plain_pmf(lambdas, truncation):
+    """p_n of one row, by the definition, in double precision."""
+    pmf, reached = [], 1.0
+    for probability in lambdas:
+        pmf.append(reached * probability)
+        reached *= 1.0 - probability
+    if truncation == "leftover":
+        pmf[-1] += reached
+    if truncation == "renormalise":
+        pmf = [p / (1.0 - reached) for p in pmf]
+    return pmf

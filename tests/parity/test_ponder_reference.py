@@ -11,7 +11,7 @@ from adadepth.errors import CheckpointError
 from adadepth.families.shared.albert.stepper import Reading
 from adadepth.halting.distribution import TRUNCATIONS, geometric_prior
 from tests.models_support import SMALL, padded_batch, small_ponder
-from tests.parity.plain_ponder import plain_losses, plain_ponder, reference_layout, renormalised
+from tests.parity.plain_ponder import plain_losses, plain_pmf, plain_ponder, reference_layout, renormalised
 
 REFERENCE = {
     "ce_normalisation": "mean_over_steps",
@@ -77,8 +77,8 @@ def test_losses_equal_a_plain_loop(truncation, direction):
     labels = torch.tensor([0, 2, 1])
     with torch.no_grad():
         outputs = model(**padded_batch(), labels=labels)
-    posteriors = [truncated(row, truncation) for row in outputs.halting_probabilities.tolist()]
-    prior = truncated([0.1] * 6, "leftover" if truncation == "none" else truncation)
+    posteriors = [plain_pmf(row, truncation) for row in outputs.halting_probabilities.tolist()]
+    prior = plain_pmf([0.1] * 6, "leftover" if truncation == "none" else truncation)
     task = divergence = 0.0
     for logits, posterior, label in zip(outputs.step_logits, posteriors, labels, strict=True):
         for step, p in enumerate(posterior):
@@ -88,19 +88,6 @@ def test_losses_equal_a_plain_loop(truncation, direction):
     assert outputs.loss_parts["task"].item() == pytest.approx(task, rel=1e-4)
     assert outputs.loss_parts["kl"].item() == pytest.approx(divergence, rel=1e-4)
     torch.testing.assert_close(outputs.prior.pmf, torch.tensor(prior), atol=1e-6, rtol=1e-5)
-
-
-def truncated(probabilities, truncation):
-    """The distribution of conditional probabilities, its leftover placed as the truncation says."""
-    reached, pmf = 1.0, []
-    for probability in probabilities:
-        pmf.append(reached * probability)
-        reached *= 1.0 - probability
-    if truncation == "leftover":
-        pmf[-1] += reached
-    if truncation == "renormalise":
-        pmf = [p / sum(pmf) for p in pmf]
-    return pmf
 
 
 @pytest.mark.parametrize("depth", [1, 6, 43])

@@ -17,11 +17,9 @@ from adadepth import (
     AlbertActModel,
 )
 from adadepth.errors import ConfigError
-from adadepth.families.albert_act.ragged import _REPACK_SAVES
+from tests.albert_act_support import every_repack, labelled_batch, prescribe, prescribed_probabilities
 from tests.models_support import padded_batch, small_config, spread_depths
 from tests.parity.plain_act import linear, norm, plain_forward
-from tests.property.test_ragged import prescribe, prescribed_probabilities
-from tests.unit.families.test_albert_act import labelled_batch
 
 LENGTHS, STEPS, WEIGHT = (10, 7, 1), 5, 0.3
 WITH_READOUTS = (
@@ -34,10 +32,8 @@ WITH_READOUTS = (
 
 
 @pytest.fixture(autouse=True, scope="module")
-def every_repack():
-    """Models this small would never be packed anew."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_REPACK_SAVES, "cpu", 0)
+def _every_repack():
+    with every_repack():
         yield
 
 

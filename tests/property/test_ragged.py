@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from adadepth import AlbertActModel
 from adadepth.families.albert_act.ragged import _REPACK_SAVES
 from adadepth.halting.active_set import pack, scatter, split, take
+from tests.albert_act_support import every_repack, prescribe, prescribed_probabilities
 from tests.models_support import small_config
 from tests.parity.plain_act import plain_forward
 
@@ -17,10 +18,8 @@ NO_GRADIENT = "attention.key.bias"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def every_repack():
-    """Models this small would never be packed anew."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_REPACK_SAVES, "cpu", 0)
+def _every_repack():
+    with every_repack():
         yield
 
 
@@ -39,23 +38,6 @@ def batches(draw):
         "attention_mask": mask,
         "token_type_ids": table(st.integers(0, 1)) * mask,
     }, table(st.integers(1, MAX_UPDATES))
-
-
-def prescribe(model, depths):
-    """Let tokens halt at given updates; the halting unit's gradient lives."""
-    table = prescribed_probabilities(depths)
-    compute = model.encoder.halting_probability
-
-    def halting_probability(state, output, valid, slots=None):
-        computed = compute(state, output, valid, slots)
-        return (table if slots is None else table.flatten()[slots]) + (computed - computed.detach())
-
-    model.encoder.halting_probability = halting_probability
-
-
-def prescribed_probabilities(depths):
-    """N updates of this cross the threshold of 0.99, and N - 1 do not."""
-    return 0.99 / (depths - 0.5)
 
 
 def make_model(depths, **changes):

@@ -66,3 +66,6 @@ def stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
     )
     epochs.trainer = trainer
     return trainer
+
+
+JOINT = ("search.method=joint", "search.gate_learning_rate=null")

@@ -70,3 +70,11 @@ def stopped_early(run: Path) -> Path:
     """A run that is at its end, told as one that was interrupted: what the caller took away is made again."""
     write_json(run / RECORD, read_record(run) | {"status": "interrupted"})
     return run
+
+
+def parameters(trainer):
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def losses(trainer):
+    return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}

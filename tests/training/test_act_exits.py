@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from adadepth import AlbertActForSequenceClassification, Pipeline, tasks
 from tests.configs.support import configured
-from tests.training.test_finetune import SMALL, run
+from tests.training.finetune_support import SMALL, run
 
 MAZE = (
     "dataset.size=3", "dataset.beyond_sizes=[]", "dataset.train_examples=64", "dataset.max_evaluation_examples=24",

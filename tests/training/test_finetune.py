@@ -16,18 +16,9 @@ from adadepth.errors import ConfigError, UserError
 from adadepth.families import AlbertActForPreTraining
 from tests.configs.support import GLUE, configured
 from tests.pages_support import check_costs
+from tests.training.finetune_support import SMALL, run
 from tests.training.support import stopped_early
 
-SMALL = (
-    "model.embedding_size=16",
-    "model.hidden_size=32",
-    "model.num_hidden_layers=4",
-    "model.num_attention_heads=2",
-    "model.intermediate_size=64",
-    "model.max_position_embeddings=64",
-    "dataset.sequence_length=32",
-    "tokenizer.vocab_size=120",
-)
 SENTENCE = "the cat sat on a mat and then it slept for some hours in the warm sun while birds sang"
 
 
@@ -50,13 +41,6 @@ def write_table(folder, config):
                 label = -1 if split in dataset.test_splits else label
                 record = dict(zip(dataset.text_columns, texts, strict=True)) | {"label": label, "idx": row}
                 file.write(json.dumps(record) + "\n")
-
-
-def run(tmp_path, root, *overrides):
-    """Run at the debug length; returns the folders of the runs, in order, and the metric."""
-    config = configured(root, "debug=default", f"output_dir={tmp_path}/out", "trainer.disable_tqdm=true", *overrides)
-    metric = tasks.run(config)
-    return sorted((tmp_path / "out").glob("*/*")), metric
 
 
 @pytest.mark.parametrize("family", ["ponder", "act"])
@@ -148,7 +132,7 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
 
 @pytest.mark.parametrize(("model", "rule", "message"), [
     ("albert_mini", "quantile:0.5", "albert predicts after its last step only"),
-    ("pabee_mini", "quantile:0.5", "needs halting probabilities, which multi_exit_albert does not have"),
+    ("pabee_mini", "quantile:0.5", "needs halting probabilities"),
     ("ponder_albert_mini", "fixed:9", "the model has 4 steps"),
     ("ponder_albert_mini", "entrpy:0.5", "did you mean 'entropy'?"),
 ])  # fmt: skip

@@ -60,7 +60,7 @@ def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_fiel
     again = ("mode=evaluate", f"checkpoint={directory}", "dataset.beyond_sizes=[7]", "dataset.size=6")
     found = json.loads((run(tmp_path / "again", "act_maze", *again) / "grids.json").read_text())
     assert [len(grids[0]["cells"]) for grids in found["sets"].values()] == [6, 7]
-    with pytest.raises(CheckpointError, match=r"dataset.field=20: the model has only 12 positions"):
+    with pytest.raises(CheckpointError, match=r"dataset.field=20: "):
         run(tmp_path / "wide", "act_maze", *again, "dataset.field=20", "model.max_position_embeddings=null")
     start = (
         *SMALL,

@@ -139,12 +139,12 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.slope=0"], "slope=0.0: must be above 0"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.threshold=-1"], "must be at least 0"),
     ("ponder_tiny", ["halting.alone=true", "model=pabee_mini"], "halting: read only with model=ponder_albert or"),
-    ("act_tiny", ["halting.alone=true"], "halting: read only with model=ponder_albert or ponder_rnn"),
-    ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "optimise=eval/kl_loss"], "has no such metric"),
+    ("act_tiny", ["halting.alone=true"], "halting: read only"),
+    ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "optimise=eval/kl_loss"], "optimise=eval/kl_loss: "),
     (
         "ponder_tiny",
         ["halting.alone=true", "model.pretrained=a", "mode=evaluate", "checkpoint=a"],
-        "halting.alone=true: read only with mode=train, but mode=evaluate",
+        "halting.alone=true: read only",
     ),
 ])  # fmt: skip
 def test_a_second_stage_that_means_nothing_is_refused_in_one_line(root, overrides, message):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.toy_support import TOY, execute, toy_family_installed
-from tests.training.test_toy_family import DATA, ROOT, SMALL
+from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
 
 MODELING = Path("adadepth_router") / "modeling.py"
 HEAD = "RouterForTokenClassification"

@@ -17,7 +17,7 @@ from adadepth.data.labelled.load import load_labelled_data
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.build import build_classifier, classifier_class, load_model
 from tests.configs.support import configured
-from tests.training.test_predictions import SMALL, run
+from tests.training.predictions_support import SMALL, run
 from tests.unit.data.labelled_support import write_splits
 
 TOPICS = ["animals", "food", "news"]

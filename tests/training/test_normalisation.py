@@ -4,41 +4,12 @@ import json
 
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from adadepth.cli.validation import PRETRAINING_METRICS
 from adadepth.runs.checkpoints import MANIFEST, flaw
-from adadepth.training.budget import TrainingBudget
+from tests.training.gradients_support import budget_states, first_update
 from tests.training.processes_support import on_two_processes
-from tests.training.support import extension, tiny_trainer
-
-
-class GradientRecorder(TrainerCallback):
-    """Keeps the gradients of the first update, before clipping changes nothing and the optimizer eats them."""
-
-    def __init__(self):
-        self.gradients = None
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if self.gradients is None:
-            self.gradients = {name: p.grad.detach().clone() for name, p in model.named_parameters()}
-
-
-def first_update(folder, batch, accumulation, *overrides):
-    """Gradients, logged values and evaluation of one update over `batch * accumulation` examples."""
-    trainer = tiny_trainer(
-        folder,
-        "trainer.max_steps=1",
-        f"trainer.per_device_train_batch_size={batch}",
-        f"trainer.gradient_accumulation_steps={accumulation}",
-        "trainer.max_grad_norm=0",
-        *overrides,
-    )
-    recorder = GradientRecorder()
-    trainer.add_callback(recorder)
-    trainer.train()
-    logged = next(entry for entry in trainer.state.log_history if "loss" in entry)
-    return recorder.gradients, logged, trainer.evaluate()
+from tests.training.support import tiny_trainer
 
 
 @pytest.mark.parametrize(("reduction", "readouts"), [("sum_tokens", "0"), ("mean_tokens", "0"), ("sum_tokens", "0.5")])
@@ -52,34 +23,6 @@ def test_accumulation_changes_no_gradient(tmp_path, reduction, readouts):
     for name in ("loss", *names):
         assert logged_parts[name] == pytest.approx(logged_whole[name], rel=1e-5), name
     assert logged_whole["loss"] == pytest.approx(sum(logged_whole[name] for name in names), rel=1e-5)
-
-
-BUDGET = ("model.act_penalty=0", "budget.target=2", "budget.hold=0", "budget.ramp=0", "trainer.max_steps=3")
-
-
-def budget_states(folder, batch, accumulation):
-    """The controller's state after three updates, and the last one's gradients."""
-    trainer = tiny_trainer(
-        folder,
-        f"trainer.per_device_train_batch_size={batch}",
-        f"trainer.gradient_accumulation_steps={accumulation}",
-        "trainer.max_grad_norm=0",
-        *BUDGET,
-    )
-    gradients = {}
-    trainer.add_callback(LastGradients(gradients))
-    trainer.train()
-    return extension(trainer, TrainingBudget).controller.state_dict()["state"], gradients
-
-
-class LastGradients(TrainerCallback):
-    """Keeps the gradients of the last update, in which a budget has a price."""
-
-    def __init__(self, kept):
-        self.kept = kept
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.kept |= {name: p.grad.detach().clone() for name, p in model.named_parameters()}
 
 
 def assert_same_budget(found, expected):

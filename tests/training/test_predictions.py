@@ -9,28 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth import tasks
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
-from tests.training.test_questions import SMALL as SMALL_QUESTIONS
-from tests.training.test_questions import settings as question_settings
+from tests.training.predictions_support import SMALL, run
+from tests.training.questions_support import SMALL as SMALL_QUESTIONS
+from tests.training.questions_support import settings as question_settings
 from tests.unit.data.labelled_support import rows_of_pairs, write_splits
-
-SMALL = (
-    "debug=default", "model.embedding_size=16", "model.hidden_size=32", "model.num_hidden_layers=4",
-    "model.num_attention_heads=2", "model.intermediate_size=64", "model.max_position_embeddings=64",
-    "dataset.sequence_length=32", "tokenizer.vocab_size=120", "dataset.max_evaluation_examples=24",
-    "trainer.disable_tqdm=true", "predictions=true",
-)  # fmt: skip
-
-
-def run(folder: Path, root: str, *overrides: str) -> tuple[Path, dict[str, float], dict[str, list[dict[str, Any]]]]:
-    """The folder of a run, its final metrics, and its predictions by set."""
-    tasks.run(configured(root, f"output_dir={folder}", *overrides))
-    (directory,) = folder.glob("*/*")
-    metrics = json.loads((directory / "run.json").read_text())["final_metrics"]
-    files = {path.stem: path.read_text().splitlines() for path in (directory / "predictions").glob("*.jsonl")}
-    return directory, metrics, {name: [json.loads(line) for line in lines] for name, lines in files.items()}
 
 
 def accuracy(rows: list[dict[str, Any]]) -> float:

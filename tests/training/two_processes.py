@@ -7,8 +7,8 @@ import torch
 import transformers
 from packaging.version import Version
 
+from tests.training.gradients_support import budget_states, first_update
 from tests.training.support import tiny_trainer
-from tests.training.test_normalisation import budget_states, first_update
 
 
 def resume_is_exact(folder: Path) -> bool | None:

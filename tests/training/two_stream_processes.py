@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from tests.training.stream_support import TRAINING_ONLY, stream_config, stream_trainer
-from tests.training.test_language_model import JOINT, losses, parameters
+from tests.training.stream_support import JOINT, TRAINING_ONLY, stream_config, stream_trainer
+from tests.training.support import losses, parameters
 
 
 def main(folder: Path) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from adadepth.training.callbacks import TrackingCallback
-from tests.unit.analysis.test_architecture_report import search_evaluation
+from tests.unit.report.synthetic_architectures import search_evaluation
 
 
 def test_drawings_of_a_search_do_not_wait_for_the_collector(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import socket
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1", "example.org"])
@@ -37,3 +41,23 @@ def test_this_machine_can_be_reached(host: str) -> None:
 def test_caches_are_scratch(variable: str) -> None:
     assert not Path(os.environ[variable]).is_relative_to(Path.home() / ".cache")
     assert "adadepth-tests-" in os.environ[variable]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules that a file imports, anywhere in it, and what it takes from them, by their full names."""
+    parts = path.relative_to(TESTS.parent).parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = ".".join([*parts[: -node.level], *filter(None, [node.module])] if node.level else [node.module])
+            yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
+
+
+def test_no_test_module_is_imported() -> None:
+    """What several tests need lies in a support module: a test can be moved, split or dropped by itself."""
+    private = {".".join(path.relative_to(TESTS.parent).with_suffix("").parts) for path in TESTS.rglob("test_*.py")}
+    private |= {f"{name.rpartition('.')[0]}.conftest" for name in private}
+    assert len(private) > 200
+    for path in TESTS.rglob("*.py"):
+        assert not private.intersection(imported(path)), path

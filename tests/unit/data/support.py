@@ -56,3 +56,8 @@ def plain_vocabulary(size: int = 1000, word_every: int = 1) -> Vocabulary:
 
 
 __all__ = ["CorpusConfig", "MaskingConfig", "Separator", "Source", "TokenizerConfig"]
+
+
+def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Whether two examples have the same fields with the same values."""
+    return first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)

@@ -18,6 +18,8 @@ from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig, LabelledConfig, Source, TokenizerConfig
 from adadepth.tasks.budgets import halves
 
+from .support import same
+
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,10 +41,6 @@ def words_of(data: LabelledData, example: dict[str, Any]) -> list[str]:
     assert data.tokenizer is not None
     pieces = data.tokenizer.convert_ids_to_tokens(example["input_ids"][2:-1])
     return "".join(pieces).replace("▁", " ").split()
-
-
-def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    return first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
 
 
 def test_every_sentence_is_there_as_it_is_and_shifted(data: LabelledData) -> None:

@@ -208,7 +208,7 @@ def test_messages_about_files(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert "no non-empty file there (in a folder: .txt" in message(local_config(tmp_path / "folder", cache))
     assert "no non-empty file there" in message(local_config(tmp_path / "*.nothing", cache))
-    assert "training documents hold no text" in message(local_config(file, cache, evaluation_path=str(file)))
+    assert "hold no text" in message(local_config(file, cache, evaluation_path=str(file)))
     assert not list(cache.glob("train-*"))
 
 

@@ -16,6 +16,8 @@ from adadepth.errors import ConfigError
 from adadepth.settings import DatasetConfig, TokenizerConfig
 from adadepth.settings.data import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig
 
+from .support import same
+
 FEW: dict[str, Any] = {"max_evaluation_examples": 40, "train_examples": 3000}
 KINDS: dict[str, DatasetConfig] = {
     "maze": MazeConfig(name="maze", size=6, field=12, beyond_sizes=[8, 10], **FEW),
@@ -32,10 +34,6 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 def load(kind: str, seed: int = 0, **options: Any) -> LabelledData:
     return load_labelled_data(KINDS[kind], TokenizerConfig(), seed, **options)
-
-
-def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    return first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
 
 
 def tokens(data: LabelledData, example: dict[str, Any]) -> list[str]:

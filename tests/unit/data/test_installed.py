@@ -76,7 +76,7 @@ def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
         assert data.tokenizer is not None
         assert data.tokenizer.decode(data.train[1]["input_ids"], skip_special_tokens=True).strip() == "i am sad ."
         dataset.evaluation_splits = ["dev"]
-        with pytest.raises(DataError, match=r"dataset.evaluation_splits=dev: the data set has only train, validation"):
+        with pytest.raises(DataError, match=r"dataset.evaluation_splits=dev: "):
             load(dataset)
     assert "moods" not in dataset_schemas()
 

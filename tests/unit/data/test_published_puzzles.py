@@ -14,15 +14,10 @@ import pytest
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
 from adadepth.data.puzzles.table import load_puzzle_table
 from adadepth.errors import UserError
-from adadepth.settings.data import PuzzleTableConfig, Symmetries
-from tests.puzzles_support import MAZE, SUDOKU, Group, written_arrays, written_table
+from adadepth.settings.data import Symmetries
+from tests.puzzles_support import MAZE, SUDOKU, Group, sudoku_table, written_arrays, written_table
 
 TRAIN, COPIES = 6, 3
-
-
-def table(path: Path, **changes: Any) -> PuzzleTableConfig:
-    fields = {"name": "sudoku_extreme", "source": "local", "path": str(path), "evaluation_splits": ["test"]}
-    return PuzzleTableConfig(**{**fields, **changes})
 
 
 def moved(row: tuple[np.ndarray, np.ndarray], generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +47,9 @@ def test_cells_are_those_of_the_table(arrays: Path, groups: dict[str, list[Group
     for split, found in groups.items():
         written_table(tmp_path / f"{split}.csv", found, SUDOKU)
     for limit in (None, 2):
-        ours, theirs = (load_puzzle_table(table(path, max_train_examples=limit), 0) for path in (arrays, tmp_path))
+        ours, theirs = (
+            load_puzzle_table(sudoku_table(path, max_train_examples=limit), 0) for path in (arrays, tmp_path)
+        )
         assert ours.summary == theirs.summary
         assert ours.labels == theirs.labels
         for first, second in ((ours.train, theirs.train), (ours.evaluation["test"], theirs.evaluation["test"])):
@@ -64,7 +61,7 @@ def test_cells_are_those_of_the_table(arrays: Path, groups: dict[str, list[Group
 
 
 def test_an_epoch_reads_one_augmentation_of_every_group(arrays: Path, groups: dict[str, list[Group]]) -> None:
-    train = load_puzzle_table(table(arrays), seed=0).train
+    train = load_puzzle_table(sudoku_table(arrays), seed=0).train
     assert len(train) == TRAIN
     for index, group in enumerate(groups["train"]):
         read = {epoch: train[(epoch, index)] for epoch in range(60)}
@@ -74,7 +71,7 @@ def test_an_epoch_reads_one_augmentation_of_every_group(arrays: Path, groups: di
             given = example["input_ids"] > 1
             assert (example["input_ids"][given] == example["labels"][given]).all()
         assert (train[(7, index)]["input_ids"] == read[7]["input_ids"]).all()
-    elsewhere = load_puzzle_table(table(arrays), seed=1).train
+    elsewhere = load_puzzle_table(sudoku_table(arrays), seed=1).train
     assert any((elsewhere[(e, 0)]["input_ids"] != train[(e, 0)]["input_ids"]).any() for e in range(9))
 
 
@@ -85,19 +82,19 @@ def test_a_test_puzzle_that_is_augmented_in_training_is_left_out(
     other = moved(groups["train"][1][0], np.random.default_rng(5))
     tests = [*groups["test"], [groups["train"][4][2]], [other]]
     folder = written_arrays(tmp_path / "leaking", {**groups, "test": tests}, SUDOKU)
-    as_it_stands = load_puzzle_table(table(folder), seed=0)
-    moved_too = load_puzzle_table(table(folder, symmetries=Symmetries.sudoku), seed=0)
+    as_it_stands = load_puzzle_table(sudoku_table(folder), seed=0)
+    moved_too = load_puzzle_table(sudoku_table(folder, symmetries=Symmetries.sudoku), seed=0)
     assert [data.summary["left_out"] for data in (as_it_stands, moved_too)] == [1, 2]
     kept = [moved_too.train[number]["input_ids"].tolist() for number in range(4)]
     assert kept == [groups["train"][number][0][0].tolist() for number in (0, 2, 3, 5)]
     assert moved_too.train[(0, 0)]["input_ids"].tolist() not in [row[0].tolist() for row in groups["train"][0]]
     all_of_it = written_arrays(tmp_path / "same", {**groups, "test": [g[:1] for g in groups["train"]]}, SUDOKU)
     with pytest.raises(UserError, match="every training puzzle is one of the evaluation puzzles"):
-        load_puzzle_table(table(all_of_it), seed=0)
+        load_puzzle_table(sudoku_table(all_of_it), seed=0)
 
 
 def test_held_out_puzzles_keep_their_augmentations_to_themselves(arrays: Path) -> None:
-    data = load_puzzle_table(table(arrays, held_out=0.5, evaluation_splits=["held_out"]), seed=0)
+    data = load_puzzle_table(sudoku_table(arrays, held_out=0.5, evaluation_splits=["held_out"]), seed=0)
     assert [len(data.train), len(data.evaluation["held_out"])] == [TRAIN // 2, TRAIN // 2]
     assert data.summary["left_out"] == 0
 
@@ -167,7 +164,7 @@ def test_what_is_missing_or_damaged_is_told_in_one_line(name: str, arrays: Path,
     folder = Path(shutil.copytree(arrays, tmp_path / "data"))
     damage(folder)
     with pytest.raises(UserError) as told:
-        load_puzzle_table(table(folder), seed=0)
+        load_puzzle_table(sudoku_table(folder), seed=0)
     assert message in str(told.value)
     assert str(told.value).startswith("dataset.")
     assert "\n" not in str(told.value)
@@ -184,7 +181,7 @@ def test_what_is_missing_or_damaged_is_told_in_one_line(name: str, arrays: Path,
 )
 def test_settings_that_do_not_fit_are_told(changes: dict[str, Any], message: str, arrays: Path) -> None:
     with pytest.raises(UserError) as told:
-        load_puzzle_table(table(arrays, **changes), seed=0)
+        load_puzzle_table(sudoku_table(arrays, **changes), seed=0)
     assert message in str(told.value)
 
 
@@ -199,7 +196,7 @@ def test_a_puzzle_of_several_rows_is_a_part_of_its_group(tmp_path: Path) -> None
     }.items():
         np.save(folder / "train" / f"all__{name}.npy", np.array(values, dtype=np.int32))
     fact("total_groups", 2)(folder)
-    data = load_puzzle_table(table(folder, symbols=MAZE), seed=0)
+    data = load_puzzle_table(sudoku_table(folder, symbols=MAZE), seed=0)
     assert len(data.train) == 2
     drawn = [{data.train[(epoch, index)]["input_ids"][0] for epoch in range(40)} for index in range(2)]
     assert drawn == [{1, 2, 3}, {4}]

@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AlbertTokenizer, AutoTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data import load_labelled_data, load_language_data, load_pretraining_data
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tokenizer import as_fed, for_model, train_tokenizer, wrap_tokenizer
+from adadepth.data.text.tokenizer import as_fed, for_model
 from adadepth.settings import ChoiceConfig, LabelledConfig, QuestionConfig, Source, TaggingConfig, TokenizerConfig
 from adadepth.settings.experiment import TokenizerKind
 
 from .labelled_support import write_table
+from .streams_support import LINES, ROWS, stream_config
 from .support import local_config, small_tokenizer, write_corpus
-from .tokenizers_support import TEXT, tokenizer
+from .tokenizers_support import made, tokenizer
 
 KINDS = ("bert", "roberta", "trained", "albert", "own roberta", "t5")
 TEXTS = ["a cat and a lot of lots", "they said: stop that now!", "don't"]
-
-
-@cache
-def made(kind: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of every family: trained here, of a base, and transformers' own classes for one kind of model."""
-    if kind == "trained":
-        return wrap_tokenizer(train_tokenizer(TEXT, 60, lowercase=True))
-    if kind == "albert":
-        pieces = json.loads(made("trained").backend_tokenizer.to_str())["model"]["vocab"]
-        return AlbertTokenizer(vocab=[tuple(piece) for piece in pieces])
-    if kind == "own roberta":
-        model = json.loads(tokenizer("roberta").backend_tokenizer.to_str())["model"]
-        return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]])
-    return tokenizer(kind)
 
 
 def saved(words: PreTrainedTokenizerFast, folder: Path) -> Any:
@@ -193,8 +179,6 @@ def test_pretraining_reads_as_bert_does_whatever_the_tokenizer_does(sentence_ord
 
 @pytest.mark.parametrize("kind", ["unigram", "word", "byte"])
 def test_streams(kind: str, tmp_path: Path) -> None:
-    from .test_language import LINES, ROWS, stream_config
-
     size = {"unigram": 40, "word": None, "byte": None}[kind]
     words = TokenizerConfig(kind=TokenizerKind(kind), vocab_size=size, lowercase=False)
     data = load_language_data(stream_config(tmp_path), words, **ROWS)

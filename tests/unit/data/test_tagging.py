@@ -17,8 +17,9 @@ from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
 from adadepth.settings import Source, TaggingConfig, TokenizerConfig
 from adadepth.settings.data import HubTable
+from tests.treebank_support import write_treebank
 
-from .labelled_support import write_table
+from .labelled_support import write_splits
 from .tokenizers_support import KINDS, tokenizer
 
 AWKWARD = ["don't", "naïve", "", "\u200b", "東京", "😀", " ", "stop", "a\u00a0cat"]
@@ -29,12 +30,6 @@ TAGS = [["O", "O", "B-PER", "I-PER"], ["O"], ["B-PER", "O", "O", "O"], ["O", "B-
 
 def rows(sentences: list[list[str]] = SENTENCES, tags: list[Any] = TAGS) -> list[dict[str, Any]]:
     return [{"tokens": words, "ner_tags": row} for words, row in zip(sentences, tags, strict=True)]
-
-
-def write(folder: Path, suffix: str = "jsonl", **splits: list[dict[str, Any]]) -> Path:
-    for split, content in splits.items():
-        write_table(folder / f"{split}.{suffix}", content)
-    return folder
 
 
 def load(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> LabelledData:
@@ -86,7 +81,7 @@ def test_a_word_of_which_nothing_is_left_needs_an_unknown_token() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_piece_of_a_word_has_its_tag(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / "in", train=rows(), validation=rows())
+    path = write_splits(tmp_path / "in", train=rows(), validation=rows())
     data = load(tmp_path, path, kind)
     theirs = tokenizer(kind, add_prefix_space=True)
     assert data.labels == ("B-PER", "I-PER", "O")
@@ -101,7 +96,7 @@ def test_the_first_piece_of_a_word_has_its_tag(tmp_path: Path, kind: str) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_awkward_word_has_one_label(tmp_path: Path, kind: str) -> None:
     content = rows([AWKWARD], [list(range(len(AWKWARD)))])
-    path = write(tmp_path / "in", train=content, validation=content)
+    path = write_splits(tmp_path / "in", train=content, validation=content)
     data = load(tmp_path, path, kind, sequence_length=200)
     labels = data.train[0]["labels"]
     assert labels[labels >= 0].tolist() == data.train.gold(0) == list(range(len(AWKWARD)))
@@ -121,7 +116,7 @@ def tags_by_piece(words: list[str], tags: list[int], tokenizer_: PreTrainedToken
 @pytest.mark.parametrize("room", [32, 6])
 def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: int) -> None:
     sentences, tags = [["unhappily", "they", "said", "naïve"], ["stop"]], [["B-PER", "I-PER", "O", "B-PER"], ["O"]]
-    path = write(tmp_path / "in", train=rows(sentences, tags), validation=rows(sentences, tags))
+    path = write_splits(tmp_path / "in", train=rows(sentences, tags), validation=rows(sentences, tags))
     data = load(tmp_path, path, kind, labelled_pieces="all", sequence_length=room, labels=NAMES)
     firsts = load(tmp_path, path, kind, sequence_length=room, labels=NAMES)
     library = tokenizer(kind, add_prefix_space=True)
@@ -136,14 +131,14 @@ def test_all_pieces_of_a_word_may_have_a_label(tmp_path: Path, kind: str, room: 
 
 def test_a_beginning_needs_its_continuation(tmp_path: Path) -> None:
     content = rows([["a", "cat"]], [["O", "B-PER"]])
-    path = write(tmp_path / "in", train=content, validation=content)
+    path = write_splits(tmp_path / "in", train=content, validation=content)
     with pytest.raises(DataError, match=r"dataset.labelled_pieces=all: there is a tag B-PER and no I-PER"):
         load(tmp_path, path, labelled_pieces="all", labels=["O", "B-PER"])
 
 
 def test_words_beyond_the_sequence_are_cut_but_not_forgotten(tmp_path: Path) -> None:
     content = rows([["cat"] * 30, ["cat"] * 6], [[0, 1] * 15, [1] * 6])
-    path = write(tmp_path / "in", train=content, validation=content)
+    path = write_splits(tmp_path / "in", train=content, validation=content)
     data = load(tmp_path, path, sequence_length=8)
     example = data.train[0]
     assert example["input_ids"].tolist()[-1] == data.tokenizer.sep_token_id
@@ -153,7 +148,7 @@ def test_words_beyond_the_sequence_are_cut_but_not_forgotten(tmp_path: Path) -> 
 
 
 def test_batches(tmp_path: Path) -> None:
-    data = load(tmp_path, write(tmp_path / "in", train=rows(), validation=rows()))
+    data = load(tmp_path, write_splits(tmp_path / "in", train=rows(), validation=rows()))
     examples = [data.train[(0, index)] for index in (2, 0)]
     batch = data.collate(examples)
     assert batch["labels"].dtype == torch.int64
@@ -168,7 +163,7 @@ def test_batches(tmp_path: Path) -> None:
 
 
 def test_a_data_set_sent_to_a_worker_is_small_and_equal(tmp_path: Path) -> None:
-    data = load(tmp_path, write(tmp_path / "in", train=rows(), validation=rows()))
+    data = load(tmp_path, write_splits(tmp_path / "in", train=rows(), validation=rows()))
     assert len(pickle.dumps(data.train.store)) < 1000
     copy = pickle.loads(pickle.dumps(data.train))
     assert all(np.array_equal(copy[1][name], data.train[1][name]) for name in data.train[1])
@@ -181,7 +176,7 @@ def test_a_data_set_sent_to_a_worker_is_small_and_equal(tmp_path: Path) -> None:
 def test_tags_are_numbers_or_names(tmp_path: Path, values: list[Any]) -> None:
     content = rows([["a", "cat", "stop"]] * 2, [values, values[::-1]])
     for suffix in ("jsonl", "parquet"):
-        path = write(tmp_path / suffix, suffix, train=content, validation=content)
+        path = write_splits(tmp_path / suffix, suffix, train=content, validation=content)
         data = load(tmp_path, path, labels=NAMES)
         assert data.labels == tuple(NAMES)
         assert [data.train.gold(index) for index in range(2)] == [[0, 1, 2], [2, 1, 0]]
@@ -201,7 +196,7 @@ def test_numbers_are_the_classes_that_the_data_declare(tmp_path: Path) -> None:
 
 
 def test_tags_of_the_evaluation_alone_count_too(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", train=rows(), validation=rows([["cat"]], [["B-LOC"]]))
+    path = write_splits(tmp_path / "in", train=rows(), validation=rows([["cat"]], [["B-LOC"]]))
     data = load(tmp_path, path)
     assert data.labels == ("B-LOC", "B-PER", "I-PER", "O")
     assert data.evaluation["validation"].gold(0) == [0]
@@ -223,7 +218,7 @@ def test_tags_of_the_evaluation_alone_count_too(tmp_path: Path) -> None:
 def test_what_does_not_match_is_one_line(
     tmp_path: Path, row: dict[str, Any] | None, changes: dict[str, Any], expected: str
 ) -> None:
-    path = write(tmp_path / "in", train=[*rows(), *([row] if row else [])], validation=rows())
+    path = write_splits(tmp_path / "in", train=[*rows(), *([row] if row else [])], validation=rows())
     with pytest.raises(UserError) as raised:
         load(tmp_path, path, **changes)
     assert expected.replace("FILE", str(path / "train.jsonl")) in str(raised.value)
@@ -231,7 +226,9 @@ def test_what_does_not_match_is_one_line(
 
 
 def test_a_text_is_no_list_of_words(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", "csv", train=[{"tokens": "a cat", "ner_tags": 1}, {"tokens": "b", "ner_tags": 0}])
+    path = write_splits(
+        tmp_path / "in", "csv", train=[{"tokens": "a cat", "ner_tags": 1}, {"tokens": "b", "ner_tags": 0}]
+    )
     with pytest.raises(DataError, match=r"^dataset.token_column=tokens: row 0 of .* holds str, not a list$"):
         load(tmp_path, path, evaluation_splits=["train"])
 
@@ -251,19 +248,14 @@ CONLLU = """# text = Don't stop
 """
 
 
-def treebank(folder: Path, *names: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        (folder / name).write_text(CONLLU, encoding="utf-8")
-    return folder
-
-
 @pytest.mark.parametrize(("column", "expected"), [
     ("upos", [["AUX", "PART", "VERB"], ["NOUN"]]), ("xpos", [["VB", "RB", "VB"], ["NNS"]]),
     ("deprel", [["aux", "advmod", "root"], ["root"]]),
 ])  # fmt: skip
 def test_a_treebank(tmp_path: Path, column: str, expected: list[list[str]]) -> None:
-    path = treebank(tmp_path / "in", "en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu")
+    path = write_treebank(
+        tmp_path / "in", "en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu", text=CONLLU
+    )
     data = load(tmp_path, path, tag_column=column, evaluation_splits=["validation", "test"])
     assert list(data.evaluation) == ["validation", "test"]
     for examples in (data.train, *data.evaluation.values()):
@@ -307,7 +299,9 @@ def test_tags_before_the_words_are_told(tmp_path: Path) -> None:
 
 
 def test_damaged_and_ambiguous_treebanks(tmp_path: Path) -> None:
-    path = treebank(tmp_path / "in", "en_ewt-ud-train.conllu", "en_gum-ud-train.conllu", "en_ewt-ud-dev.conllu")
+    path = write_treebank(
+        tmp_path / "in", "en_ewt-ud-train.conllu", "en_gum-ud-train.conllu", "en_ewt-ud-dev.conllu", text=CONLLU
+    )
     with pytest.raises(DataError, match=r"en_ewt-ud-train.conllu, en_gum-ud-train.conllu are all the split train; cho"):
         load(tmp_path, path, tag_column="upos")
     (path / "en_gum-ud-train.conllu").unlink()

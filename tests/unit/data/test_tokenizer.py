@@ -98,7 +98,7 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_smaller_and_says_so(caplog: p
 def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"tokenizer.vocab_size=8: the characters of the text alone need \d+"):
         train_tokenizer(["the quick brown fox jumps over the lazy dog"], 8, True)
-    with pytest.raises(DataError, match="no text to train on"):
+    with pytest.raises(DataError, match="the training documents hold no text to train on"):
         train_tokenizer(["", "<unk> [MASK]"], 100, True)
 
     def broken() -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import json
+from functools import cache, lru_cache
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AlbertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
+
+from adadepth.data.text.tokenizer import train_tokenizer, wrap_tokenizer
 
 TEXT = ["don't stop the naive cat", "a cat and a lot of lots", "they said: stop that now!", "12 of 345 cats don't"]
 SPECIAL = {
@@ -75,3 +78,24 @@ def _t5() -> str:
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", special.index("</s>"))]
     )
     return core.to_str()
+
+
+@cache
+def made(kind: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of every family: trained here, of a base, and transformers' own classes for one kind of model."""
+    if kind == "trained":
+        return wrap_tokenizer(train_tokenizer(TEXT, 60, lowercase=True))
+    if kind == "albert":
+        pieces = json.loads(made("trained").backend_tokenizer.to_str())["model"]["vocab"]
+        return AlbertTokenizer(vocab=[tuple(piece) for piece in pieces])
+    if kind == "own roberta":
+        model = json.loads(tokenizer("roberta").backend_tokenizer.to_str())["model"]
+        return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]])
+    return tokenizer(kind)
+
+
+def streaming() -> PreTrainedTokenizerFast:
+    """The words of BERT's tokenizer as a language model reads them: nothing is put around a text."""
+    words = json.loads(tokenizer("bert").backend_tokenizer.to_str()) | {"post_processor": None}
+    backend = Tokenizer.from_str(json.dumps(words))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", eos_token="[SEP]")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from transformers import PreTrainedConfig
 
 from adadepth.evaluation.evaluation import Evaluation, LossSums
-from adadepth.evaluation.scorer import Scorer, Units
-from adadepth.families.contract import DepthModel
-from adadepth.halting.trace import DepthTrace, Work
+from tests.unit.evaluation.evaluation_support import Even, Fixed
 
 CPU = torch.device("cpu")
 
@@ -31,47 +26,6 @@ def test_a_part_without_targets_is_absent():
     sums = LossSums()
     sums.add(tensors(task=1.0, order=0.0), tensors(task=2, order=0))
     assert sums.means() == {"task_loss": 1.0}
-
-
-class Fixed(DepthModel):
-    """Rows that get as many updates as their `depth` says; its loss is their mean."""
-
-    config, max_updates, longest_sequence, vocabulary_size = PreTrainedConfig(), 4, None, None
-    depth_unit = None
-
-    def __init__(self, unit="sequence"):
-        self.depth_unit = unit
-
-    def __call__(self, depth):
-        valid = torch.ones_like(depth, dtype=torch.bool)
-        trace = DepthTrace(unit=self.depth_unit, updates=depth.float(), valid=valid, max_depth=4)
-        mean = depth.double().mean()
-        return SimpleNamespace(loss=mean, loss_parts={"depth": mean}, trace=trace)
-
-    def count_targets(self, batch):
-        return {"depth": torch.tensor(len(batch["depth"]))}
-
-    def price(self, trace):
-        total = trace.updates.double().sum()
-        return Work(total, total, total, 4.0 * trace.valid.double().sum())
-
-
-class Even(Scorer):
-    """Counts even depths and sorts by them."""
-
-    classes = ("all", "even")
-
-    def __init__(self):
-        self.even = 0
-
-    def record(self, batch, outputs):
-        self.even += int((batch["depth"] % 2 == 0).sum())
-
-    def quality(self):
-        return {"even": float(self.even)}
-
-    def units(self, batch, outputs):
-        return Units({"all": outputs.trace.valid, "even": batch["depth"] % 2 == 0})
 
 
 def evaluated(unit, *, wants_statistics=True):

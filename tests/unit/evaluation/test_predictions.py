@@ -13,7 +13,7 @@ from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import example_rows, word_columns, word_row
 from adadepth.halting.trace import DepthTrace
 from adadepth.measure.exit_records import StepRecords
-from tests.unit.evaluation.test_evaluation import Even, Fixed
+from tests.unit.evaluation.evaluation_support import Even, Fixed
 
 THREE_QUARTERS = math.log(3.0)  # the logit, against 0, of a probability of 3/4
 

@@ -131,5 +131,5 @@ def test_plain_albert_shows_the_states_of_all_its_updates(tmp_path: Path) -> Non
 
 
 def test_a_family_without_an_encoder_is_refused() -> None:
-    with pytest.raises(ConfigError, match="model=ponder_albert: shows no states after its updates"):
+    with pytest.raises(ConfigError, match=r"^model=ponder_albert: "):
         load_encoder("anywhere", family("ponder_albert").settings(name="ponder_albert"), [])

@@ -16,6 +16,8 @@ from transformers import (
     T5Config,
 )
 
+from adadepth.families import AdaLayersConfig, AdaLayersForSequenceClassification
+
 VOCABULARY, WIDTH, DEPTH = 120, 32, 4
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -104,3 +106,20 @@ def set_scores(model, scores):
     """Give the layers these scores."""
     with torch.no_grad():
         model.distribution.copy_(torch.as_tensor(scores, dtype=torch.float32))
+
+
+SCORES = [1.0, 1.2, 0.95, 0.6, 0.7]
+
+
+def small_mixture(**fields):
+    """A head on four blocks of noise, with weights that differ; alpha is 10."""
+    base = BertConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    config = AdaLayersConfig(base_config=base, project_dim=8, attention_heads_num=2, attention_dropout_prob=0, **fields)
+    made = AdaLayersForSequenceClassification(config)
+    scores = torch.tensor(SCORES if config.include_embeddings else SCORES[1:])
+    made.distribution.data.copy_(scores)
+    return made.train()

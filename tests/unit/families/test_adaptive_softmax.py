@@ -199,7 +199,7 @@ def test_an_embedding_under_autocast_keeps_its_tables_precision():
 
 @pytest.mark.parametrize("cutoffs", [[20, 7], [7, 7], [0, 7], [-3], [50], [7, 51]])
 def test_cutoffs_that_do_not_cut_the_vocabulary(cutoffs):
-    with pytest.raises(ConfigError, match=r"^cutoffs=\[.*\]: must increase and stay below vocab_size=50[^\n]*$"):
+    with pytest.raises(ConfigError, match=r"^cutoffs=\[.*\]: [^\n]*vocab_size=50[^\n]*$"):
         check_cutoffs(cutoffs, 50)
     with pytest.raises(ConfigError):
         AdaptiveSoftmax(HIDDEN, 50, cutoffs)

@@ -6,28 +6,19 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForPreTraining,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
 )
 
 import adadepth
 from adadepth import (
     AlbertActConfig,
-    AlbertActForMaskedLM,
-    AlbertActForMultipleChoice,
     AlbertActForPreTraining,
-    AlbertActForQuestionAnswering,
     AlbertActForSequenceClassification,
-    AlbertActForTokenClassification,
     AlbertActModel,
     convert_reference_state_dict,
 )
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families import convert_reference_config
+from tests.albert_act_support import HEADS, labelled_batch
 from tests.models_support import padded_batch, small_config, spread_depths
 
 # The layout of the published checkpoints, as their documentation gives it.
@@ -60,37 +51,6 @@ PUBLISHED_LAYOUT = [
     "pooler.weight",
     "pooler.bias",
 ]
-
-HEADS = {
-    AlbertActModel: AutoModel,
-    AlbertActForPreTraining: AutoModelForPreTraining,
-    AlbertActForMaskedLM: AutoModelForMaskedLM,
-    AlbertActForSequenceClassification: AutoModelForSequenceClassification,
-    AlbertActForTokenClassification: AutoModelForTokenClassification,
-    AlbertActForQuestionAnswering: AutoModelForQuestionAnswering,
-    AlbertActForMultipleChoice: AutoModelForMultipleChoice,
-}
-
-
-def labelled_batch(model_class):
-    """A batch with the labels that a head expects."""
-    batch = padded_batch()
-    valid = batch["attention_mask"].bool()
-    if model_class in (AlbertActForPreTraining, AlbertActForMaskedLM):
-        batch["labels"] = torch.where(valid & (torch.arange(12) % 3 == 0), batch["input_ids"], -100)
-    if model_class is AlbertActForPreTraining:
-        batch["sentence_order_label"] = torch.tensor([0, 1, -1])
-    if model_class is AlbertActForSequenceClassification:
-        batch["labels"] = torch.tensor([0, 2, 1])
-    if model_class is AlbertActForTokenClassification:
-        batch["labels"] = torch.where(valid, batch["input_ids"] % 3, -100)
-    if model_class is AlbertActForQuestionAnswering:
-        batch |= {"start_positions": torch.tensor([1, 2, 0]), "end_positions": torch.tensor([3, 2, 99])}
-    if model_class is AlbertActForMultipleChoice:
-        batch = {name: torch.stack([value, value.roll(1, 0)], dim=1) for name, value in batch.items()}
-        batch["labels"] = torch.tensor([0, 1, 0])
-    return batch
-
 
 # ---- layout and saving
 
@@ -450,7 +410,7 @@ def test_price_counts_what_a_loop_over_tokens_counts():
         ({"act_epsilon": 0.0}, "act_epsilon=0.0 must be above 0 and below 1"),
         ({"act_penalty": -1.0}, "act_penalty=-1.0 must be at least 0"),
         ({"state_rule": "grave"}, "did you mean 'graves'"),
-        ({"num_attention_heads": 5}, "must divide hidden_size=32"),
+        ({"num_attention_heads": 5}, "num_attention_heads=5"),
         ({"inner_group_num": 2}, "inner_group_num=2"),
     ],
 )

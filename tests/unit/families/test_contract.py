@@ -27,7 +27,7 @@ from adadepth.families.contract import DepthModel
 from adadepth.families.members import check_family, check_model
 from adadepth.families.registry import families, family
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
-from tests.unit.budget.test_measure import model as small_mixture
+from tests.unit.families.adalayers_support import small_mixture
 from tests.unit.families.par_xl_support import small_network, small_supernet, words
 
 

@@ -12,21 +12,10 @@ from adadepth.errors import ConfigError
 from adadepth.families.ponder.rnn import PonderRnnConfig, PonderRnnForClassification
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.measure.exit_study import standard_rules
+from tests.parity.plain_ponder import plain_pmf
+from tests.unit.families.ponder_rnn_support import examples, small_model
 
-SMALL = {"input_size": 5, "hidden_size": 12, "num_steps": 6, "exit_rule": "quantile:0.5"}
 RULES = standard_rules(frozenset({"logits", "halting"}), 2, 6)
-
-
-def small_model(**changes) -> PonderRnnForClassification:
-    torch.manual_seed(0)
-    model = PonderRnnForClassification(PonderRnnConfig(**(SMALL | changes)))
-    with torch.no_grad():  # different depths for different examples
-        model.halting.weight.mul_(8)
-    return model.eval()
-
-
-def examples(rows=17) -> torch.Tensor:
-    return torch.randn(rows, 5, generator=torch.Generator().manual_seed(1)) * 2
 
 
 @pytest.mark.parametrize("cell", ["tanh", "gru"])
@@ -70,17 +59,6 @@ def test_the_loss_is_the_papers(truncation, direction, prior_name):
     assert output.loss_parts["task"].item() == pytest.approx(task, rel=1e-4)
     assert output.loss_parts["kl"].item() == pytest.approx(0.3 * divergence, rel=1e-4)
     assert output.loss.item() == pytest.approx(task + 0.3 * divergence, rel=1e-4)
-
-
-def plain_pmf(lambdas, truncation):
-    pmf, reached = [], 1.0
-    for probability in lambdas:
-        pmf.append(reached * probability)
-        reached *= 1 - probability
-    if truncation == "leftover":
-        pmf[-1] += reached
-        return pmf
-    return [p / (1 - reached) for p in pmf]
 
 
 @pytest.mark.parametrize("label", RULES)
@@ -181,7 +159,7 @@ def test_inputs_of_another_size_are_refused(shape):
     ("changes", "message"),
     [
         ({"cell": "lstm"}, "cell='lstm' must be one of tanh, gru"),
-        ({"num_steps": 0}, "num_steps=0 must be at least 1"),
+        ({"num_steps": 0}, "num_steps=0"),
         ({"target_halt_probability": 1.0}, "target_halt_probability=1.0"),
         ({"truncation": "leftovers"}, "did you mean 'leftover'"),
         ({"exit_rule": "quantil"}, "did you mean 'quantile'"),

@@ -10,8 +10,8 @@ from adadepth.families.albert_act import modeling, ragged
 from adadepth.families.albert_act.modeling import ragged_kernel
 from adadepth.families.albert_act.ragged import least_to_leave
 from adadepth.families.shared.albert import packed_attention
+from tests.albert_act_support import HEADS, labelled_batch
 from tests.models_support import padded_batch, small_config, spread_depths
-from tests.unit.families.test_albert_act import HEADS, labelled_batch
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.scripts_support import load_script
-from tests.unit.families.test_trm import puzzles, small
+from tests.unit.families.trm_support import puzzles, small
 
 
 @pytest.fixture

@@ -18,25 +18,13 @@ from adadepth.halting.distribution import (
     halting_logits,
     uniform_prior,
 )
+from tests.parity.plain_ponder import plain_pmf
 
 TABLE = [[0.1, 0.5, 0.25, 0.9], [0.7, 0.01, 0.3, 0.6], [0.5, 0.5, 0.5, 0.5]]
 
 
 def distribution(probabilities, truncation="leftover"):
     return halting_distribution(halting_logits(torch.tensor(probabilities)), truncation)
-
-
-def plain_pmf(lambdas, truncation):
-    """p_n of one row, by the definition, in double precision."""
-    pmf, reached = [], 1.0
-    for probability in lambdas:
-        pmf.append(reached * probability)
-        reached *= 1.0 - probability
-    if truncation == "leftover":
-        pmf[-1] += reached
-    if truncation == "renormalise":
-        pmf = [p / (1.0 - reached) for p in pmf]
-    return pmf
 
 
 def plain_kl(p, q):

@@ -203,7 +203,7 @@ def test_a_bare_name_takes_the_published_default():
         ("entropy:-1", r"entropy: threshold=-1.0 must be at least 0"),
         ("entropy:inf", r"threshold=inf"),
         ("normalised_entropy:2", r"between 0 and 1"),
-        ("sample:3", r"'sample:3': too many parameters, the form is sample"),
+        ("sample:3", r"'sample:3': too many"),
         ("patience:0", r"patience: patience=0 must be at least 1"),
     ],
 )

@@ -1,0 +1,86 @@
+"""ACT-ALBERT in tests: its heads, batches with their labels, and tokens that halt where a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from adadepth import (
+    AlbertActForMaskedLM,
+    AlbertActForMultipleChoice,
+    AlbertActForPreTraining,
+    AlbertActForQuestionAnswering,
+    AlbertActForSequenceClassification,
+    AlbertActForTokenClassification,
+    AlbertActModel,
+)
+from adadepth.families.albert_act.ragged import _REPACK_SAVES
+from tests.models_support import padded_batch
+
+
+@contextmanager
+def every_repack() -> Iterator[None]:
+    """Tokens that are left are packed anew whenever one halts: models this small would never be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_REPACK_SAVES, "cpu", 0)
+        yield
+
+
+def prescribe(model, depths):
+    """Let tokens halt at given updates; the halting unit's gradient lives."""
+    table = prescribed_probabilities(depths)
+    compute = model.encoder.halting_probability
+
+    def halting_probability(state, output, valid, slots=None):
+        computed = compute(state, output, valid, slots)
+        return (table if slots is None else table.flatten()[slots]) + (computed - computed.detach())
+
+    model.encoder.halting_probability = halting_probability
+
+
+def prescribed_probabilities(depths):
+    """N updates of this cross the threshold of 0.99, and N - 1 do not."""
+    return 0.99 / (depths - 0.5)
+
+
+HEADS = {
+    AlbertActModel: AutoModel,
+    AlbertActForPreTraining: AutoModelForPreTraining,
+    AlbertActForMaskedLM: AutoModelForMaskedLM,
+    AlbertActForSequenceClassification: AutoModelForSequenceClassification,
+    AlbertActForTokenClassification: AutoModelForTokenClassification,
+    AlbertActForQuestionAnswering: AutoModelForQuestionAnswering,
+    AlbertActForMultipleChoice: AutoModelForMultipleChoice,
+}
+
+
+def labelled_batch(model_class):
+    """A batch with the labels that a head expects."""
+    batch = padded_batch()
+    valid = batch["attention_mask"].bool()
+    if model_class in (AlbertActForPreTraining, AlbertActForMaskedLM):
+        batch["labels"] = torch.where(valid & (torch.arange(12) % 3 == 0), batch["input_ids"], -100)
+    if model_class is AlbertActForPreTraining:
+        batch["sentence_order_label"] = torch.tensor([0, 1, -1])
+    if model_class is AlbertActForSequenceClassification:
+        batch["labels"] = torch.tensor([0, 2, 1])
+    if model_class is AlbertActForTokenClassification:
+        batch["labels"] = torch.where(valid, batch["input_ids"] % 3, -100)
+    if model_class is AlbertActForQuestionAnswering:
+        batch |= {"start_positions": torch.tensor([1, 2, 0]), "end_positions": torch.tensor([3, 2, 99])}
+    if model_class is AlbertActForMultipleChoice:
+        batch = {name: torch.stack([value, value.roll(1, 0)], dim=1) for name, value in batch.items()}
+        batch["labels"] = torch.tensor([0, 1, 0])
+    return batch

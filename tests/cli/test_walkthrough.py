@@ -1,0 +1,93 @@
+"""The walk through the code names functions that run, in the order in which they run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from adadepth.run import main
+from tests.figures_support import undrawn
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "adadepth"
+PAGE = (ROOT / "docs" / "walkthrough.md").read_text(encoding="utf-8")
+TRAIN = ["--config-name", "act_hops", "debug=default"]
+EXIT = [*TRAIN, "mode=evaluate", "checkpoint=latest", "exit_rules=[confidence:0.9]"]
+# The most files that a reader opens on each walk.
+WALKS = {
+    "A training step": (TRAIN, 9),
+    "From `budget.target` to the multiplier": (TRAIN, 6),
+    "One exit": (EXIT, 10),
+    "From `updates` to the page": (TRAIN, 15),
+}
+
+
+def rows(walk: str) -> list[str]:
+    """The functions of a walk, as `file:function`."""
+    section = PAGE.split(f"## {walk}\n")[1].split("\n## ")[0]
+    return [
+        f"{file}:{name}" for file, name in re.findall(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", section, re.MULTILINE)
+    ]
+
+
+def recorded(run: Callable[[], Any]) -> list[str]:
+    """The package's functions in the order of their calls while something runs."""
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            file = Path(frame.f_code.co_filename).relative_to(PACKAGE).as_posix()
+            calls.append(f"{file}:{frame.f_code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+    """What runs in a training, and in an evaluation of it under an exit rule, by the command line."""
+    with pytest.MonkeyPatch.context() as patch, undrawn():
+        patch.chdir(tmp_path_factory.mktemp("walk"))
+        found = {}
+        for arguments in (TRAIN, EXIT):
+            patch.setattr(sys, "argv", ["adadepth/run.py", *arguments])
+            found[" ".join(arguments)] = recorded(main)
+        yield found
+
+
+def in_order(wanted: list[str], calls: list[str]) -> list[str]:
+    """Those of `wanted` that are not called after the one before them."""
+    place, missing = 0, []
+    for name in wanted:
+        try:
+            place = calls.index(name, place)
+        except ValueError:
+            missing.append(name)
+    return missing
+
+
+def test_order_is_noticed() -> None:
+    assert in_order(["a", "b"], ["a", "c", "b"]) == []
+    assert in_order(["b", "a"], ["a", "c", "b"]) == ["a"]
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_a_walk_leads_through_functions_that_run_in_its_order(walk: str, calls: dict[str, list[str]]) -> None:
+    arguments, most = WALKS[walk]
+    assert len(rows(walk)) >= 5
+    assert in_order(rows(walk), calls[" ".join(arguments)]) == []
+    assert len({row.partition(":")[0] for row in rows(walk)}) <= most
+
+
+def test_every_walk_of_the_page_is_tested() -> None:
+    assert re.findall(r"^## (.*)$", PAGE, re.MULTILINE) == list(WALKS)

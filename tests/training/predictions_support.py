@@ -1,0 +1,25 @@
+"""Runs that write predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from adadepth import tasks
+from tests.configs.support import configured
+from tests.training import finetune_support
+
+SMALL = (
+    "debug=default", *finetune_support.SMALL, "dataset.max_evaluation_examples=24", "trainer.disable_tqdm=true",
+    "predictions=true",
+)  # fmt: skip
+
+
+def run(folder: Path, root: str, *overrides: str) -> tuple[Path, dict[str, float], dict[str, list[dict[str, Any]]]]:
+    """The folder of a run, its final metrics, and its predictions by set."""
+    tasks.run(configured(root, f"output_dir={folder}", *overrides))
+    (directory,) = folder.glob("*/*")
+    metrics = json.loads((directory / "run.json").read_text())["final_metrics"]
+    files = {path.stem: path.read_text().splitlines() for path in (directory / "predictions").glob("*.jsonl")}
+    return directory, metrics, {name: [json.loads(line) for line in lines] for name, lines in files.items()}

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adadepth.halting.exit_rules import apply_rule, parse_rule
+from adadepth.measure.exit_costs import batches, in_pareto_sets, pareto
+from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.exit_study import DRAWS, add_timings, study
+from adadepth.report.exits import exits_text, study_text, write_exit_study
+from adadepth.report.run_files import read_run, write_exits
+from tests.unit.report.synthetic_exits import make_records, make_study, make_summary, price
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def records() -> StepRecords:
+    return make_records(size=400, steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def rows(records: StepRecords) -> dict[str, dict[str, Any]]:
+    return {row["rule"]: row for row in make_study(records)["rows"]}
+
+
+def studied(records: StepRecords, *rules: str, seed: int = 0) -> dict[str, dict[str, Any]]:
+    parsed = [parse_rule(rule) for rule in rules]
+    found = study(records, parsed, problem="classification", metrics=["accuracy"], price=price, seed=seed)
+    return {row["rule"]: row for row in found["rows"]}
+
+
+@pytest.mark.parametrize("label", ["quantile:0.5", "confidence:0.9", "patience:2", "fixed:3"])
+def test_a_row_equals_a_plain_loop_over_examples(
+    records: StepRecords, rows: dict[str, dict[str, Any]], label: str
+) -> None:
+    steps = apply_rule(parse_rule(label), records.step_logits, records.halting_logits).tolist()
+    right, macs, full = 0, 0.0, 0.0
+    for example, step in enumerate(steps):
+        right += int(records.step_logits[example, step - 1].argmax() == records.labels[example])
+        macs += 1e6 * int(records.lengths[example]) * (7 * step + 1)
+        full += 1e6 * int(records.lengths[example]) * (7 * STEPS + 1)
+    row = rows[label]
+    assert row["quality"]["accuracy"] == pytest.approx(right / 400)
+    assert row["mean_updates"] == pytest.approx(sum(steps) / 400)
+    assert row["layer_ratio"] == pytest.approx(STEPS / (sum(steps) / 400))
+    assert row["macs"] == pytest.approx(macs / 400, rel=1e-6)
+    assert row["macs_ratio"] == pytest.approx(full / macs, rel=1e-6)
+    assert row["shares"] == pytest.approx([steps.count(step) / 400 for step in range(1, STEPS + 1)])
+
+
+def test_the_rows_agree_with_the_records_own_exits(records: StepRecords, rows: dict[str, dict[str, Any]]) -> None:
+    summary = make_summary(records)
+    row = rows["quantile:0.5"]
+    assert row["quality"]["accuracy"] == pytest.approx(summary["exit"]["quality"]["accuracy"])
+    assert row["mean_updates"] == pytest.approx(summary["exit"]["mean"])
+    for step in summary["steps"]:
+        fixed = rows[f"fixed:{step['step']}"]
+        assert fixed["quality"]["accuracy"] == pytest.approx(step["quality"]["accuracy"])
+
+
+def test_permuted_exits_cost_the_same_and_choose_worse(rows: dict[str, dict[str, Any]]) -> None:
+    row = rows["quantile:0.5"]
+    control = row["permuted"]
+    assert control["macs"] == pytest.approx(row["macs"], rel=0.05)  # lengths differ, exit steps do not
+    gap = row["quality"]["score"] - control["quality"]["score"]
+    assert gap > 5 * control["quality_std"]["score"] > 0
+    assert "permuted" not in rows["fixed:3"]
+    assert "permuted" not in rows["expectation"]
+    assert "permuted" not in rows["oracle"]
+
+
+def test_the_oracle_bounds_every_exit_and_is_in_no_pareto_set(rows: dict[str, dict[str, Any]]) -> None:
+    oracle = rows["oracle"]
+    others = [row for label, row in rows.items() if label not in ("oracle", "expectation")]
+    assert all(oracle["quality"]["accuracy"] >= row["quality"]["accuracy"] for row in others)
+    assert oracle["pareto"] == []
+    assert in_pareto_sets(oracle) == "not a system"
+
+
+def test_draws_have_a_deviation_and_depend_on_the_seed_alone(records: StepRecords) -> None:
+    first, again, other = (studied(records, "sample", seed=seed)["sample"] for seed in (0, 0, 1))
+    assert first["draws"] == DRAWS
+    assert first == again
+    assert first["quality"] != other["quality"]
+    assert 0 < first["quality_std"]["accuracy"] < 0.1
+    assert first["mean_updates_std"] > 0
+    assert "quality_std" not in studied(records, "fixed:2")["fixed:2"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [("entropy:0", "never fires"), ("confidence:0", "always fires at step 1"), ("quantile:1", "never fires")],
+)
+def test_a_rule_that_decides_nothing_is_called_out(records: StepRecords, rule: str, words: str) -> None:
+    row = studied(records, rule)[parse_rule(rule).label]
+    assert words in row["warning"]
+    assert "permuted" not in row
+
+
+def test_rules_that_adapt_by_design_to_nothing_are_not_warned_about(rows: dict[str, dict[str, Any]]) -> None:
+    assert not [label for label, row in rows.items() if "warning" in row and not label.startswith(("fixed", "exp"))]
+    assert "warning" not in rows["fixed:1"]
+    assert "warning" not in rows["expectation"]
+
+
+def test_a_regression_is_studied_too() -> None:
+    found = {row["rule"]: row for row in make_study(make_records(classes=1, steps=4))["rows"]}
+    assert not any(label.startswith(("entropy", "confidence", "margin")) for label in found)
+    assert found["fixed:4"]["quality"]["pearson"] > found["fixed:1"]["quality"]["pearson"]
+    assert found["oracle"]["quality"]["pearson"] > found["fixed:4"]["quality"]["pearson"]
+
+
+# ---- Pareto sets
+
+POINTS = st.none() | st.tuples(st.integers(0, 6).map(float), st.integers(0, 6).map(float))
+
+
+@given(st.lists(POINTS, max_size=12))
+def test_the_pareto_set_equals_its_definition(points: list[tuple[float, float] | None]) -> None:
+    marked = pareto(points)
+    assert len(marked) == len(points)
+    for point, is_best in zip(points, marked, strict=True):
+        if point is None:
+            assert not is_best
+            continue
+        better = [
+            other
+            for other in points
+            if other is not None
+            and other[0] <= point[0]
+            and other[1] >= point[1]
+            and (other[0] < point[0] or other[1] > point[1])
+        ]
+        assert is_best == (not better)
+
+
+@given(st.lists(POINTS, max_size=12))
+def test_every_point_left_out_is_beaten_by_one_in_the_set(points: list[tuple[float, float] | None]) -> None:
+    marked = pareto(points)
+    chosen = [point for point, is_best in zip(points, marked, strict=True) if is_best]
+    for point in points:
+        if point is not None:
+            assert any(best[0] <= point[0] and best[1] >= point[1] for best in chosen)
+
+
+# ---- wall clock
+
+
+def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRecords) -> None:
+    found = study(
+        records, [parse_rule(rule) for rule in ("fixed:6", "fixed:1", "quantile:0.5")],
+        problem="classification", metrics=["accuracy"], price=price,
+    )  # fmt: skip
+    assert batches(found) == []
+    # Here the adaptive rule is slower than full depth at batch 8: fewer layers are not less time.
+    timings = {"fixed:6": {1: 0.6, 8: 0.3}, "fixed:1": {1: 0.1, 8: 0.1}, "quantile:0.5": {1: 0.4, 8: 0.45}}
+    timed = add_timings(found, timings, {"device": "CPU"})
+    rows = {row["rule"]: row for row in timed["rows"]}
+    assert batches(timed) == ["1", "8"]
+    assert rows["quantile:0.5"]["time_ratio"] == pytest.approx({"1": 1.5, "8": 0.3 / 0.45})
+    assert rows["quantile:0.5"]["layer_ratio"] > 1
+    assert "seconds/8" not in rows["quantile:0.5"]["pareto"]
+    assert "seconds/8" in rows["fixed:6"]["pareto"]
+    assert "seconds" not in rows["oracle"]
+    assert batches(found) == []  # the study that was given is as it was
+    assert "time_ratio" in rows["fixed:1"]
+
+
+def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -> None:
+    found = study(records, [parse_rule("fixed:1")], problem="classification", metrics=["accuracy"], price=price)
+    (row, _) = add_timings(found, {"fixed:1": {8: 0.1}}, {})["rows"]
+    assert row["time_ratio"] == {}
+    assert row["seconds"] == {"8": 0.1}
+
+
+# ---- files and tables
+
+
+def test_files_hold_the_study(records: StepRecords, tmp_path: Path) -> None:
+    found = make_study(records)
+    write_exit_study(tmp_path, {"validation": found, "other": make_study(records, timed=False)})
+    assert read_run(tmp_path).exit_rules["sets"]["validation"] == json.loads(json.dumps(found))
+    with (tmp_path / "pareto.csv").open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == 2 * len(found["rows"])
+    for row, line in zip(found["rows"], table, strict=False):
+        assert line["set"] == "validation"
+        assert line["rule"] == row["rule"]
+        assert float(line["accuracy"]) == row["quality"]["accuracy"]
+        assert float(line["macs_ratio"]) == row["macs_ratio"]
+        assert line["seconds/8"] == (str(row["seconds"]["8"]) if "seconds" in row else "")
+        for axis in ("mean_updates", "macs", "seconds/1", "seconds/8", "seconds/32"):
+            assert line[f"pareto/{axis}"] == str(int(axis in row["pareto"]))
+    assert table[-1]["seconds/8"] == ""
+
+
+def test_exits_are_read_back(records: StepRecords, tmp_path: Path) -> None:
+    summary = make_summary(records)
+    write_exits(tmp_path, {"validation": summary}, step=12)
+    assert read_run(tmp_path).exits == {"step": 12, "sets": {"validation": summary}}
+
+
+def test_console_tables_are_ascii_and_say_what_was_not_measured(records: StepRecords) -> None:
+    table = study_text(make_study(records, timed=False))
+    assert table.isascii()
+    assert "time: not measured" in table
+    assert "ms, batch" not in table
+    timed = study_text(make_study(records))
+    assert "device CPU" in timed
+    assert "ms, batch 32" in timed
+    line = next(line for line in timed.splitlines() if line.startswith("oracle"))
+    assert line.endswith("not a system")
+    assert " - " in line
+
+
+def test_the_exits_table_prints_the_numbers(records: StepRecords) -> None:
+    summary = make_summary(records)
+    table = exits_text(summary)
+    assert table.isascii()
+    assert f"accuracy at exit: {summary['exit']['quality']['accuracy']:.4f}" in table
+    for row in summary["steps"]:
+        assert f"{100 * row['share']:.1f}" in table
+        assert f"{row['quality']['score']:.4f}" in table
+    bare = make_summary(records, truncation=None)
+    assert "not available: halting: the model has no halting probabilities" in exits_text(bare)
+
+
+def test_torch_global_state_is_left_alone(records: StepRecords) -> None:
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    studied(records, "sample", "quantile:0.5")
+    assert torch.equal(before, torch.random.get_rng_state())

@@ -1,0 +1,157 @@
+"""transformers' own pipelines on saved models say what `adadepth.Pipeline` says, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModel
+
+from adadepth import (
+    AdaLayersForSequenceClassification,
+    AdaLayersForTokenClassification,
+    AlbertActForMaskedLM,
+    AlbertActForPreTraining,
+    AlbertActForSequenceClassification,
+    AlbertActForTokenClassification,
+    Pipeline,
+    PlainAlbertForSequenceClassification,
+)
+from adadepth.data.text.layout import Layout
+from adadepth.data.text.tokenizer import as_fed
+from adadepth.prediction.models import first_tokens
+from adadepth.training.restoring import tokenizer_of
+from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
+from tests.unit.data.tokenizers_support import made
+from tests.unit.families.adalayers_support import BASES, HEAD
+
+TEXTS = ["a cat", "they said: stop that now!", "don't stop the naive cat"]
+PAIRS = [("a cat", "they said: stop that now!"), ("stop that now", "a")]
+MASKED = ["a [MASK] cat", "they [MASK] stop", "[MASK] cat"]
+SIZE = 310  # of every tokenizer here, or more
+act = partial(small_act, vocab_size=SIZE)
+
+
+def plain() -> Any:
+    torch.manual_seed(0)
+    config = PlainAlbertForSequenceClassification.config_class
+    return PlainAlbertForSequenceClassification(config(**SMALL | {"vocab_size": SIZE}, initializer_range=0.3)).eval()
+
+
+def base(kind: str, folder: Path) -> Path:
+    """A base with its tokenizer, as it would lie on the hub."""
+    torch.manual_seed(0)
+    fields = BASES[kind].to_dict() | {"vocab_size": SIZE}
+    AutoModel.from_config(type(BASES[kind]).from_dict(fields)).save_pretrained(folder / kind)
+    return folder / kind
+
+
+def layers(model_class: Any, kind: str) -> Callable[[Path], Any]:
+    return lambda folder: model_class.from_base(str(base(kind, folder)), **HEAD, num_labels=3).eval()
+
+
+def stock(name: str, kind: str) -> Callable[[Path], Any]:
+    """A classifier of transformers, as a family of ours holds it."""
+
+    def make(folder: Path) -> Any:
+        from adadepth.families.registry import families
+
+        config = type(BASES[kind]).from_dict(BASES[kind].to_dict() | {"vocab_size": SIZE, "num_labels": 3})
+        torch.manual_seed(0)
+        head = families()["stock_classifier"].head(name)
+        return head.for_type(config)(config).eval()
+
+    return make
+
+
+# What is saved: kind of tokenizer, model, task of transformers.
+SENTENCES: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "act": ("trained", lambda _: act(AlbertActForSequenceClassification, num_labels=3)),
+    "act, sentencepiece": ("albert", lambda _: act(AlbertActForSequenceClassification, num_labels=3)),
+    "act, byte-level": ("own roberta", lambda _: act(AlbertActForSequenceClassification)),
+    "regression": ("bert", lambda _: act(AlbertActForSequenceClassification, num_labels=1, problem_type="regression")),
+    "several labels": (
+        "bert", lambda _: act(AlbertActForSequenceClassification, problem_type="multi_label_classification"),
+    ),
+    "ponder": ("trained", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
+    "ponder, sentencepiece": ("albert", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
+    "ponder, byte-level": ("own roberta", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5")),
+    "ponder, both": (
+        "bert", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5", double_cls_pairs="both"),
+    ),
+    "palbert": ("trained", lambda _: small_ponder(vocab_size=SIZE, exit_rule="quantile:0.5", readout="pooler")),
+    "multi exit": ("trained", lambda _: small_multi_exit(vocab_size=SIZE, exit_rule="patience:1")),
+    "plain": ("albert", lambda _: plain()),
+    "adalayers on bert": ("bert", layers(AdaLayersForSequenceClassification, "bert")),
+    "adalayers on albert": ("albert", layers(AdaLayersForSequenceClassification, "albert")),
+    "adalayers on roberta": ("own roberta", layers(AdaLayersForSequenceClassification, "roberta")),
+    "adalayers on distilbert": ("bert", layers(AdaLayersForSequenceClassification, "distilbert")),
+    "stock bert": ("bert", stock("classification", "bert")),
+    "stock roberta": ("own roberta", stock("classification", "roberta")),
+    "stock distilbert": ("bert", stock("classification", "distilbert")),
+}  # fmt: skip
+TAGGERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "act": ("trained", lambda _: act(AlbertActForTokenClassification, num_labels=3)),
+    "act, sentencepiece": ("albert", lambda _: act(AlbertActForTokenClassification, num_labels=3)),
+    "adalayers on bert": ("bert", layers(AdaLayersForTokenClassification, "bert")),
+    "adalayers on roberta": ("own roberta", layers(AdaLayersForTokenClassification, "roberta")),
+    "stock bert": ("bert", stock("tagging", "bert")),
+    "stock roberta": ("own roberta", stock("tagging", "roberta")),
+}  # fmt: skip
+FILLERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    f"{model_class.__name__}, {kind}": (kind, lambda _, model_class=model_class, kind=kind:
+                                        act(model_class, vocab_size=len(made(kind))))
+    for model_class in (AlbertActForMaskedLM, AlbertActForPreTraining) for kind in ("trained", "bert")
+}  # fmt: skip
+
+
+def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any) -> tuple[str, Any]:
+    """Save a model with its tokenizer as a run does; returns the folder and the model."""
+    kind, make = entry
+    model = make(folder)
+    if not isinstance(model, AlbertActForPreTraining):
+        layout = Layout.of(made(kind), 32, **first_tokens(model))
+    else:
+        layout = Layout.bert(made(kind), 32)
+    model.save_pretrained(folder / "model")
+    tokenizer_of(model, as_fed(made(kind), layout, **options)).save_pretrained(folder / "model")
+    return str(folder / "model"), model
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_classes_and_values(name: str, tmp_path: Path) -> None:
+    folder, _ = save(SENTENCES[name], tmp_path)
+    ours, theirs = Pipeline.from_pretrained(folder), transformers.pipeline("text-classification", model=folder)
+    for text in (*TEXTS, *PAIRS):
+        (found,) = ours(text)
+        given = text if isinstance(text, str) else {"text": text[0], "text_pair": text[1]}
+        expected = theirs(given, top_k=None)
+        expected = {entry["label"]: entry["score"] for entry in expected}
+        assert (found.scores or {"LABEL_0": found.value}) == expected, text
+
+
+@pytest.mark.parametrize("name", TAGGERS)
+def test_tags(name: str, tmp_path: Path) -> None:
+    folder, _ = save(TAGGERS[name], tmp_path, splits_words=True)
+    ours = Pipeline.from_pretrained(folder)
+    theirs = transformers.pipeline("token-classification", model=folder, ignore_labels=[])
+    for text in TEXTS:
+        (found,) = ours(text)
+        said = [(token.label, token.score, *token.span) for token in found.tokens if token.span is not None]
+        assert said == [(each["entity"], each["score"], each["start"], each["end"]) for each in theirs(text)], text
+
+
+@pytest.mark.parametrize("name", FILLERS)
+def test_fillings_of_masks(name: str, tmp_path: Path) -> None:
+    folder, _ = save(FILLERS[name], tmp_path)
+    ours, theirs = Pipeline.from_pretrained(folder), transformers.pipeline("fill-mask", model=folder, top_k=1)
+    for text in MASKED:
+        (found,) = ours(text)
+        (token,) = [token for token in found.tokens if token.label is not None]
+        (expected,) = theirs(text)
+        assert (token.label, token.score) == (expected["token_str"].strip(), expected["score"]), text

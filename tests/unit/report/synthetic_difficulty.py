@@ -1,0 +1,45 @@
+"""Tokens of which difficulty and labels are known, for tests of depth by difficulty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from adadepth.halting.trace import DepthTrace
+from adadepth.measure.classes import SequenceClasses
+from adadepth.measure.scoring import rightness, token_losses
+from adadepth.measure.statistics import HaltingStatistics
+
+DEPTH, DIFFICULTIES, LABELS = 6, 5, ("no", "yes", "maybe")
+
+
+def batches(count: int = 3) -> list[dict[str, Any]]:
+    """Tokens of which some have no label, others no difficulty, and some are padding."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(count):
+        difficulty = torch.randint(-1, DIFFICULTIES, (7, 9), generator=generator)
+        noise = torch.randint(0, 3, (7, 9), generator=generator)
+        valid = torch.arange(9) < torch.randint(4, 10, (7, 1), generator=generator)
+        updates = (difficulty.clamp(min=0) // 2 + 1 + noise).clamp(max=DEPTH) * valid
+        labels = torch.randint(-1, 3, (7, 9), generator=generator).masked_fill(~valid, -100)
+        logits = torch.randn(7, 9, 3, generator=generator)
+        found.append({
+            "trace": DepthTrace("token", updates.float(), valid, DEPTH), "difficulty": difficulty, "labels": labels,
+            "logits": logits,
+        })  # fmt: skip
+    return found
+
+
+def summarised() -> dict[str, Any]:
+    """The statistics of the batches."""
+    classes = SequenceClasses(LABELS, (6,), (1, 3), DIFFICULTIES, has_unlabelled=True)
+    statistics = HaltingStatistics(DEPTH, classes.names, "cpu", classes.difficulties)
+    for batch in batches():
+        trace, logits, labels = batch["trace"], batch["logits"], batch["labels"]
+        masks = classes.masks(logits, labels, trace.valid.sum(dim=1), batch["difficulty"], valid=trace.valid)
+        statistics.update(
+            trace, masks, token_losses(logits, labels), right=rightness(logits, labels), difficulty=batch["difficulty"]
+        )
+    return statistics.summary()

@@ -1,0 +1,162 @@
+"""A page in a browser: navigation, probabilities of a token, downloads, light and dark, narrow and wide."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.run_files import SENTENCES, write_grids
+from tests.unit.report.synthetic import make_run
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no browser")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = make_run(tmp_path_factory.mktemp("run"), max_depth=6, evaluations=3)
+    pieces = {"rule": "first", "index": 9, "tokens": ["▁3", *["141"] * 60, "x" * 90], "updates": [2] * 62}
+    with (directory / SENTENCES).open("a", encoding="utf-8") as file:  # nothing but pieces of one word
+        file.write(json.dumps(pieces) + "\n")
+    write_report(directory)
+    draw_figures(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser: Any, run: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The page, in a window of the wanted settings; it asks for no other file and says nothing on the console."""
+    context = browser.new_context(accept_downloads=True, **getattr(request, "param", {}))
+    page = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda wanted: asked.append(wanted.url))
+    page.goto((run / "report.html").as_uri())
+    yield page
+    assert said == []
+    assert [url for url in asked if not url.startswith(("data:", "file:"))] == []
+    context.close()
+
+
+def size(width: int, **more: Any) -> dict[str, Any]:
+    return {"viewport": {"width": width, "height": 900}, **more}
+
+
+@pytest.mark.parametrize("opened", [size(390), size(1440)], indirect=True, ids=["narrow", "wide"])
+def test_navigation_leads_to_every_section_and_nothing_overflows(opened: Any) -> None:
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    links = opened.locator("nav a")
+    assert links.count() > 8
+    for number in range(links.count()):
+        links.nth(number).click()
+        anchor = links.nth(number).get_attribute("href")
+        assert opened.evaluate("location.hash") == anchor
+        assert opened.locator(f"[id='{anchor[1:]}']").is_visible()
+    assert opened.locator("nav").is_visible(), "it stays at hand"
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("opened", [size(390, has_touch=True), size(1440)], indirect=True, ids=["narrow", "wide"])
+def test_a_token_shows_its_probabilities(opened: Any, request: pytest.FixtureRequest) -> None:
+    token = opened.locator("span[data-notes]").nth(4)
+    token.scroll_into_view_if_needed()
+    notes = json.loads(token.get_attribute("data-notes"))
+    expected = [told if isinstance(told, str) else f"{told:.3f}" for _, told in notes]
+    bars = opened.locator(".bars")
+    assert not bars.is_visible()
+    token.tap() if "narrow" in request.node.name else token.hover()
+    assert bars.is_visible()
+    assert bars.locator("div span:last-child").all_inner_texts() == expected
+    place = bars.bounding_box()
+    assert place["x"] >= 0
+    assert place["x"] + place["width"] <= opened.viewport_size["width"]
+    opened.keyboard.press("Escape")
+    assert not bars.is_visible()
+
+
+@pytest.mark.parametrize("opened", [size(1440)], indirect=True)
+def test_a_token_shows_them_to_the_keyboard(opened: Any) -> None:
+    opened.locator("span[data-notes]").nth(2).focus()
+    assert opened.locator(".bars").is_visible()
+    opened.keyboard.press("Tab")
+    name = opened.evaluate("document.activeElement.firstChild.textContent")
+    assert opened.locator(".bars b").inner_text() == name.strip()
+
+
+@pytest.mark.parametrize("opened", [size(1440, java_script_enabled=False)], indirect=True)
+def test_without_a_script_the_title_says_them(opened: Any) -> None:
+    assert "1: 0." in opened.locator("span[data-notes]").nth(4).get_attribute("title")
+
+
+@pytest.mark.parametrize("opened", [size(1440)], indirect=True)
+def test_everything_can_be_downloaded(opened: Any, tmp_path: Path) -> None:
+    begins = {".svg": b"<svg ", ".csv": b"", ".tex": rb"\begin{table}"}
+    taken = set()
+    for number in range(opened.locator("details.files").count()):
+        tab = opened.context.new_page()  # a browser lets a tab have ten downloads in a row
+        tab.goto(opened.url)
+        box = tab.locator("details.files").nth(number)
+        box.locator("summary").click()
+        for link in box.locator("a[href^='data:']").all():
+            with tab.expect_download() as event:
+                link.click()
+            name = event.value.suggested_filename
+            event.value.save_as(tmp_path / name)
+            content = (tmp_path / name).read_bytes()
+            assert content
+            assert content.startswith(begins[Path(name).suffix])
+            taken.add(Path(name).suffix)
+        tab.close()
+    assert taken == set(begins)
+
+
+def test_what_lies_beside_the_page_is_there(opened: Any, run: Path) -> None:
+    beside = [link.get_attribute("href") for link in opened.locator("a[download][href^='figures/']").all()]
+    assert {Path(href).suffix for href in beside} == {".pdf", ".png"}
+    assert all((run / href).is_file() for href in beside)
+
+
+LUMINANCE = "getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.mark.parametrize("opened", [size(1440, color_scheme="dark")], indirect=True)
+def test_dark_as_the_system_says_and_as_the_reader_chooses(opened: Any) -> None:
+    dark = opened.evaluate(LUMINANCE)
+    assert dark == "rgb(13, 17, 23)"
+    opened.locator("label[for=theme-light]").click()
+    assert opened.evaluate(LUMINANCE) == "rgb(255, 255, 255)"
+    opened.locator("label[for=theme-dark]").click()
+    assert opened.evaluate(LUMINANCE) == dark
+
+
+def test_numbers_on_light_cells_stay_black_in_the_dark(browser: Any, tmp_path: Path) -> None:
+    """Cells keep the colours of their depths, so the ink chosen for a cell must not follow the page's."""
+    chain = {
+        "index": 0, "kind": "chains", "cells": [["red", ">0", ">1"]], "difficulty": [[0, 1, 2]],
+        "updates": [[1, 2, 6]], "label": [["red"] * 3], "predicted": [["red"] * 3],
+    }  # fmt: skip
+    directory = make_run(tmp_path, max_depth=6, evaluations=3)
+    write_grids(directory, {"inside": [chain]}, max_depth=6, step=3)
+    page = browser.new_page(color_scheme="dark")
+    page.goto(write_report(directory).as_uri())
+    black = "[...document.querySelectorAll('svg text[fill=\"#000000\"]')].map(text => getComputedStyle(text).fill)"
+    assert set(page.evaluate(black)) == {"rgb(0, 0, 0)"}
+    page.close()

@@ -1,0 +1,92 @@
+"""What a run costs is said in one way on its page and in comparisons: never how an evaluation happened to run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.report.groups import compare
+from adadepth.report.pages import write_comparison
+from adadepth.report.run_files import read_run
+from tests.pages_support import check_costs, sections_of_page, told
+from tests.unit.report.recorded import record
+from tests.unit.report.synthetic import make_run
+from tests.unit.report.synthetic_architectures import make_comparison, make_search_run
+from tests.unit.report.synthetic_exits import add_exit_files
+from tests.unit.report.synthetic_layers import make_layer_run
+
+
+def lay_over(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    change(found)
+    path.write_text(json.dumps(found))
+
+
+def tokens(folder: Path) -> Path:
+    """With a measured speed-up."""
+    make_run(folder, max_depth=6, evaluations=2)
+    speeds = {"cost/speedup_over_dense": 1.73, "cost/training_speedup_over_dense": 1.2}
+    lay_over(folder / "run.json", lambda run: run["final_metrics"].update(speeds))
+    return folder
+
+
+def every_step(folder: Path) -> Path:
+    """Whose evaluation ran all steps, as that of models that predict after every one does."""
+    make_run(folder, max_depth=6, evaluations=2)
+    lay_over(folder / "halting.json", lambda found: found["cost"].update(executed_over_full=1.026))
+    return add_exit_files(folder)
+
+
+def searched(folder: Path) -> Path:
+    make_search_run(folder, evaluations=2)
+    make_comparison(folder)
+    return folder
+
+
+FAMILIES: dict[str, Callable[[Path], Path]] = {
+    "tokens": tokens, "every step": every_step, "searched": searched,
+    "layers": lambda folder: make_layer_run(folder, evaluations=2),
+    "layers from a cache": lambda folder: make_layer_run(folder, evaluations=2, from_cache=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_no_two_sections_contradict_each_other(kind: str, tmp_path: Path) -> None:
+    check_costs(FAMILIES[kind](tmp_path))
+
+
+def test_a_measured_speed_up_stands_in_the_section_about_work_too(tmp_path: Path) -> None:
+    check_costs(tokens(tmp_path))
+    page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    for section in ("verdict", "work"):
+        assert "evaluation 1.73 times as fast, training 1.20 times as fast" in page[section]
+
+
+def test_the_section_about_work_says_why_an_evaluation_ran_something_else(tmp_path: Path) -> None:
+    check_costs(every_step(tmp_path / "steps"))
+    check_costs(FAMILIES["layers from a cache"](tmp_path / "cache"))
+    steps, cache = (
+        sections_of_page((tmp_path / name / "report.html").read_text(encoding="utf-8"))["work"]
+        for name in ("steps", "cache")
+    )
+    assert "The evaluation ran every step for everybody" in steps
+    assert "read the states of the base from a cache" in cache
+
+
+def test_a_comparison_tells_what_the_depths_need(tmp_path: Path) -> None:
+    """An evaluation that ran 150 % of full depth, of a model whose depths need 17 %, also where a verdict is old."""
+    run = record(tmp_path / "run", work=0.17)
+    stale = {"cost": {"answer": None, "sentences": ["The work executed is 150 % of full depth."], "figures": {}}}
+    lay_over(run / "run.json", lambda found: found["verdict"].update(stale))
+    other = record(tmp_path / "other", work=0.4, model={"act_penalty": 0.5})
+    page = write_comparison(tmp_path / "page", compare([read_run(run), read_run(other)])).read_text(encoding="utf-8")
+    sections = sections_of_page(page)
+    assert "17.0% of full depth" in sections["verdicts"]
+    assert "needs 17 % of the multiply-accumulates of full depth" in sections["verdicts"]
+    assert "150" not in told(page)
+    assert "work needed, share of full depth" in page
+    assert "however the evaluation ran" in sections["quality"]

@@ -1,0 +1,144 @@
+"""Depth and accuracy by difficulty against plain loops, and how they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from adadepth.halting.trace import DepthTrace
+from adadepth.measure.classes import classes_of
+from adadepth.measure.pictures import GridSampler, facts_of
+from adadepth.measure.statistics import HaltingStatistics, flatten
+from adadepth.report.classes import halting_text, write_halting_files
+from adadepth.report.difficulty import difficulty_curves, difficulty_sets
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.pictures import depth_panel, distance_panel
+from adadepth.report.run_files import read_run, write_grids
+from tests.unit.report.synthetic_difficulty import DEPTH, DIFFICULTIES, LABELS, batches, summarised
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, Any]:
+    return summarised()
+
+
+def tokens() -> list[tuple[int, int, int, int]]:
+    """(difficulty, updates, label, prediction) of every real token."""
+    return [
+        (int(batch["difficulty"][row, place]), int(batch["trace"].updates[row, place]),
+         int(batch["labels"][row, place]), int(batch["logits"][row, place].argmax()))
+        for batch in batches() for row in range(7) for place in range(9) if batch["trace"].valid[row, place]
+    ]  # fmt: skip
+
+
+def test_rows_are_those_of_a_loop_over_tokens(summary: dict[str, Any]) -> None:
+    for row in summary["difficulty"]["rows"]:
+        here = [token for token in tokens() if token[0] == row["difficulty"]]
+        predicted = [token[2] == token[3] for token in here if token[2] >= 0]
+        assert (row["n"], row["accuracy_n"]) == (len(here), len(predicted))
+        assert row["mean"] == pytest.approx(np.mean([token[1] for token in here]))
+        assert row["accuracy"] == pytest.approx(np.mean(predicted))
+    assert [row["difficulty"] for row in summary["difficulty"]["rows"]] == list(range(DIFFICULTIES))
+
+
+def test_the_correlation_is_scipys(summary: dict[str, Any]) -> None:
+    known = [token for token in tokens() if token[0] >= 0]
+    found = summary["difficulty"]["spearman"]
+    assert found["value"] == pytest.approx(spearmanr([t[0] for t in known], [t[1] for t in known]).statistic)
+    assert found["n"] == len(known)
+    assert found["low"] < found["value"] < found["high"]
+
+
+def test_classes_of_tokens(summary: dict[str, Any]) -> None:
+    members = {
+        "all": lambda token: True, "correct": lambda token: token[2] >= 0 and token[2] == token[3],
+        "wrong": lambda token: token[2] >= 0 and token[2] != token[3], "unlabelled": lambda token: token[2] < 0,
+        "label: maybe": lambda token: token[2] == 2, "difficulty <= 1": lambda token: 0 <= token[0] <= 1,
+        "difficulty 2-3": lambda token: 2 <= token[0] <= 3, "difficulty > 3": lambda token: token[0] > 3,
+    }  # fmt: skip
+    for name, is_member in members.items():
+        here, found = [token for token in tokens() if is_member(token)], summary["classes"][name]
+        predicted = [token[2] == token[3] for token in here if token[2] >= 0]
+        assert found["n"] == len(here)
+        assert found["mean"] == pytest.approx(np.mean([token[1] for token in here]))
+        assert found.get("accuracy") == (pytest.approx(np.mean(predicted)) if predicted else None)
+        assert found["loss_n"] == len(predicted)
+
+
+def test_names_for_trackers(summary: dict[str, Any]) -> None:
+    flat = flatten(summary)
+    assert flat["halting/spearman_depth_difficulty"] == summary["difficulty"]["spearman"]["value"]
+    assert flat["halting/difficulty/3/mean"] == summary["difficulty"]["rows"][3]["mean"]
+    assert flat["halting/difficulty/3/accuracy"] == summary["difficulty"]["rows"][3]["accuracy"]
+    assert flat["halting/wrong/accuracy"] == 0
+
+
+def test_a_constant_depth_says_why_there_is_no_correlation() -> None:
+    statistics = HaltingStatistics(2, ("all",), "cpu", 3)
+    trace = DepthTrace("sequence", torch.ones(4), torch.ones(4, dtype=torch.bool), 2)
+    statistics.update(trace, {"all": trace.valid}, difficulty=torch.tensor([0, 1, 2, 2]))
+    found = statistics.summary()
+    assert "spearman" not in found["difficulty"]
+    assert "accuracy" not in found["difficulty"]["rows"][0]
+    assert found["missing"]["halting/spearman_depth_difficulty"] == "depth or difficulty is constant"
+
+
+def test_the_difficulties_of_a_set() -> None:
+    lengths = torch.tensor([3, 3])
+    assert classes_of(LABELS, lengths, torch.tensor([0, 4, 2])).difficulties == 5
+    assert classes_of(LABELS, lengths, torch.tensor([], dtype=torch.int64)).difficulties == 0
+
+
+def grids() -> list[dict[str, Any]]:
+    """Of the first two of three mazes of 2 x 2 cells, offered in another order."""
+    sampler = GridSampler(" #.S".__getitem__, ("unreachable", "reachable"), count=2)
+    ids = torch.tensor([[1, 2, 3, 2], [2, 2, 1, 3], [3, 1, 2, 2]])
+    batch = {
+        "input_ids": ids, "attention_mask": torch.ones_like(ids), "index": torch.tensor([2, 0, 1]),
+        "position_ids": torch.tensor([[4, 4, 5, 5]] * 3), "token_type_ids": torch.tensor([[7, 8, 7, 8]] * 3),
+        "labels": torch.tensor([[-100, 1, -100, 1], [1, 1, -100, -100], [-100, -100, 1, 1]]),
+        "difficulty": torch.tensor([[-1, 2, -1, 1], [2, 1, -1, -1], [-1, -1, 1, 2]]),
+    }  # fmt: skip
+    updates = torch.tensor([[1.0, 2, 3, 4], [5, 6, 1, 2], [3, 3, 3, 3]])
+    trace = DepthTrace("token", updates, torch.ones(3, 4, dtype=torch.bool), DEPTH)
+    sampler.update(batch, trace, torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1], [1, 1, 1, 1]]))
+    return sampler.grids()
+
+
+def test_grids_lie_in_rows_and_columns() -> None:
+    first, second = grids()
+    assert (first["index"], second["index"]) == (0, 1)
+    assert first == {
+        "index": 0, "kind": "cells", "cells": [[".", "."], ["#", "S"]], "difficulty": [[2, 1], [None, None]],
+        "updates": [[5, 6], [1, 2]], "label": [["reachable", "reachable"], [None, None]],
+        "predicted": [["unreachable", "reachable"], [None, None]],
+    }  # fmt: skip
+    assert [cell.text for cell in distance_panel(first)] == ["2", "1", "", "S"]
+    depths = depth_panel(first, DEPTH)
+    assert [cell.text for cell in depths] == ["5", "6", "1", "2"]
+    assert [cell.is_wrong for cell in depths] == [True, False, False, False]
+    assert facts_of(first) == "example 0: 1 of 2 right, mean depth 3.50"
+
+
+def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Path) -> None:
+    write_halting_files(tmp_path, summary, [], step=3, name="inside", further_sets={"beyond": summary})
+    write_grids(tmp_path, {"inside": grids(), "beyond": grids()}, DEPTH, step=3)
+    files = read_run(tmp_path)
+    assert files.halting["further_sets"] == {"beyond": {"difficulty": summary["difficulty"]}}
+    assert [name for name, _ in difficulty_curves(difficulty_sets(files.halting), "accuracy")] == ["inside", "beyond"]
+    assert files.grids["sets"]["beyond"] == grids()
+    table = halting_text(summary, step=3)
+    assert "Spearman(depth, difficulty)" in table
+    assert "accuracy" in table
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    for text in ("Depth and difficulty", "Accuracy by difficulty", "Spearman (depth, difficulty)",
+                 "steps from the start",                 "example 0: 1 of 2 right"):  # fmt: skip
+        assert text in page
+    assert "<script" not in page
+    names = {path.name for path in draw_figures(tmp_path)}
+    assert {"difficulty.png", "grids_inside.png", "grids_beyond.png"} <= names

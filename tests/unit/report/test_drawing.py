@@ -1,0 +1,166 @@
+"""One description, several renderings: figures as SVG, PNG and PDF; tables as HTML, text, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.report import plots
+from adadepth.report.figure import (
+    Axis,
+    Bars,
+    Boards,
+    Cell,
+    Dot,
+    Figure,
+    Heat,
+    Lines,
+    Mark,
+    Panel,
+    Ranges,
+    Scatter,
+    Stacks,
+)
+from adadepth.report.svg import chart, charts
+from adadepth.report.table import (
+    Column,
+    Table,
+    as_csv,
+    as_html,
+    as_latex,
+    as_records,
+    as_text,
+    csv_text,
+    percent,
+    rounded,
+    sparkline,
+    text,
+)
+from tests.pages_support import Page
+
+EVIL = "<b>&'\"</b>"
+MARKS: dict[str, Mark] = {
+    "lines": Lines([(EVIL, [(0, 0.1), (1, 0.9)]), ("empty", []), ("other", [(0, 0.5), (2, 0.2)])]),
+    "bars": Bars([(0, 0.2), (1, 0.5), (2, 1.0)]),
+    "stacks": Stacks([[0.2, 0.8], [1.0, 0.0]], [(EVIL, "#123f7c"), ("b", "#e69f00")], "ab"),
+    "heat": Heat([[0.2, 0.8], [1.0, 0.0]], EVIL, 1, 0),
+    "scatter": Scatter([(EVIL, [Dot(0.5, 0.5, EVIL, marked=True)]), ("b", [Dot(1, 0.1)])], [(0, 0), (1, 1)], [(1, 1)]),
+    "ranges": Ranges([(0, 0.5, 1), (1, 1, 1)]),
+    "boards": Boards([(EVIL, [Cell(0, 0, EVIL, "#ffffff", "#000000", is_wrong=True)]), ("b", [])], 1, 1),
+    "boards_below": Boards([(EVIL, [Cell(0, 0, EVIL, "#ffffff", "#000000")]), ("b", []), ("c", [])], 1, 1, most=2),
+}
+
+
+def panel_of(mark: Mark) -> Panel:
+    if isinstance(mark, Boards):
+        return Panel(EVIL, mark)
+    names = Axis("", (1.5, -0.5), (0, 1), (EVIL, "b")) if isinstance(mark, Ranges) else Axis(EVIL, (0, 1), percent=True)
+    return Panel(EVIL, mark, Axis(EVIL, (-0.5, 2.5)), names)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", MARKS)
+def test_every_mark_is_drawn_by_both_backends_and_escaped(tmp_path: Path, name: str) -> None:
+    from matplotlib.image import imread
+
+    figure = Figure(name, [panel_of(MARKS[name])])
+    (tmp_path / "page.html").write_text(f"<main>{charts(figure)}</main>", encoding="utf-8")
+    page = Page(tmp_path / "page.html")  # every element is closed in order
+    assert "b" not in {tag for tag, _ in page.tags}
+    assert EVIL in page.text
+    png, pdf = plots.save(figure, tmp_path)
+    assert (png.name, pdf.name) == (f"{name}.png", f"{name}.pdf")
+    assert (imread(png)[..., :3] < 0.9).any()
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["page.html", png.name, pdf.name])
+
+
+def test_a_figure_is_a_function_of_its_description(tmp_path: Path) -> None:
+    figure = Figure("lines", [panel_of(MARKS["lines"])])
+    first = [path.read_bytes() for path in plots.save(figure, tmp_path / "a")]
+    assert [path.read_bytes() for path in plots.save(figure, tmp_path / "b")] == first
+    assert chart(figure.panels[0]) == chart(figure.panels[0])
+
+
+def test_boards_without_room_come_below() -> None:
+    """Five boards, two beside each other: three lines of the same height, the last board at the left again."""
+    boards = [(f"step {number}", [Cell(0, 0, "1", "#ffffff", "#000000")]) for number in range(5)]
+    one_line, lines = (str(chart(Panel("", Boards(boards, 3, 3, most)))) for most in (0, 2))
+    (left, first), (right, same), (_, second), _, (back, third) = (
+        (float(x), float(y)) for x, y in re.findall(r"translate\(([\d.]+) ([\d.]+)\)", lines)
+    )
+    assert left == back == 0 < right
+    assert first == same
+    assert third - second == second - first > (right - left) * 0.8
+    assert len(set(re.findall(r"translate\([\d.]+ ([\d.]+)\)", one_line))) == 1
+
+
+COLUMNS = [
+    Column("name", "name", text, "text", remark="definition"), Column("share", "share", percent),
+    Column("mean", "mean", rounded(2)), Column("raw", where="file"),
+    Column("range", "low to high", kind="range", axis=(0, 2), where="page"),
+    Column("shape", "shape", kind="shape", axis=(0, 2), where="view"),
+]  # fmt: skip
+ROWS: list[dict[str, Any]] = [
+    {"name": "a_b & c", "definition": EVIL, "share": 0.1234, "mean": 1.0, "raw": 7, "range": (0, 1, 2),
+     "shape": [0.5, 0.0, 0.5]},
+    {"name": EVIL, "share": None},
+]  # fmt: skip
+TABLE = Table("a table", COLUMNS, ROWS)
+
+
+def test_a_table_as_html(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(f"<main>{as_html(TABLE)}</main>", encoding="utf-8")
+    page = Page(tmp_path / "page.html")
+    assert "b" not in {tag for tag, _ in page.tags}
+    assert page.text.count(EVIL) == 2
+    assert "a_b & c" in page.text
+    assert "12.3% 1.00" in page.text
+    assert "7" not in page.text
+    labels = [str(svg["aria-label"]) for svg in page.of("svg")]
+    assert labels == ["mean 1.00, p10 0, p90 2 on the axis 0 to 2", "share of each depth from 0 in %: 50, 0, 50"]
+    assert page.text.count("–") == 4, "what is absent is shown as absent"
+
+
+def test_a_table_as_text() -> None:
+    head, rule, first, second = as_text(TABLE).splitlines()
+    assert head.split() == ["name", "share", "mean", "shape"]
+    assert set(rule) == {"-"}
+    assert first.split() == ["a_b", "&", "c", "12.3%", "1.00", "|@", "@|"]
+    assert second.split() == [EVIL, "-", "-", "-"]
+
+
+@pytest.mark.parametrize(("value", "written"), [
+    ("=1+1", "'=1+1"), ("+1+1", "'+1+1"), ("-1+1", "'-1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("＝1+1", "'＝1+1"),
+    ("\t=1", "\t'=1"), ("\r\n=1", "\r\n'=1"), ("a;=1", "a;'=1"),
+    ("-", "-"), ("=", "="), ("1-2", "1-2"), ("<= 5", "<= 5"), (-1.5, "-1.5"), (-2, "-2"), (None, ""),
+])  # fmt: skip
+def test_no_text_of_a_csv_is_a_formula(value: object, written: str) -> None:
+    assert next(csv.reader([csv_text([[value]])])) == [written]
+
+
+def test_a_table_as_csv() -> None:
+    rows = list(csv.reader(as_csv(TABLE).splitlines()))
+    assert rows == [["name", "share", "mean", "raw"], ["a_b & c", "0.1234", "1.0", "7"], [EVIL, "", "", ""]]
+    assert as_records(TABLE) == (rows[0], [["a_b & c", 0.1234, 1.0, 7], [EVIL, None, None, None]])
+
+
+def test_a_table_as_latex() -> None:
+    lines = as_latex(TABLE, "n = 3 tokens of held_out").splitlines()
+    assert lines[:4] == [
+        r"\begin{table}", r"\centering", rf"\caption{{{TABLE.name.capitalize()}. n = 3 tokens of held\_out.}}",
+        r"\begin{tabular}{lrr}",
+    ]  # fmt: skip
+    assert r"a\_b \& c & 12.3\% & 1.00 \\" in lines
+    assert lines[-2:] == [r"\end{tabular}", r"\end{table}"]
+    escaped = r"\textless{}b\textgreater{}\&'" + '"' + r"\textless{}/b\textgreater{}"
+    assert rf"{escaped} & -- & -- \\" in lines
+
+
+def test_the_highest_share_is_the_darkest_whatever_its_rounding():
+    share = 0.1182835151005931  # 9 * share / share is above 9
+    assert sparkline([share, 0.0, share / 2]) == sparkline([1.0, 0.0, 0.5])

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adadepth.report.exits import study_panels, write_exit_study
+from adadepth.report.figure import Axis, Dot, Panel, Scatter
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
+from adadepth.report.style import shape_style
+from adadepth.report.svg import chart
+from tests.pages_support import Page, check_accessible, check_stands_alone
+from tests.unit.report.synthetic_exits import (
+    add_exit_files,
+    add_halting_files,
+    make_records,
+    make_study,
+    make_summary,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = add_halting_files(add_exit_files(tmp_path_factory.mktemp("run")))
+    record = {"config_name": "ponder_tiny", "final_metrics": {"eval/score": 0.71234, "eval/step_2/score": 0.61234}}
+    (directory / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Page:
+    return Page(write_report(run))
+
+
+def read(run: Path, name: str) -> dict[str, Any]:
+    return json.loads((run / name).read_text(encoding="utf-8"))["sets"]
+
+
+def test_stands_alone_and_is_accessible(page: Page) -> None:
+    check_stands_alone(page)
+    assert not page.of("script")
+    assert check_accessible(page) > 0
+
+
+def test_exits_of_every_set_are_printed(run: Path, page: Page) -> None:
+    for name, found in read(run, EXITS).items():
+        assert f"{name} {found['n']} examples" in re.sub(r"\s+", " ", page.text)
+        for value in (found["exit"]["quality"]["accuracy"], found["exit"]["loss"], found["steps"][2]["loss"]):
+            assert f"{value:.4f}" in page.text
+        assert f"{found['halting']['expected_steps']['mean']:.2f} ±" in page.text
+        assert f"{found['calibration']['halting']['total_variation']:.3f} (total variation)" in page.text
+        assert f"{found['spearman']['updates_loss']['value']:+.3f}" in page.text
+        for label, described in found["classes"].items():
+            row = rf"{re.escape(label)}.*?{described['n']}\s+{described['mean']:.2f}\s+{described['std']:.2f}"
+            assert re.search(row, page.text), label
+
+
+def test_exit_rules_are_printed_with_three_kinds_of_ratio(run: Path, page: Page) -> None:
+    study = read(run, EXIT_RULES)["validation"]
+    for heading in ("full / mean updates", "MACs ratio", "time ratio", "ms, batch 8", "permuted exits", "Pareto set"):
+        assert heading in page.text
+    for row in study["rows"]:
+        cells = [row["rule"], f"{row['mean_updates']:.2f}", f"{row['layer_ratio']:.2f}", f"{row['macs_ratio']:.2f}"]
+        times = [
+            f"{row['time_ratio'][batch]:.2f}" if "seconds" in row else "not measured" for batch in ("1", "8", "32")
+        ]
+        assert re.search(r".*?".join(map(re.escape, [*cells, *times])), page.text), row["rule"]
+    assert "device CPU, precision float32, length 64, repetitions 5" in page.text
+    assert page.source.count("Pareto set: ") == 5  # one drawing for every cost
+
+
+def test_without_times_the_page_says_so(tmp_path: Path) -> None:
+    write_exit_study(tmp_path, {"validation": make_study(make_records(), timed=False)})
+    page = Page(write_report(tmp_path))
+    assert "The wall clock of the rules was not measured" in page.text
+    assert page.text.count("not measured") > len(read(tmp_path, EXIT_RULES)["validation"]["rows"])
+    assert "milliseconds" not in page.text
+
+
+def test_warnings_and_missing_figures_are_sentences(tmp_path: Path) -> None:
+    study = make_study(make_records(), timed=False)
+    first, second = study["rows"][3], study["rows"][4]
+    first["warning"] = second["warning"] = "never fires: every example runs all steps"
+    write_exit_study(tmp_path, {"validation": study})
+    write_exits(tmp_path, {"validation": make_summary(make_records(), truncation=None, prior_pmf=None)}, step=1)
+    page = Page(write_report(tmp_path))
+    assert f"never fires: every example runs all steps ({first['rule']}, {second['rule']})" in page.text
+    assert "halting (the model has no halting probabilities)" in page.text
+    assert "KL(" not in page.text
+
+
+def test_a_page_about_sequences_speaks_of_sequences(page: Page) -> None:
+    assert "Depth by sequence class" in page.text
+    assert "share of sequences" in page.text
+    assert "[MASK]" not in page.text
+    assert not re.search(r"\btokens?\b", page.text.replace("real tokens, special ones included", ""))
+
+
+def test_single_steps_are_no_final_metrics(page: Page) -> None:
+    assert "0.7123" in page.text
+    assert "eval/step_2/score" not in page.text
+
+
+def test_pages_of_runs_without_exits_do_not_mention_them(tmp_path: Path) -> None:
+    text = Page(write_report(tmp_path)).text
+    assert not re.search(r"exit|oracle|Pareto", text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", [EXITS, EXIT_RULES])
+def test_a_damaged_file_becomes_a_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{ not json", encoding="utf-8")
+    assert f"{name} is damaged" in Page(write_report(tmp_path)).text
+
+
+def test_text_is_escaped(tmp_path: Path) -> None:
+    evil = "<b>&'\"</b>"
+    study, summary = make_study(make_records()), make_summary(make_records(), labels=(evil, "x"))
+    study["rows"][0]["rule"] = study["metrics"][0] = study["timing"]["device"] = evil
+    write_exit_study(tmp_path, {evil: study})
+    write_exits(tmp_path, {evil: summary}, step=1)
+    page = Page(write_report(tmp_path))
+    assert "b" not in {tag for tag, _ in page.tags}
+    assert page.text.count(evil) >= 6
+
+
+def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
+    study = make_study(make_records(steps=24))
+    write_exit_study(tmp_path, {"matched": study, "mismatched": study})
+    write_exits(tmp_path, dict.fromkeys(("matched", "mismatched"), make_summary(make_records(steps=24))), step=1)
+    add_halting_files(tmp_path)
+    assert write_report(tmp_path).stat().st_size < 500_000
+
+
+# ---- drawings
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sets", [1, 2])
+def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
+    from matplotlib.image import imread
+
+    names = ("matched", "mismatched")[:sets]
+    write_exits(tmp_path, dict.fromkeys(names, make_summary(make_records(size=60))), step=1)
+    write_exit_study(tmp_path, dict.fromkeys(names, make_study(make_records(size=60), timed=sets == 1)))
+    drawn = draw_figures(tmp_path)
+    assert [path.name for path in drawn] == ["exits.png", "exits.pdf", "exit_rules.png", "exit_rules.pdf"]
+    for path in drawn[::2]:
+        inked = (imread(path)[..., :3] < 0.9).any(axis=-1)
+        halves = [half for axis in (0, 1) for half in np.array_split(inked, 2, axis=axis)]
+        assert all(0.005 < half.mean() < 0.5 for half in halves), path.name
+
+
+def test_a_scatter_plot_has_every_point_where_it_belongs() -> None:
+    groups = [(f"g{number}", [Dot(number, 0.5, f"point {number}", marked=number == 1)]) for number in range(6)]
+    mark = Scatter(groups, line=[(1, 0.5), (2, 0.5)], background=[(3, 0.25)])
+    drawing = str(chart(Panel("text", mark, Axis("x", (0, 10)), Axis("y", (0, 1)))))
+    across = [58 + number / 10 * (440 - 58 - 16) for number in range(6)]  # of the margins of a chart
+    for number in range(6):
+        assert f"{across[number]:.1f}" in drawing
+        assert f"<title>point {number}</title>" in drawing
+    assert drawing.count('r="7"') == 1
+    assert drawing.count('r="3"') == 1
+    assert f"{250 - 40 - 0.25 * (250 - 12 - 40):.1f}" in drawing
+    assert len({shape_style(index) for index in range(30)}) == 30
+
+
+def test_a_drawing_names_the_members_of_its_pareto_set() -> None:
+    study = make_study(make_records(), timed=False)
+    panel, *_ = study_panels(study)
+    title, drawing = panel.title, chart(panel)
+    members = [row["rule"] for row in study["rows"] if "mean_updates" in row["pareto"]]
+    assert title == "Against executed updates per example (mean)"
+    assert f"Pareto set: {', '.join(members)}" in str(drawing)
+    assert str(drawing).count('r="7"') == len(members)

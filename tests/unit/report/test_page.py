@@ -1,0 +1,119 @@
+"""What all pages have: every section says of how much it is, axes that are cut say so, and files to take away."""
+
+from __future__ import annotations
+
+import csv
+import re
+import xml.etree.ElementTree as ElementTree
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from adadepth.report import svg
+from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Stacks, depth_axis
+from adadepth.report.page import downloads
+from adadepth.report.pages import sections_of, write_report
+from adadepth.report.run_files import read_run
+from adadepth.report.section import Section
+from tests.unit.report.synthetic import make_run
+from tests.unit.report.synthetic_architectures import make_search_run
+from tests.unit.report.synthetic_exits import add_exit_files, add_halting_files
+from tests.unit.report.synthetic_layers import make_layer_run
+
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "token": lambda path: make_run(path, max_depth=4, evaluations=2),
+    "sequence": lambda path: add_halting_files(add_exit_files(path)),
+    "task": make_layer_run,
+    "architecture": make_search_run,
+}  # fmt: skip
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def sections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
+    directory = tmp_path_factory.mktemp(request.param)
+    MAKERS[request.param](directory)
+    return sections_of(read_run(directory))
+
+
+def figures(sections: list[Section]) -> Iterator[Figure]:
+    yield from (figure for section in sections for figure in section.figures)
+
+
+def test_all_that_is_measured_says_of_how_many(sections: list[Section]) -> None:
+    measured = [section for section in sections if section.figures or section.tables]
+    assert len(measured) >= 3
+    for section in measured:
+        assert re.search(r"n = [\d,]+ \w+", section.of), section.title
+    assert all(figure.of in svg.document(figure) for figure in figures(sections))
+
+
+def test_bars_begin_at_zero(sections: list[Section]) -> None:
+    for panel in (panel for figure in figures(sections) for panel in figure.panels):
+        if isinstance(panel.mark, Bars | Stacks):
+            assert panel.y is not None
+            assert panel.y.span[0] == 0
+
+
+def test_every_figure_is_a_file_that_can_be_read(sections: list[Section]) -> None:
+    for figure in figures(sections):
+        root = ElementTree.fromstring(svg.document(figure))
+        assert root.tag == f"{SVG}svg"
+        texts = [element.text for element in root.iter(f"{SVG}text")]
+        assert {panel.title for panel in figure.panels} <= set(texts)
+        width, height = float(root.attrib["width"]), float(root.attrib["height"])
+        assert 400 < width < 3000
+        assert 200 < height < 6000
+
+
+def test_what_is_taken_away_is_what_is_shown(sections: list[Section]) -> None:
+    for section in sections:
+        found = [{link.kind: link for link in links} for _, links in downloads(section)]
+        of_figures, of_tables = found[: len(section.figures)], found[len(section.figures) :]
+        for figure, links in zip(section.figures, of_figures, strict=True):
+            assert b64decode(links["SVG"].href.partition(",")[2]).decode() == svg.document(figure)
+            assert links["PDF"].href == f"figures/{links['PDF'].name}"
+        for table, links in zip(section.tables, of_tables, strict=True):
+            rows = list(csv.reader(unquote(links["CSV"].href.partition(",")[2]).splitlines()))
+            assert len(rows) == len(table.rows) + 1
+            latex = unquote(links["LaTeX"].href)
+            assert r"\toprule" in latex
+            assert section.of
+            assert section.of.replace("_", r"\_") in latex.partition("tabular")[0], "the caption says of how many"
+
+
+def test_the_files_lie_on_the_disk_too(tmp_path: Path) -> None:
+    page = write_report(make_run(tmp_path, max_depth=4, evaluations=2)).read_text(encoding="utf-8")
+    for name in re.findall(r'download="([^"]+\.svg)"', page):
+        assert (tmp_path / "figures" / name).is_file()
+    for name in re.findall(r'download="([^"]+\.(?:csv|tex))"', page):
+        assert (tmp_path / "tables" / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("axis", "is_cut"),
+    [(Axis("loss", (0, 7)), False), (Axis("loss", (-1, 7)), False), (Axis("loss", (6, 7)), True),
+     (depth_axis("depth", 6), False), (depth_axis("depth", 6, 0), False), (Axis("perplexity", (1, 9), start=1), False),
+     (Axis("class", (2.6, -0.6), (0, 1), ("a", "b")), False)],
+)  # fmt: skip
+def test_an_axis_that_begins_elsewhere_says_so(axis: Axis, is_cut: bool) -> None:
+    assert axis.is_cut is is_cut
+    panel = Panel("loss", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis("step", (0, 1)), axis)
+    assert ("cut below 6" in svg.chart(panel)) is is_cut
+    assert axis.label.startswith(axis.title)
+
+
+@pytest.mark.parametrize("title", ["loss", "mean depth (updates) with its 95 % interval"])
+def test_titles_of_axes_stay_in_the_drawing(title: str) -> None:
+    panel = Panel("depth", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis(title, (6, 7)), Axis(title[:32], (6, 7)))
+    drawn = ElementTree.fromstring(str(svg.chart(panel)))
+    for text in drawn.iter("text"):
+        half = 12 * 0.55 * len(text.text or "") / 2
+        if "transform" in text.attrib:
+            assert 2 * half <= svg.HEIGHT
+        elif text.attrib["text-anchor"] == "middle":
+            assert half <= float(text.attrib["x"]) <= svg.WIDTH - half
+    assert "cut below 6" in str(svg.chart(panel))

@@ -1,0 +1,101 @@
+"""What pictures show: boxes of puzzles, curves that are curves, the rival's line, and colours as they are called."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.measure.pictures import box_of
+from adadepth.report.difficulty import difficulty
+from adadepth.report.figure import Boards, Lines
+from adadepth.report.pictures import examples
+from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.style import WRONG
+from adadepth.report.training import losses
+from tests.unit.report.synthetic import make_run
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+    return read_run(make_run(tmp_path_factory.mktemp("run"), max_depth=6, evaluations=2))
+
+
+def solved(rows: int, columns: int) -> list[list[str]]:
+    """A Sudoku of boxes of this shape."""
+    size = rows * columns
+    return [
+        [str((columns * (row % rows) + row // rows + column) % size + 1) for column in range(size)]
+        for row in range(size)
+    ]
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 3), (3, 3), (3, 4)])
+def test_boxes_are_read_off_the_solution(shape: tuple[int, int]) -> None:
+    assert box_of(solved(*shape)) == shape
+
+
+def test_other_puzzles_have_no_boxes() -> None:
+    assert box_of([["#", ".", "#"], [".", ".", "."], ["#", "o", "#"]]) is None
+    assert box_of([["1", "2", "3"], ["2", "3", "1"], ["3", "1", "2"]]) is None, "a Latin square of a prime"
+
+
+def test_a_puzzle_has_the_lines_of_its_boxes_and_cells_of_a_legible_size(files: RunFiles) -> None:
+    label = solved(3, 3)
+    cells = [[symbol if (row + column) % 3 == 0 else "." for column, symbol in enumerate(of_row)]
+             for row, of_row in enumerate(label)]  # fmt: skip
+    wrong = [["9" if symbol == "." else symbol for symbol in row] for row in cells]
+    grid = {"index": 0, "kind": "puzzle", "attributes": {}, "cells": cells, "label": label, "answers": [wrong, label]}
+    section = examples(dataclasses.replace(files, grids={"max_depth": 6, "sets": {"validation": [grid]}}))
+    assert section is not None
+    (panel,) = section.figures[0].panels
+    assert isinstance(panel.mark, Boards)
+    assert panel.mark.box == (3, 3)
+    assert [list(each) for each in panel.mark.borders] == [[0, 3, 6, 9]] * 2
+    (side, *_) = (float(found) for found in re.findall(r"scale\(([\d.]+)\)", str(section.html)))
+    assert side * panel.mark.columns > 200, "pixels of a board"
+    assert "M0 3h9" in str(section.html)
+    assert f'stroke="{WRONG}"' in str(section.html)
+    assert "In an orange frame: wrong" in str(section.html)
+
+
+def test_what_is_zero_or_known_once_is_no_curve(files: RunFiles) -> None:
+    lines: list[dict[str, Any]] = [
+        {"step": 10, "train/loss": 2.0, "train/ponder_loss": 0.0, "eval/ponder_loss": 0.0},
+        {"step": 20, "train/loss": 1.0, "train/ponder_loss": 0.0, "eval/halt_loss": 0.3},
+    ]
+    section = losses(dataclasses.replace(files, metrics=lines))
+    assert [panel.title for figure in section.figures for panel in figure.panels] == ["Loss"]
+    assert "Zero throughout, and not drawn: Ponder loss." in section.html
+    assert "Known at one step only, and not drawn: Halt loss." in section.html
+
+
+def test_accuracy_by_difficulty_has_the_rivals_line(files: RunFiles) -> None:
+    rows = [
+        {"difficulty": each, "n": 9, "mean": 2.0, "std": 0.5, "p10": 1, "p90": 3, "accuracy": 0.8} for each in (1, 2)
+    ]
+    rival = {
+        "kind": "fixed depth",
+        "max_depth": 3,
+        "difficulty": {"inside": [{**row, "accuracy": 0.4} for row in rows]},
+    }
+    known = {**files.halting, "set": "inside", "difficulty": {"rows": rows}}
+    told = dataclasses.replace(files, halting=known, rivals={"rows": [{"kind": "adaptive"}, rival]})
+    for each, names in (
+        (told, ["inside", "inside, fixed depth 3"]),
+        (dataclasses.replace(told, rivals={}), ["inside"]),
+    ):
+        section = difficulty(each)
+        assert section is not None
+        mark = section.figures[0].panels[1].mark
+        assert isinstance(mark, Lines)
+        assert [name for name, _ in mark.curves] == names
+
+
+def test_rivals_of_before_have_no_line(files: RunFiles, tmp_path: Path) -> None:
+    known = {**files.halting, "difficulty": {"rows": [{"difficulty": 1, "n": 9, "mean": 2.0, "accuracy": 0.8}]}}
+    rows = [{"kind": "adaptive"}, {"kind": "fixed depth", "max_depth": 3}]
+    assert difficulty(dataclasses.replace(files, halting=known, rivals={"rows": rows})) is not None

@@ -1,0 +1,105 @@
+"""A run that was set a depth says whether it was reached, and one that was cut says so: verdict, header, comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adadepth.measure.layers import describe_layers
+from adadepth.report.groups import compare
+from adadepth.report.pages import write_comparison, write_report
+from adadepth.report.run_files import RunFiles, read_run
+from adadepth.report.verdict import verdict
+from adadepth.report.worth import as_lines
+from tests.pages_support import sections_of_page, told
+from tests.unit.report.recorded import record
+from tests.unit.report.synthetic import make_run
+
+CUT = {"stopped_because": "time budget spent", "steps": {"done": 34, "planned": 60}}
+SAID = "time budget spent at step 34 of 60"
+
+
+def run_with(folder: Path, depth: float, target: float | None = 3.0, unit: str = "updates", **told: Any) -> RunFiles:
+    return read_run(record(folder / "run", depth=depth, budget={"target": target, "unit": unit}, run=told))
+
+
+def page_of(folder: Path, run: dict[str, Any]) -> str:
+    path = make_run(folder, max_depth=6, evaluations=2) / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | run), encoding="utf-8")
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("depth", "answer", "first"),
+    [
+        (2.97, "yes", "Reached: set to 3 updates a token, 2.97 in the evaluation"),
+        (2.47, "no", "Missed by 0.53, 18 % below: set to 3 updates a token, 2.47 in the evaluation"),
+        (3.6, "no", "Missed by 0.6, 20 % above: set to 3 updates a token, 3.6 in the evaluation"),
+    ],
+)
+def test_the_first_line_says_whether_the_target_was_reached(
+    tmp_path: Path, depth: float, answer: str, first: str
+) -> None:
+    found = verdict(run_with(tmp_path, depth))
+    assert next(iter(found)) == "target"
+    assert found["target"].answer == answer
+    assert found["target"].sentences[0].startswith(first)
+    assert len(found["target"].sentences) == (1 if answer == "yes" else 2), "advice where it was missed"
+    assert as_lines(found).startswith("Was the depth that you set reached? ")
+
+
+def test_advice_names_what_went_wrong(tmp_path: Path) -> None:
+    early = {"final_metrics": {"eval/score": 0.5, "budget/target": 5.2}}
+    (_, advice) = verdict(run_with(tmp_path / "early", 4.4, **early))["target"].sentences
+    assert "training ended while the budget still asked for 5.2" in advice
+    assert "'budget.targets=[3]'" in advice
+    (_, advice) = verdict(run_with(tmp_path / "cut", 4.4, **CUT))["target"].sentences
+    assert f"cut short ({SAID})" in advice
+
+
+def test_a_depth_at_which_nobody_could_halt_yet_is_not_reached(tmp_path: Path) -> None:
+    files = run_with(tmp_path, 3.0, **CUT)
+    files = dataclasses.replace(files, halting={**files.halting, "adaptation": {"is_set": True}})
+    found = verdict(files)["target"]
+    assert found.answer == "unknown"
+    assert "training ended while all had one depth, 3, and none could halt" in found.sentences[0]
+    assert f"cut short ({SAID})" in found.sentences[1]
+
+
+def test_without_a_target_and_in_an_evaluation_nothing_is_asked(tmp_path: Path) -> None:
+    assert "target" not in verdict(run_with(tmp_path / "none", 3.0, target=None))
+    assert "target" not in verdict(run_with(tmp_path / "evaluation", 3.0, mode="evaluate"))
+
+
+def test_fewer_blocks_than_a_ceiling_are_within_the_budget(tmp_path: Path) -> None:
+    halting = {"unit": "task", "layers": describe_layers([0.0, 0.5, 0.5, 0.0, 0.0]), "cost": {}}
+    for blocks, answer in ((3, "yes"), (1, "no")):
+        files = run_with(tmp_path / str(blocks), 1.0, blocks, "deepest_layer")
+        assert verdict(dataclasses.replace(files, halting=halting))["target"].answer == answer
+
+
+def test_a_run_that_was_cut_says_so_on_its_page(tmp_path: Path) -> None:
+    page = page_of(tmp_path, CUT)
+    assert f"run cut short: {SAID}" in told(page.split("<main")[0]), "header"
+    assert SAID in sections_of_page(page)["verdict"]
+    assert "run finished" not in told(page)
+
+
+def test_and_in_a_comparison(tmp_path: Path) -> None:
+    runs = [run_with(tmp_path / "cut", 2.0, **CUT), run_with(tmp_path / "whole", 3.0, target=4.0)]
+    sections = sections_of_page(write_comparison(tmp_path, compare(runs)).read_text(encoding="utf-8"))
+    assert f"cut short, {SAID}" in sections["differs"]
+    assert "cut short" in sections["runs"]
+    assert "Was the depth that you set reached?" in sections["verdicts"]
+
+
+def test_a_budget_that_was_spent_with_the_last_update_cut_nothing(tmp_path: Path) -> None:
+    assert "cut short" not in told(page_of(tmp_path, {**CUT, "steps": {"done": 60, "planned": 60}}))
+
+
+def test_a_cut_run_of_before_says_as_much_as_it_knows(tmp_path: Path) -> None:
+    assert "run cut short: time budget spent" in told(page_of(tmp_path, {"stopped_because": "time budget spent"}))

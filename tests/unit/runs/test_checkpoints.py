@@ -1,0 +1,24 @@
+"""Checkpoints of a run: which is whole, and which is the last that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adadepth.runs import checkpoints
+from adadepth.runs.checkpoints import begin_checkpoint, flaw, last_good, seal_checkpoint
+
+
+def test_the_last_good_checkpoint_is_found_without_reading_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (5, 10, 15, 20):
+        begin_checkpoint(tmp_path / f"checkpoint-{step}")
+        if step < 20:
+            (tmp_path / f"checkpoint-{step}" / "weights").write_bytes(b"123456789")
+            seal_checkpoint(tmp_path / f"checkpoint-{step}")
+    read: list[str] = []
+    monkeypatch.setattr(checkpoints, "flaw", lambda path: (read.append(path.name), flaw(path))[1])
+    assert last_good(tmp_path) == f"the last good checkpoint is {tmp_path / 'checkpoint-15'}"
+    assert read == ["checkpoint-20", "checkpoint-15"]

@@ -1,0 +1,60 @@
+"""What folders say of their files, and what older versions said of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from adadepth.data.cache import SEAL, find_damage
+from adadepth.runs.checkpoints import MANIFEST, flaw
+from adadepth.system.files import damage, describe
+
+TEXT = b"123456789"
+CRC = 0xCBF43926  # the check value of CRC-32 in every catalogue
+SHA = hashlib.sha256(TEXT).hexdigest()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a file, and one in a folder of its own."""
+    (tmp_path / "inner").mkdir()
+    for name in ("a", "inner/b"):
+        (tmp_path / name).write_bytes(TEXT)
+    return tmp_path
+
+
+def test_a_record_has_every_file_but_its_own(folder: Path) -> None:
+    (folder / "record").write_text("{}")
+    entry = {"bytes": 9, "crc32": CRC}
+    assert describe(folder, but="record") == {"a": entry, "inner/b": entry}
+
+
+@pytest.mark.parametrize("entry", [{"bytes": 9, "crc32": CRC}, {"bytes": 9, "sha256": SHA}])
+def test_files_are_compared_with_the_digest_that_their_record_has(folder: Path, entry: dict[str, object]) -> None:
+    record = {"a": entry, "inner/b": entry}
+    assert damage(folder, record) is None
+    (folder / "inner" / "b").write_bytes(b"123456780")
+    assert damage(folder, record) == "its inner/b is not as it was written"
+    (folder / "inner" / "b").write_bytes(b"12345")
+    assert damage(folder, record) == "its inner/b is damaged (5 bytes of 9)"
+    (folder / "inner" / "b").unlink()
+    assert damage(folder, record) == "its inner/b is missing"
+
+
+def test_prepared_data_of_an_older_version_are_whole_still(folder: Path) -> None:
+    """They said size and checksum as a pair."""
+    (folder / SEAL).write_text(json.dumps({"a": [9, CRC]}))
+    assert find_damage(folder) is None
+    (folder / "a").write_bytes(b"123456780")
+    assert find_damage(folder) == "its a is not as it was written"
+
+
+@pytest.mark.parametrize("record", ["[]", '{"a": [9]}', '{"a": {"bytes": 9}}', '{"a": null}', "{", '{"a": "no"}'])
+def test_a_record_that_is_none_is_a_flaw(folder: Path, record: str) -> None:
+    (folder / SEAL).write_text(record)
+    assert find_damage(folder) == f"its {SEAL} is unreadable"
+    (folder / MANIFEST).write_text(f'{{"files": {record}}}')
+    assert flaw(folder) == f"its {MANIFEST} is damaged"
