@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForTokenClassification
+from transformers import AutoModelForPreTraining, AutoModelForTokenClassification
 
 from adadepth.families import contract
 from tests.pages_support import check_costs
@@ -47,6 +47,23 @@ def test_it_is_trained_and_evaluated(trained: Path) -> None:
     assert type(model).__module__ == "adadepth_router.modeling"
     assert isinstance(model, contract.DepthKnob)
     assert isinstance(model, contract.HoldsBudget)
+
+
+def test_it_is_pretrained(tmp_path: Path) -> None:
+    """With the heads of masked words and sentence order that are there for every ALBERT."""
+    given = (
+        "model=router_mini", "model.max_position_embeddings=128", "model.update_price=0.1", "trainer.max_steps=3",
+        "trainer.eval_steps=3", "trainer.save_steps=3", "trainer.per_device_train_batch_size=4",
+        "trainer.gradient_accumulation_steps=1", "trainer.disable_tqdm=true", "dataset.max_evaluation_examples=8",
+        f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert execute("--config-name", "act_tiny", "debug=default", *given) == 0
+    (directory,) = (tmp_path / "act_tiny").iterdir()
+    metrics = read(directory / "run.json")["final_metrics"]
+    parts = ("mlm", "sop", "router")
+    assert metrics["eval/loss"] == pytest.approx(sum(metrics[f"eval/{part}_loss"] for part in parts))
+    model = AutoModelForPreTraining.from_pretrained(directory / "model")
+    assert model.predictions.decoder.weight is model.albert.embeddings.word_embeddings.weight
 
 
 def test_depths_are_reported_from_zero_on(trained: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from adadepth.families.ponder.rnn import PonderRnnConfig, PonderRnnForClassification
 
 SMALL = {"input_size": 5, "hidden_size": 12, "num_steps": 6, "exit_rule": "quantile:0.5"}
