@@ -71,7 +71,7 @@ class Searching:
         costs: What each operation costs, in seconds or in work: `latency.operation_costs`.
         derive: A network of one architecture with the supernet's weights: `latency.derive`.
         baselines: Architectures by name, of as much work: `architectures.baseline_architectures`.
-        macs: Multiply-accumulates of an architecture at a shape: `pricing.architecture_macs`.
+        macs: Multiply-accumulates of an architecture at a shape: `configuration.architecture_macs`.
         time: Seconds of several networks at a shape: `latency.model_latencies`.
     """
 

@@ -194,7 +194,7 @@ FAMILY = Family(
         costs="adadepth.families.par_xl.latency:operation_costs",
         derive="adadepth.families.par_xl.latency:derive",
         baselines="adadepth.families.par_xl.configuration:baseline_architectures",
-        macs="adadepth.families.par_xl.pricing:architecture_macs",
+        macs="adadepth.families.par_xl.configuration:architecture_macs",
         time="adadepth.families.par_xl.latency:model_latencies",
     ),
     reads=frozenset({"search", "context"}),

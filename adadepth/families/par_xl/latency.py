@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from adadepth.errors import ConfigError
 from adadepth.families.par_xl.attention import Context, relative_positions
-from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, parse_architecture
+from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, architecture_macs, parse_architecture
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
-from adadepth.families.par_xl.pricing import architecture_macs
 from adadepth.system.timing import time_interleaved
 
 WARMUP = 2

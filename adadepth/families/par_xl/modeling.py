@@ -19,8 +19,7 @@ from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.contract import HoldsBudget, LearnsGates, Remembers
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.families.par_xl.attention import Context, ParXLCache, check_implementation
-from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost
-from adadepth.families.par_xl.pricing import price_par_xl
+from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost, price_par_xl
 from adadepth.families.par_xl.stack import (
     Mix,
     ParXLModel,
