@@ -32,11 +32,15 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
-from adadepth.families.par_xl.configuration import ParXLConfig, alternating, paper_rule, parse_architecture
-from adadepth.families.par_xl.derive import derive
-from adadepth.families.par_xl.latency import draw_ids, model_latencies, operation_latencies
+from adadepth.families.par_xl.configuration import (
+    ParXLConfig,
+    alternating,
+    architecture_macs,
+    paper_rule,
+    parse_architecture,
+)
+from adadepth.families.par_xl.latency import derive, draw_ids, model_latencies, operation_latencies
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
-from adadepth.families.par_xl.pricing import architecture_macs
 from adadepth.families.shared.layers import Product, sinusoidal_positions
 from adadepth.system.timing import time_interleaved
 

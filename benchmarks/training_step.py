@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActForPreTraining
-from adadepth.families.albert_act.pretraining import AlbertActMLMHead, AlbertActSOPHead
+from adadepth.families.shared.albert.heads import MaskedWordsHead, SentenceOrderHead
 
 
 class AlbertWithSparseHead(nn.Module):
@@ -28,9 +28,9 @@ class AlbertWithSparseHead(nn.Module):
         names = "vocab_size embedding_size hidden_size num_attention_heads intermediate_size max_position_embeddings"
         sizes = {name: getattr(config, name) for name in names.split()}
         self.albert = AlbertModel._from_config(AlbertConfig(**sizes, num_hidden_layers=depth))
-        self.predictions = AlbertActMLMHead(config)
+        self.predictions = MaskedWordsHead(config)
         self.predictions.decoder.weight = self.albert.embeddings.word_embeddings.weight
-        self.sop_classifier = AlbertActSOPHead(config)
+        self.sop_classifier = SentenceOrderHead(config)
 
     def forward(self, labels: Tensor, sentence_order_label: Tensor, **inputs: Tensor) -> Tensor:
         """The pretraining loss."""

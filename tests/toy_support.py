@@ -15,14 +15,21 @@ from adadepth import run
 from tests.plugins_support import package_on_path
 
 TOY = Path(__file__).resolve().parent / "toy_family"
+ROOT = ("--config-name", "router_hops")
+DATA = ("dataset.train_examples=640", "dataset.max_evaluation_examples=64", "trainer.disable_tqdm=true")
+SMALL = (
+    *DATA, "model.num_hidden_layers=4", "model.hidden_size=32", "model.embedding_size=16",
+    "model.intermediate_size=32", "trainer.per_device_train_batch_size=16", "trainer.max_steps=8",
+    "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.save_total_limit=null", "trainer.logging_steps=1",
+)  # fmt: skip
 
 
 @contextmanager
-def toy_family_installed(folder: Path) -> Iterator[None]:
-    """Put the toy family on the path, with the entry points of its pyproject.toml in a dist-info folder."""
+def toy_family_installed(folder: Path, package: Path = TOY) -> Iterator[None]:
+    """Put the toy family, or a changed one, on the path, with the entry points of its pyproject.toml."""
     project = tomllib.loads((TOY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     entry_points = project["entry-points"]
-    with package_on_path(folder, project["name"], entry_points, TOY, version=project["version"]):
+    with package_on_path(folder, project["name"], entry_points, package, version=project["version"]):
         _register_anew()
         yield
     _register_anew()

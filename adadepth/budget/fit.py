@@ -42,28 +42,3 @@ def fit_level(measure: Callable[[float], float], target: float, tolerance: float
             continue
         low, high = (middle, high) if depth < target else (low, middle)
     return min(tried, key=lambda found: abs(found.depth - target))
-
-
-class DepthKnob:
-    """A model with a knob that is fitted by bisection.
-
-    Attributes:
-        depth_knob: What is turned, for the tables.
-    """
-
-    depth_knob: str
-
-    def set_depth_level(self, level: float) -> None:
-        """Turn the knob to a level in (0, 1): a higher one never makes units shallower."""
-        raise NotImplementedError
-
-    def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
-        """Turn the knob to where `measure()`, the depth as the model is set now, is nearest to the target."""
-
-        def depth_at(level: float) -> float:
-            self.set_depth_level(level)
-            return measure()
-
-        fit = fit_level(depth_at, target)
-        self.set_depth_level(fit.level)
-        return fit

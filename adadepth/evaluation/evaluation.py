@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from adadepth.evaluation.predictions import seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.evaluation.vocabulary import vocabulary_depths
-from adadepth.families.contract import DepthModel, LearnsGates, MixesLayers, ShowsStates
+from adadepth.families.contract import DepthModel, LearnsGates, MixesLayers
 from adadepth.families.registry import families
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.measure.architectures import describe_architecture
@@ -69,19 +69,6 @@ class LossSums:
         return {f"{name}_loss": total / count for name, (total, count) in found.items() if count}
 
 
-class Statistics(Protocol):
-    """Sums over batches and processes, of a size that does not depend on the set."""
-
-    def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add the units of a batch to the sums."""
-
-    def tensors(self) -> Sequence[Tensor]:
-        """The sums, which add up over processes."""
-
-    def summary(self) -> dict[str, Any]:
-        """What halting.json holds of all batches."""
-
-
 class UnitStatistics(HaltingStatistics):
     """Depths of tokens, sequences or tasks, by class; a warning that depth does not adapt says what may help."""
 
@@ -135,6 +122,9 @@ class ArchitectureStatistics:
         }
 
 
+Statistics = UnitStatistics | ArchitectureStatistics
+
+
 def statistics_of(model: DepthModel, classes: Sequence[str], difficulties: int, device: torch.device) -> Statistics:
     """The statistics that fit what has a depth in this model."""
     if model.depth_unit == "architecture":
@@ -176,8 +166,7 @@ class Evaluation:
         self._statistics = statistics_of(model, self._reporter.classes, self._reporter.difficulties, device)
         self._words = vocabulary_depths(scorer, model.depth_unit, device) if wants_statistics else None
         self._options = seeded_exits(model)
-        shows_states = isinstance(model, ShowsStates) and model.shows_states
-        self._reads_states = wants_statistics and wants_states and shows_states
+        self._reads_states = wants_statistics and wants_states and model.shows_states
         if self._reads_states:
             self._options["output_hidden_states"] = True
 

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.families.contract import PredictsEveryStep
+from adadepth.families.contract import DepthModel
 from adadepth.measure.exit_records import StepRecorder, StepRecords, merge
 from adadepth.settings.kinds import Problem
 from adadepth.system.processes import of_all_processes
 
 
-def seeded_exits(model: Any) -> dict[str, Any]:
+def seeded_exits(model: DepthModel) -> dict[str, Any]:
     """Arguments of the forward pass with which rules that draw do so alike in every evaluation."""
-    return {"generator": torch.Generator().manual_seed(0)} if isinstance(model, PredictsEveryStep) else {}
+    return {"generator": torch.Generator().manual_seed(0)} if model.exit_signals else {}
 
 
 def merge_processes(recorder: StepRecorder) -> StepRecords:

@@ -14,7 +14,7 @@ from adadepth.data import LabelledData
 from adadepth.evaluation.predictions import example_rows, merge_processes
 from adadepth.evaluation.pretraining import special_token_classes
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
-from adadepth.families.contract import DepthModel, HasHaltingPrior
+from adadepth.families.contract import DepthModel
 from adadepth.halting.distribution import halting_distribution
 from adadepth.halting.trace import DepthTrace
 from adadepth.measure.classes import SequenceClasses, classes_of, like_units
@@ -102,7 +102,7 @@ class SequenceScorer(RecordingScorer):
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Keep the logits of every example, and of every step where the model has them."""
         self._recorder.add(batch, outputs)
-        if not self._prior_facts and isinstance(self._model, HasHaltingPrior):
+        if not self._prior_facts:
             self._prior_facts = self._model.prior_facts(outputs)
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:

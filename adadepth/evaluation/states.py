@@ -9,25 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from adadepth.families.contract import StateEncoder
+from adadepth.families.contract import DepthModel
 from adadepth.system.processes import of_all_processes
 
 READOUTS = ("first", "mean")  # the first token, and the mean of the real tokens
 _COLUMNS = ("index", "labels", "difficulty")
 
 
-class ForwardPasses(Protocol):
-    """Runs a set through a model; see `DepthTrainer.forward_passes`."""
-
-    def __call__(
-        self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    ) -> Iterable[tuple[dict[str, Tensor], Any]]:
-        """This process's batches with the model's outputs."""
+# Runs a set through a model, batches with outputs, told further arguments of a batch's forward pass; see
+# `DepthTrainer.forward_passes`.
+ForwardPasses = Callable[
+    [Any, Callable[[Mapping[str, Any]], Mapping[str, Any]]], Iterable[tuple[dict[str, Tensor], Any]]
+]
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class EncodedSet:
     changed: Tensor
 
 
-def encode_set(passes: ForwardPasses, model: StateEncoder, dataset: Any) -> EncodedSet:
+def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> EncodedSet:
     """Run a set through an encoder and read its states.
 
     A batch that stops because all its tokens have halted is read on as it is: its states stay what they are.

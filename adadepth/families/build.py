@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
 from adadepth.families.folder import loaded, read_config, told, weights_of
+from adadepth.families.members import check_model
 from adadepth.families.registry import families, family, load, one_of
 from adadepth.families.shared.steps import rule_of
 from adadepth.families.size import check_size
@@ -62,7 +63,9 @@ def build_classifier(
     model_class = classifier_class(settings, problem)
     if build := family(settings.name).build:
         with _about_unknown(settings):
-            return load(build)(model_class, settings, vocab_size, fields)
+            built: PreTrainedModel = load(build)(model_class, settings, vocab_size, fields)
+        check_model(built, settings.name)
+        return built
     rule = getattr(settings, "exit_rule", None)
     with _about("model.exit_rule"):
         parsed = None if rule is None else parse_rule(rule)
@@ -129,8 +132,11 @@ def _build(
     with _about_unknown(settings):
         if source is None:
             check_size(model_class, config)
-            return model_class._from_config(config, **attention)
-        return _load_weights(model_class, str(settings.pretrained), source, config, attention)
+            model: PreTrainedModel = model_class._from_config(config, **attention)
+        else:
+            model = _load_weights(model_class, str(settings.pretrained), source, config, attention)
+    check_model(model, settings.name)
+    return model
 
 
 @contextmanager
@@ -257,6 +263,8 @@ def load_model(
     has = weights_of(config) if only_encoder else None
     with _about_unknown(settings):
         model: Any = loaded("checkpoint", path, model_class, config, has=has, **attention)
+    if not only_encoder:
+        check_model(model, settings.name)
     if "exit_rule" in overrides and not only_encoder:
         with _about("model.exit_rule"):
             rule_of(model, None)
@@ -264,7 +272,7 @@ def load_model(
 
 
 def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -> Any:
-    """The encoder of a checkpoint, a `StateEncoder`, whatever head it was trained with; see `load_model`.
+    """The encoder of a checkpoint, a `DepthModel` without a head, whatever head it was trained with; see `load_model`.
 
     Raises:
         ConfigError: If the family has none.

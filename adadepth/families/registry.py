@@ -1,7 +1,8 @@
 """What is known of every family of models, before torch is imported: descriptors, and how they are found.
 
-A family is a folder of `adadepth.families` whose module `family` holds its descriptor `FAMILY`, or an entry point of
-the group `adadepth.families` of any installed package that names such a descriptor. A YAML only ever names a family.
+A family is a folder of `adadepth.families` whose module `family` holds its descriptor `FAMILY`, or `FAMILIES` where a
+folder has several, or an entry point of the group `adadepth.families` of any installed package that names such a
+descriptor. A YAML only ever names a family.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ class Searching:
         setting: The setting that names an architecture; None there: the supernet, which `heads["search"]` is.
         memory: The setting that says how many positions a segment sees of those before it.
         costs: What each operation costs, in seconds or in work: `latency.operation_costs`.
-        derive: A network of one architecture with the supernet's weights: `derive.derive`.
+        derive: A network of one architecture with the supernet's weights: `latency.derive`.
         baselines: Architectures by name, of as much work: `architectures.baseline_architectures`.
-        macs: Multiply-accumulates of an architecture at a shape: `pricing.architecture_macs`.
+        macs: Multiply-accumulates of an architecture at a shape: `configuration.architecture_macs`.
         time: Seconds of several networks at a shape: `latency.model_latencies`.
     """
 
@@ -100,7 +101,7 @@ class Family:
         heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
             `question_answering`, `multiple_choice`, `language_model`, `search`.
         auto: Further Auto classes of transformers, besides those of its heads -> class registered with it.
-        encoder: Its model without a head, a `StateEncoder`, which probes read; None: its states cannot be read.
+        encoder: Its model without a head, which probes read; see `DepthModel`; None: its states cannot be read.
         tokenizer: The fast tokenizer that AutoTokenizer loads with it; None: none of its own.
         public: Further names of the package `adadepth`, besides the classes above -> what they name.
         loss_parts: What an evaluation reports besides the task's loss -> the setting that must be above 0 for it; None:
@@ -111,7 +112,7 @@ class Family:
         search: How its architectures are searched for; None: it has but one.
         reads: Which of the `OPTIONAL_GROUPS` of a configuration it can read, besides `budget`.
         starts_from: Family whose weights it can start from, besides its own -> what loads them, called like
-            `adadepth.families.albert_act.pretrained.load_albert`; None: the head's own `from_pretrained`.
+            `adadepth.families.albert_act.convert.load_albert`; None: the head's own `from_pretrained`.
         build: Makes a classifier that has no configuration before its base is read; called like
             `adadepth.families.adalayers.base.build_on_base`.
         adopts: Makes a model of the layers of a pretrained decoder that is of no family; called like
@@ -206,8 +207,9 @@ def families() -> Mapping[str, Family]:
         ConfigError: If an installed package's family is broken, or has a name that is taken.
     """
     here = Path(__file__).parent
-    names = sorted(path.parent.name for path in here.glob("*/family.py"))
-    found = {name: import_module(f"{__package__}.{name}.family").FAMILY for name in names}
+    folders = sorted(path.parent.name for path in here.glob("*/family.py"))
+    modules = [import_module(f"{__package__}.{folder}.family") for folder in folders]
+    found = {each.name: each for module in modules for each in getattr(module, "FAMILIES", None) or (module.FAMILY,)}
     return found | installed(GROUP, "family", found, _wrong)
 
 

@@ -11,7 +11,6 @@ import torch
 from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError
-from adadepth.families.contract import KnowsActivations
 
 _GIB = 2**30
 # Bytes a number in float32: of all parameters their values, of those that train also a gradient and two moments.
@@ -56,7 +55,7 @@ def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: in
     Raises:
         ConfigError: With the parts.
     """
-    if not isinstance(model, KnowsActivations):
+    if model.least_activations(lengths, recomputed) is None:
         return
     least, parts = least_bytes(model, lengths, width=width, processes=processes, recomputed=recomputed)
     if least <= (found := total_memory()):
@@ -81,15 +80,15 @@ def least_bytes(
         lengths: Tokens of the rows of a micro-batch, at least.
         width: Bytes of an activation.
         processes: How many have such a micro-batch at once.
-        recomputed: See `KnowsActivations`.
+        recomputed: See `DepthModel.least_activations`.
     """
     parameters = list(model.parameters())
     trained = [each for each in parameters if each.requires_grad]
     counts = {name: sum(each.numel() for each in (parameters if name == "weights" else trained)) for name in _PARTS}
     own = {name: size * counts[name] for name, size in _PARTS.items()}
     kept: dict[str, int] = {}
-    if isinstance(model, KnowsActivations) and len(trained) == len(parameters):
-        numbers = model.least_activations(lengths, recomputed)
+    numbers = model.least_activations(lengths, recomputed) if len(trained) == len(parameters) else None
+    if numbers is not None:
         kept = {name: processes * width * count for name, count in numbers.items() if count}
     least = own["weights"] + own["optimizer"] + max(own["gradients"], sum(kept.values()))
     return least, {**own, **kept}

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from adadepth.data.batches import longest_first, padded, sequence_columns
 from adadepth.data.text.passages import EncodedText, Parts, Text, encode_texts, text_parts
 from adadepth.errors import CheckpointError, ConfigError, DataError
-from adadepth.families.contract import PredictsEveryStep, Remembers
+from adadepth.families.contract import Remembers
 from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
@@ -229,7 +229,7 @@ class Pipeline:
     def _options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
         """Further arguments of the model's forward pass."""
         model = self.model
-        if not isinstance(model, PredictsEveryStep) or self.predicts == "masks":
+        if not model.exit_signals or self.predicts == "masks":
             return {}
         # Where tokens halt, whoever exits at a step is a token: reading a text then is another way of computing.
         all_steps = {"run_all_steps": True} if every_step and self.model.depth_unit == "sequence" else {}
@@ -430,8 +430,8 @@ def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
         return None
     parsed = parse_rule(rule) if isinstance(rule, str) else rule
     config = model.config
-    signals = model.exit_signals if isinstance(model, PredictsEveryStep) else frozenset()
     check_rule(
-        parsed, signals, label_count(config), model.max_updates, config.model_type, one_class=takes_one_class(config)
-    )
+        parsed, model.exit_signals, label_count(config), model.max_updates, config.model_type,
+        one_class=takes_one_class(config),
+    )  # fmt: skip
     return parsed

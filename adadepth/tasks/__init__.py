@@ -29,10 +29,12 @@ def _run(config: ExperimentConfig) -> float | None:
         return None
     from transformers.utils.logging import disable_progress_bar
 
+    from adadepth.families.members import check_family
     from adadepth.tasks import predict, probe, rivals, seeds
     from adadepth.training.tracking import check_trackers
 
     check_trackers(config)
+    check_family(family(config.model.name))
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     if config.mode is Mode.probe:
         probe.probe(config)

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.contract import SearchesArchitecture
+from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import Family, Searching, family, load
 from adadepth.report.architectures import comparison_text
 from adadepth.report.run_files import write_architectures
@@ -36,7 +36,7 @@ from adadepth.training.arguments import training_arguments
 from adadepth.training.tracking import closing_tracker, log_size, open_tracker
 
 
-def check_latency(budget: BudgetConfig, supernet: SearchesArchitecture) -> None:
+def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
     """Whether any network of its blocks takes as long.
 
     Raises:
@@ -50,7 +50,7 @@ def check_latency(budget: BudgetConfig, supernet: SearchesArchitecture) -> None:
         )
 
 
-def within_budget(supernet: SearchesArchitecture, budget: BudgetConfig) -> str | None:
+def within_budget(supernet: LearnsGates, budget: BudgetConfig) -> str | None:
     """The most probable architecture that takes as long as the budget says; None without one.
 
     The controller brings the most probable operations near the target, and single blocks may still cross it when the
@@ -59,7 +59,7 @@ def within_budget(supernet: SearchesArchitecture, budget: BudgetConfig) -> str |
     return None if budget.target is None else supernet.most_probable_within(budget.target, TOLERANCE)
 
 
-def describe_latency(supernet: SearchesArchitecture, architecture: str, target: float) -> dict[str, Any]:
+def describe_latency(supernet: LearnsGates, architecture: str, target: float) -> dict[str, Any]:
     """What run.json tells of a derived network's time, in milliseconds of all its blocks.
 
     Args:

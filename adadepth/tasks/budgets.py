@@ -15,10 +15,9 @@ from torch.utils.data import Subset
 
 from adadepth.budget.fit import Fit
 from adadepth.budget.target import TOLERANCE, is_held
-from adadepth.data.labelled.contract import OwnedExamples
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import ConfigError
-from adadepth.families.contract import HasDepthKnob
+from adadepth.families.contract import DepthKnob
 from adadepth.report.budgets import budget_row, budget_table, budgets_text, write_budgets
 from adadepth.report.table import as_records
 from adadepth.settings import BudgetConfig, BudgetUnit
@@ -35,7 +34,7 @@ def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
-    assert isinstance(model, HasDepthKnob), "validated"
+    assert isinstance(model, DepthKnob), "validated"
     name, dataset = next(iter(trainer.evaluation_sets.items()))
     fitting, reporting = halves(dataset)
     rows = [_row(session, name, reporting, None, None)]
@@ -80,7 +79,7 @@ def halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
 
     They are drawn because data sets have an order: every second example may be of one class.
     """
-    owners = np.asarray(dataset.owners) if isinstance(dataset, OwnedExamples) else np.arange(len(dataset))
+    owners = np.asarray(getattr(dataset, "owners", range(len(dataset))))
     each = np.unique(owners)
     if len(each) < 2:
         raise ConfigError("dataset.max_evaluation_examples: a fit needs two examples, one to be measured on")

@@ -15,7 +15,7 @@ from torch import Tensor
 from adadepth.data import LabelledData
 from adadepth.data.batches import evaluation_order
 from adadepth.errors import ConfigError
-from adadepth.families.contract import DepthModel, PredictsEveryStep, PricesReadouts, Refills
+from adadepth.families.contract import DepthModel
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.measure.exit_records import StepRecords, sequences_of
@@ -36,7 +36,7 @@ def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Pric
         records: Of the units.
         by_token: Whether these are tokens.
     """
-    work = model.readout_work if isinstance(model, PricesReadouts) else 0.0
+    work = model.readout_work
 
     def price(exit_steps: Tensor, lengths: Tensor) -> float:
         if by_token:
@@ -103,7 +103,7 @@ def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
         ConfigError: For a rule that does not exist or that the model cannot follow.
     """
     settings: Any = model.config
-    signals = model.exit_signals if isinstance(model, PredictsEveryStep) else frozenset()
+    signals = model.exit_signals
     if texts and not signals:
         raise ConfigError(
             f"exit_rules={list(texts)}: {settings.model_type} predicts after its last step only and has no exit rules"
@@ -167,7 +167,7 @@ def _study(
         "examples": min(len(dataset), TIMED_EXAMPLES),
         "repetitions": REPETITIONS,
     }
-    if isinstance(model, Refills):
+    if model.refills:
         conditions["waiting"] = "examples take freed places"
     return add_timings(found, measure(trainer, dataset, rules), conditions)
 
@@ -190,7 +190,7 @@ def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, 
     once, with as many places as the batch has rows.
     """
     examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < TIMED_EXAMPLES]
-    refills = isinstance(trainer.accelerator.unwrap_model(trainer.model), Refills)
+    refills = trainer.accelerator.unwrap_model(trainer.model).refills
     timings: dict[str, dict[int, float]] = {rule.label: {} for rule in rules}
     batches = {size: _batches(trainer, examples, len(examples) if refills else size) for size in BATCHES}
     # A call takes a time for every example, and one for every batch.

@@ -14,10 +14,8 @@ from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import example_rows
 from adadepth.evaluation.sequences import sequence_classes
 from adadepth.families.build import build_classifier, classifier_class, load_model
-from adadepth.families.contract import HasOwnClasses
 from adadepth.families.folder import read_config
 from adadepth.families.registry import family, load, met
-from adadepth.families.shared.ponder_objective import HaltingStage
 from adadepth.measure.classes import SequenceClasses
 from adadepth.measure.quality import check_metrics, check_tags, load_metrics
 from adadepth.measure.scoring import predictions
@@ -54,7 +52,7 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
         raise CheckpointError(f"model.pretrained={path}: holds {found}; halting.alone=true needs {config.model.name}")
     if model.max_updates < 2:
         raise ConfigError(f"halting.alone=true: model.pretrained={path} has one step, so there is nothing to decide")
-    model.train_halting_alone(HaltingStage(config.halting.slope, config.halting.threshold))
+    model.train_halting_alone(config.halting.slope, config.halting.threshold)
 
 
 # What transformers calls the problems of sequences with classes.
@@ -85,10 +83,10 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     problem = problem_of(config.dataset)
     assert problem is not None, "validated"
     model_class = classifier_class(config.model, problem)
-    model = load_model(path, model_class, config.model, overridden_model_settings())
+    model: Any = load_model(path, model_class, config.model, overridden_model_settings())
     tokenizer = checkpoint_tokenizer(config, path)
     data = main_first(args, lambda: _load_data(config, tokenizer, cls_options(config.model.name, model.config)))
-    if data.labels and isinstance(model, HasOwnClasses):
+    if data.labels:
         model.take_classes(data.labels)
     _check_fit(config, data, model)
     check_depth(config, model)

@@ -18,7 +18,7 @@ from adadepth.data.batches import known_lengths
 from adadepth.data.streams.batches import StreamBatches
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.families.contract import DepthModel, FollowsSchedule
+from adadepth.families.contract import HoldsBudget
 from adadepth.families.registry import family, met
 from adadepth.families.size import check_batch, least_bytes
 from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
@@ -343,9 +343,7 @@ def _assemble(config: ExperimentConfig, args: TrainingArguments, run: Run, track
     tracking.last_metrics = scalars(run.directory)
     time_left = TimeLeft(config.trainer.time_budget_minutes)
     console = ConsoleCallback(time_left, is_averaged=config.trainer.ema_decay is not None)
-    callbacks = [epochs, stop, tracking, time_left, console]
-    if isinstance(parts.model, FollowsSchedule):
-        callbacks.append(StepCallback())
+    callbacks = [epochs, stop, tracking, time_left, console, StepCallback()]
     if config.trainer.early_stopping_patience is not None:
         threshold = config.trainer.early_stopping_threshold
         callbacks.append(EarlyStoppingCallback(config.trainer.early_stopping_patience, threshold))
@@ -391,7 +389,7 @@ def _of_settings(
     """What holds the depth of training, and what averages its weights, where the user set that."""
     if config.mode is Mode.train and met(config) == "held":
         learned = partial(_teaches_depth, others)
-        yield TrainingBudget(config.budget, cast(DepthModel, model), device, learned)
+        yield TrainingBudget(config.budget, cast(HoldsBudget, model), device, learned)
     if config.trainer.ema_decay is not None:
         yield WeightAverage(model, config.trainer.ema_decay)
 

@@ -25,7 +25,7 @@ def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> No
 
     Args:
         config: Names the tokenizer in the message.
-        model: Any `DepthModel` or `StateEncoder`.
+        model: Any `DepthModel`, also one without a head.
         tokenizer: That of the data; None: there is none.
 
     Raises:

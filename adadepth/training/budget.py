@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.budget.controller import BudgetController, BudgetSchedule, Response
 from adadepth.budget.target import CEILINGS, full_in, is_held
-from adadepth.families.contract import CountsDepth, DepthModel, ForcesDepth, LimitsDepth
+from adadepth.families.contract import DepthModel, HoldsBudget
 from adadepth.families.shared.losses import combine_terms
 from adadepth.halting.trace import DepthTrace
 from adadepth.settings import BudgetConfig
@@ -117,7 +117,7 @@ class TrainingBudget(Extension, TrainerCallback):
     def __init__(
         self,
         settings: BudgetConfig,
-        model: DepthModel,
+        model: HoldsBudget,
         device: torch.device,
         teaches_depth: Callable[[Batch], bool],
     ) -> None:
@@ -142,7 +142,6 @@ class TrainingBudget(Extension, TrainerCallback):
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Units of a micro-batch; what cannot be changed is not counted."""
-        assert isinstance(self.model, CountsDepth)
         units = self.model.count_units(batch)
         return {"budget": units if self._teaches_depth(batch) else torch.zeros_like(units)}
 
@@ -154,7 +153,6 @@ class TrainingBudget(Extension, TrainerCallback):
         if self.controller.schedule.grow > 0:
             self._force_depth(self.controller.schedule.forced_at(self.progress))
         if self._is_barred:
-            assert isinstance(self.model, LimitsDepth)
             self.model.limit_depth(int(self.controller.schedule.target))
 
     def on_train_end(
@@ -165,7 +163,6 @@ class TrainingBudget(Extension, TrainerCallback):
             self._force_depth(None)
 
     def _force_depth(self, depth: int | None) -> None:
-        assert isinstance(self.model, ForcesDepth)
         self.model.force_depth(depth)
 
     @property

@@ -17,7 +17,6 @@ import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.evaluation.scorer import EvaluationReport
-from adadepth.families.contract import FollowsSchedule, HasOneDepth
 from adadepth.measure.architectures import flatten_search
 from adadepth.measure.exit_steps import flatten_exits
 from adadepth.measure.names import metric_name
@@ -63,15 +62,13 @@ class EpochCallback(TrainerCallback):
 
 
 class StepCallback(TrainerCallback):
-    """Tells a model that follows a schedule of its own how many updates were made; a resumed run continues it."""
+    """Tells the model how many steps were made, should it follow a schedule of its own; a resumed run continues it."""
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Tell the model which step of the optimiser begins."""
-        model = kwargs["model"]
-        assert isinstance(model, FollowsSchedule)
-        model.set_step(state.global_step, state.max_steps)
+        kwargs["model"].set_step(state.global_step, state.max_steps)
 
 
 class StopCallback(TrainerCallback):
@@ -245,7 +242,7 @@ class TrackingCallback(TrainerCallback):
     def _has_one_depth(self) -> bool:
         """Whether nobody may halt: where depth is fixed, or still grows."""
         model = None if self.trainer is None else self.trainer.model
-        return isinstance(model, HasOneDepth) and model.one_depth is not None
+        return model is not None and model.one_depth is not None
 
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
         """A picture of the gates now; the dashboards show those of all evaluations as a film."""

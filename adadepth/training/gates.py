@@ -13,7 +13,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.data.streams.batches import TwoPhase
-from adadepth.families.contract import SearchesArchitecture
+from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, SearchConfig, TrainerConfig
 from adadepth.settings.experiment import SearchMethod
@@ -89,7 +89,7 @@ class StopUnchanged(Extension, TrainerCallback):
         if not kwargs["model"].get_parameter(GATES).any():
             return
         model = kwargs["model"]
-        assert isinstance(model, SearchesArchitecture)
+        assert isinstance(model, LearnsGates)
         before, self._architecture = self._architecture, model.architecture()
         if before is None or control.should_training_stop:
             return

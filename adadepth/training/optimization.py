@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from adadepth.families.contract import DescendsBySign, SparesParameters, SpeedsUpParameters
 from adadepth.settings import TrainerConfig
 from adadepth.settings.experiment import Optimizer, Schedule
 
@@ -67,18 +66,14 @@ class AdamAtan2(torch.optim.Optimizer):
         return state["exp_avg"].atan2((state["exp_avg_sq"] / second).sqrt()) / first
 
 
-def parameter_groups(
-    model: nn.Module, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()
-) -> list[dict[str, Any]]:
+def parameter_groups(model: Any, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
     """Matrices, which decay, and vectors (biases, norms), which do so only with `decay_vectors`; by learning rate.
 
     What the model spares never decays. Parameters of the groups in `own` are left to these, which come last.
     """
     taken = {id(parameter) for group in own for parameter in group["params"]}
-    spared = model.no_weight_decay() if isinstance(model, SparesParameters) else set()
-    multipliers = model.learning_rate_multipliers() if isinstance(model, SpeedsUpParameters) else {}
-    knows_signs = trainer.optimizer is Optimizer.adam_atan2
-    signed = model.descending_by_sign() if knows_signs and isinstance(model, DescendsBySign) else set()
+    spared, multipliers = model.no_weight_decay(), model.learning_rate_multipliers()
+    signed = model.descending_by_sign() if trainer.optimizer is Optimizer.adam_atan2 else set()
     groups: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in taken:
@@ -97,9 +92,7 @@ def parameter_groups(
     return [*found, *own]
 
 
-def build_optimizer(
-    model: nn.Module, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()
-) -> torch.optim.Optimizer:
+def build_optimizer(model: Any, trainer: TrainerConfig, own: Sequence[dict[str, Any]] = ()) -> torch.optim.Optimizer:
     """AdamW, Adam, AdamATan2, or LAMB as ALBERT is trained with (You et al. 2020, arXiv 1904.00962, version 3).
 
     Adam (Kingma & Ba 2015) adds the decay to the gradient, so that its moments see it, as recipes older than AdamW did.

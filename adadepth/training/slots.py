@@ -19,7 +19,7 @@ _SUMS = "sums"  # how the sums for the log are called in a checkpoint
 
 
 class TrainingSlots(Extension, TrainerCallback):
-    """What the slots of every micro-batch of an update hold, on this process; see `TrainsInSlots`.
+    """What the slots of every micro-batch of an update hold, on this process; see `DepthModel.trains_in_slots`.
 
     Row b of a batch goes into slot b where that is free, and is left out where it is not. What is drawn is a function
     of seed, update and slot, whatever number of processes shares the slots.

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.profiler import profile, schedule
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.families.contract import HasExecutions
 from adadepth.system.console import say
 from adadepth.system.processes import add_over_processes
 from adadepth.system.timing import time_interleaved, wait_for
@@ -117,7 +116,7 @@ def compare_executions(trainer: Any, *, seconds: float, training: bool = False) 
         None for a model that has one execution only.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    executions = model.executions if isinstance(model, HasExecutions) else ()
+    executions = model.executions
     if len(executions) < 2 or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return None
     loader = trainer.get_train_dataloader() if training else trainer.get_eval_dataloader()

@@ -29,6 +29,7 @@ from adadepth.data.streams.batches import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.families.heads import check_output
 from adadepth.measure.exit_records import StepRecorder, StepRecords
 from adadepth.runs.checkpoints import rotate, whole_or_nothing
 from adadepth.settings import TrainerConfig
@@ -96,6 +97,7 @@ class DepthTrainer(Trainer):
         self.last_reports: dict[str, EvaluationReport] = {}
         self.resumed_from: Path | None = None
         self.train_sampler: EpochSampler | None = None
+        self._checked: set[str] = set()
         self._has_whole_batches = isinstance(data.train, StreamBatches)
         self._forward_names = set(inspect.signature(model.forward).parameters)
         super().__init__(
@@ -204,6 +206,7 @@ class DepthTrainer(Trainer):
         counts = {name: count * is_read(inputs) for name, count in (num_items_in_batch or {}).items()}
         options = {name: value for one in self.extensions for name, value in one.forward_options(inputs).items()}
         outputs = model(**self.model_inputs(inputs), **options, num_targets=counts)
+        self._check("", outputs)
         self.progress.record_loss(outputs.loss * is_read(inputs))
         for extension in self.extensions:
             extension.after_forward(inputs, outputs)
@@ -214,6 +217,12 @@ class DepthTrainer(Trainer):
         for name, part in outputs.loss_parts.items():
             self.progress.record(name, part.detach() * is_read(inputs), self.state.global_step + 1)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    def _check(self, name: str, outputs: Any) -> None:
+        """Whether the output of a first batch, of an evaluation set or of training, is what its kind of head has."""
+        if name not in self._checked:
+            check_output(self.unwrapped_model, outputs)
+            self._checked.add(name)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward of a micro-batch."""
@@ -316,6 +325,8 @@ class DepthTrainer(Trainer):
         """The evaluation of a set, merged over processes, and its tokens per second."""
         evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
         for batch, outputs in watch.time(self.forward_passes(dataset, evaluation.options)):
+            if outputs.loss is not None:  # sentences without targets have none
+                self._check(name, outputs)
             evaluation.update(batch, outputs)
         evaluation.merge()
         return evaluation, watch.tokens_per_second()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from adadepth.families.contract import FollowsSchedule
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data
 from adadepth.tasks.session import equipped
@@ -55,7 +54,7 @@ def stream_trainer(config: ExperimentConfig, folder: Path) -> DepthTrainer:
     data = load_data(config, args, config.tokenizer)
     parts = equipped(config, args, language_parts(config, args, data, fresh_model(config, data)))
     epochs = EpochCallback()
-    callbacks = [epochs, StepCallback()] if isinstance(parts.model, FollowsSchedule) else [epochs]
+    callbacks = [epochs, StepCallback()]
     trainer = DepthTrainer(
         parts.model,
         args,

@@ -9,7 +9,6 @@ from transformers import AutoModelForSequenceClassification
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
-from adadepth.families.shared.ponder_objective import HaltingStage
 from adadepth.halting.distribution import continuation_losses
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_ponder
@@ -96,7 +95,7 @@ def test_what_is_frozen_evaluates_and_only_the_head_gets_gradients(readout):
     with torch.no_grad():
         expected = model(**padded_batch(), labels=labels)
     model.train()
-    model.train_halting_alone(HaltingStage(slope=10.0, threshold=0.1))
+    model.train_halting_alone(slope=10.0, threshold=0.1)
     for _ in range(2):
         output = model(**padded_batch(), labels=labels)
         assert torch.equal(output.step_logits, expected.step_logits), "no dropout"
@@ -111,7 +110,7 @@ def test_what_is_frozen_evaluates_and_only_the_head_gets_gradients(readout):
 
 def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
     model = small_ponder()
-    model.train_halting_alone(HaltingStage(slope=10.0, threshold=0.1))
+    model.train_halting_alone(slope=10.0, threshold=0.1)
     labels = torch.tensor([0, 1, -100])  # the last one is no target
     batch = padded_batch()
     assert {name: count.item() for name, count in model.count_targets({"labels": labels}).items()} == {"halting": 2}

@@ -8,6 +8,7 @@ from torch import nn
 from transformers import BertConfig
 
 from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, AlbertActForPreTraining
+from adadepth.families.contract import DepthModel
 from adadepth.settings import TrainerConfig
 from adadepth.settings.experiment import Optimizer, Schedule
 from adadepth.training.optimization import build_optimizer, build_schedule, parameter_groups
@@ -45,6 +46,10 @@ def test_the_distribution_over_layers_has_its_own_rate_and_no_decay(decay_vector
     assert not {id(p) for p in model.model.parameters()} & {id(p) for p in trained}
 
 
+class Map(DepthModel, nn.Linear):
+    """A matrix and a vector."""
+
+
 def plain_lamb(weight, gradients, lr, adapts, decay, betas=(0.9, 0.999), eps=1e-6):
     """The published update, a step a line: no bias correction, decay inside the trust ratio, no clamp."""
     m, v = torch.zeros_like(weight), torch.zeros_like(weight)
@@ -59,7 +64,7 @@ def plain_lamb(weight, gradients, lr, adapts, decay, betas=(0.9, 0.999), eps=1e-
 
 def test_lamb_is_the_published_recipe():
     torch.manual_seed(0)
-    model = nn.Linear(40, 30)
+    model = Map(40, 30)
     nn.init.normal_(model.weight, std=3.0)  # a norm far above the library's own bound of 10
     start = [p.detach().clone() for p in model.parameters()]
     optimizer = build_optimizer(model, TrainerConfig(optimizer=Optimizer.lamb, learning_rate=0.01, weight_decay=0.01))
@@ -88,7 +93,7 @@ def plain_adam(weight, gradients, lr, decay, betas=(0.9, 0.999), eps=1e-8):
 @pytest.mark.parametrize("decay_vectors", [False, True])
 def test_adam_adds_decay_to_the_gradient(decay_vectors):
     torch.manual_seed(0)
-    model = nn.Linear(4, 3)
+    model = Map(4, 3)
     start = [p.detach().clone() for p in model.parameters()]
     settings = TrainerConfig(
         optimizer=Optimizer.adam, learning_rate=0.01, weight_decay=0.1, adam_epsilon=1e-8, decay_vectors=decay_vectors
@@ -118,7 +123,7 @@ def plain_atan2(weight, gradients, lr, decay, betas):
     return torch.tensor(found)
 
 
-class Signed(nn.Module):
+class Signed(DepthModel, nn.Module):
     """A weight for each of both rules."""
 
     def __init__(self):

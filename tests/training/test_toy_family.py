@@ -8,22 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForTokenClassification
+from transformers import AutoModelForPreTraining, AutoModelForTokenClassification
 
 from adadepth.families import contract
 from tests.pages_support import check_costs
 from tests.runs_support import folder_of_run, logged, read
-from tests.toy_support import TOY, execute, toy_family_installed
+from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
 from tests.training.support import stopped_early
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
-ROOT = ("--config-name", "router_hops")
-DATA = ("dataset.train_examples=640", "dataset.max_evaluation_examples=64", "trainer.disable_tqdm=true")
-SMALL = (
-    *DATA, "model.num_hidden_layers=4", "model.hidden_size=32", "model.embedding_size=16",
-    "model.intermediate_size=32", "trainer.per_device_train_batch_size=16", "trainer.max_steps=8",
-    "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.save_total_limit=null", "trainer.logging_steps=1",
-)  # fmt: skip
 PRICED = ("model.update_price=0.1", "model.router_bias_init=0")
 
 
@@ -52,8 +45,25 @@ def test_it_is_trained_and_evaluated(trained: Path) -> None:
     assert 0 <= metrics["eval/token_accuracy"] <= 1
     model = AutoModelForTokenClassification.from_pretrained(trained / "model")
     assert type(model).__module__ == "adadepth_router.modeling"
-    capabilities = (contract.DepthModel, contract.PredictsEveryStep, contract.PricesReadouts, contract.HasSoftDepth)
-    assert all(isinstance(model, each) for each in (*capabilities, contract.HasDepthKnob))
+    assert isinstance(model, contract.DepthKnob)
+    assert isinstance(model, contract.HoldsBudget)
+
+
+def test_it_is_pretrained(tmp_path: Path) -> None:
+    """With the heads of masked words and sentence order that are there for every ALBERT."""
+    given = (
+        "model=router_mini", "model.max_position_embeddings=128", "model.update_price=0.1", "trainer.max_steps=3",
+        "trainer.eval_steps=3", "trainer.save_steps=3", "trainer.per_device_train_batch_size=4",
+        "trainer.gradient_accumulation_steps=1", "trainer.disable_tqdm=true", "dataset.max_evaluation_examples=8",
+        f"output_dir={tmp_path}",
+    )  # fmt: skip
+    assert execute("--config-name", "act_tiny", "debug=default", *given) == 0
+    (directory,) = (tmp_path / "act_tiny").iterdir()
+    metrics = read(directory / "run.json")["final_metrics"]
+    parts = ("mlm", "sop", "router")
+    assert metrics["eval/loss"] == pytest.approx(sum(metrics[f"eval/{part}_loss"] for part in parts))
+    model = AutoModelForPreTraining.from_pretrained(directory / "model")
+    assert model.predictions.decoder.weight is model.albert.embeddings.word_embeddings.weight
 
 
 def test_depths_are_reported_from_zero_on(trained: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -30,17 +30,6 @@ class TaggedExamples(Protocol):
 
     def first_pieces(self, index: int) -> np.ndarray:
         """Return where in an example's sequence its words begin, those that it has no room for left out, (words,)."""
-
-
-@runtime_checkable
-class OwnedExamples(Protocol):
-    """Examples of which some belong together: windows of one question, a sentence as it is and with words swapped.
-
-    Attributes:
-        owners: The number of what each example belongs to, (examples,).
-    """
-
-    owners: np.ndarray
 
 
 @dataclass(frozen=True)

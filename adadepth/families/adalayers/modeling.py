@@ -16,16 +16,14 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.budget.controller import smooth_depth
 from adadepth.budget.fit import Fit
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.adalayers.base import stream_states
+from adadepth.families.adalayers.base import OnBaseModel, stream_states
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.mixing import distribution_terms, project, zero_of
-from adadepth.families.adalayers.pretrained import OnBaseModel
-from adadepth.families.contract import DepthUnit
-from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work
+from adadepth.families.contract import DepthKnob, HoldsBudget, MixesLayers, ReadsCachedStates
+from adadepth.families.shared.encoders import accepted_inputs, block_work, check_words, entry_work
 from adadepth.families.shared.layers import Dropout, sinusoidal_positions
 from adadepth.families.shared.losses import LossTerm, combine_terms, label_count
 from adadepth.families.shared.steps import choose_states, shown
-from adadepth.families.shared.words import check_words
 from adadepth.halting.layer_mixing import layer_weights, tail_masses
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
@@ -99,13 +97,14 @@ class AdaLayersOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class AdaLayersModel(OnBaseModel):
+class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnBaseModel):
     """Mixed layers; a subclass has the head that reads them and its loss."""
 
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
     classifies_tokens = False
-    depth_unit: DepthUnit = "task"
+    depth_unit = "task"
+    depth_knob = "deepest state with weight"
 
     @property
     def max_updates(self) -> int:
@@ -219,8 +218,6 @@ class AdaLayersModel(OnBaseModel):
             self.config.deepest_state = before
             shallowest = self.config.layer_states[self.config.layers[0]]
             raise ConfigError(f"budget={depth}: the shallowest state of this model lies after {shallowest} blocks")
-
-    depth_knob = "deepest state with weight"
 
     def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
         """Keep the states after at most so many blocks; a model that was trained with fewer stays at those."""

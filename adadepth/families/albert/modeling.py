@@ -12,13 +12,12 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, AlbertMo
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.contract import DepthUnit
 from adadepth.families.shared.albert.block import OneBlock
 from adadepth.families.shared.albert.convert import FromAnyAlbert, to_albert
 from adadepth.families.shared.albert.pricing import price_sequences
 from adadepth.families.shared.configuration import WithStockConfig
+from adadepth.families.shared.encoders import check_words
 from adadepth.families.shared.losses import combine_terms, count_sequences, label_count, sequence_loss
-from adadepth.families.shared.words import check_words
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
@@ -47,7 +46,7 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
     config: AlbertConfig
     config_class = AlbertConfig
     encoder_names = staticmethod(to_albert)
-    depth_unit: DepthUnit = "sequence"
+    depth_unit = "sequence"
 
     @property
     def least_updates(self) -> int:

@@ -1,8 +1,16 @@
-"""Reading the configurations that ACT-ALBERT was published with."""
+"""ACT-ALBERT from what others wrote: the published configurations, and the weights of an ALBERT of transformers."""
+
+from __future__ import annotations
 
 from typing import Any
 
+import torch
+from transformers import AlbertForPreTraining, PreTrainedConfig, PreTrainedModel
+
 from adadepth.families.albert_act.recurrence import AlbertActConfig
+from adadepth.families.folder import loaded, weights_of
+from adadepth.families.folder import read_config as read_stored
+from adadepth.families.shared.albert.convert import from_albert
 
 
 def read_config(config: dict[str, Any]) -> AlbertActConfig:
@@ -11,3 +19,20 @@ def read_config(config: dict[str, Any]) -> AlbertActConfig:
     if config.get("hidden_act") == "gelu":
         config["hidden_act"] = "gelu_new"
     return AlbertActConfig(**config)
+
+
+def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention: dict[str, str]) -> PreTrainedModel:
+    """A model whose halting unit, and what else ALBERT lacks, keeps its initialisation.
+
+    Args:
+        model_class: What to make.
+        path: A folder or hub id of an ALBERT.
+        config: The configuration of the result.
+        attention: `attn_implementation`, if it is given.
+    """
+    source = read_stored("model.pretrained", path)
+    albert = loaded("model.pretrained", path, AlbertForPreTraining, source, has=weights_of(source), dtype=torch.float32)
+    model = model_class._from_config(config, **attention)
+    model.load_state_dict(from_albert(albert.state_dict()), strict=False)
+    model.tie_weights()
+    return model

@@ -7,7 +7,7 @@ tokens, H width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from adadepth.families.albert_act.recurrence import (
     Read,
     advance,
 )
-from adadepth.families.shared.steps import StepsAndExits, rule_of, run_steps, unit_fields
+from adadepth.families.shared.steps import rule_of, run_steps, unit_fields
 from adadepth.halting.act import act_hazard
 from adadepth.halting.active_set import take
 from adadepth.halting.distribution import halting_logits
@@ -51,22 +51,8 @@ def refuse_steps(config: AlbertActConfig) -> None:
 SIGNALS = frozenset({"logits", "halting"})
 
 
-class ReadHead(StepsAndExits, Protocol):
-    """A head that can be read after every step.
-
-    Attributes:
-        albert: The base model.
-    """
-
-    albert: AlbertActModel
-
-    def read(self, state: Tensor) -> Tensor:
-        """Logits from the states at which units are read, (K, H) to (K, C)."""
-        ...
-
-
 def predict_steps(
-    model: ReadHead,
+    model: Any,
     inputs: Sequence[Tensor | None],
     rule: str | ExitRule | None,
     run_all: bool,
@@ -79,7 +65,8 @@ def predict_steps(
     """Step until every unit has exited; predictions of the units, without a loss.
 
     Args:
-        model: What is read.
+        model: A head with its base model at `albert`, and `read`: logits from states at which units are read, (K, H) to
+            (K, C).
         inputs: The first five arguments of its forward pass.
         rule: Lets units exit; None is the model's own threshold, or its fixed depth.
         run_all: Whether all tokens run all steps, and the rule decides afterwards on what was read.
@@ -114,7 +101,7 @@ def predict_steps(
     return {"trace": trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
 
 
-def _rule_of(model: StepsAndExits, rule: str | ExitRule | None) -> ExitRule:
+def _rule_of(model: Any, rule: str | ExitRule | None) -> ExitRule:
     config: AlbertActConfig = model.config
     if config.state_rule not in FREEZING_RULES:
         raise ConfigError(

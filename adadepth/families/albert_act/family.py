@@ -165,21 +165,20 @@ def check_pooling(config: ExperimentConfig) -> Iterator[str]:
 
 
 _MODELING = "adadepth.families.albert_act.modeling"
-_PRETRAINING = "adadepth.families.albert_act.pretraining"
 _HEADS = "adadepth.families.albert_act.heads"
 
 FAMILY = Family(
     settings=AlbertActSettings,
     config="adadepth.families.albert_act.recurrence:AlbertActConfig",
     heads={
-        "pretraining": f"{_PRETRAINING}:AlbertActForPreTraining",
+        "pretraining": f"{_HEADS}:AlbertActForPreTraining",
         "classification": f"{_HEADS}:AlbertActForSequenceClassification",
         "tagging": f"{_HEADS}:AlbertActForTokenClassification",
         "question_answering": f"{_HEADS}:AlbertActForQuestionAnswering",
         "multiple_choice": f"{_HEADS}:AlbertActForMultipleChoice",
     },
     encoder=f"{_MODELING}:AlbertActModel",
-    auto={"AutoModel": f"{_MODELING}:AlbertActModel", "AutoModelForMaskedLM": f"{_PRETRAINING}:AlbertActForMaskedLM"},
+    auto={"AutoModel": f"{_MODELING}:AlbertActModel", "AutoModelForMaskedLM": f"{_HEADS}:AlbertActForMaskedLM"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     loss_parts={"ponder_loss": None, "readouts_loss": "readout_weight"},
     budget=Budgeting(
@@ -190,7 +189,7 @@ FAMILY = Family(
     ),
     depth="num_hidden_layers",
     fixed_depth="fixed_depth",
-    starts_from={"albert": "adadepth.families.albert_act.pretrained:load_albert"},
+    starts_from={"albert": "adadepth.families.albert_act.convert:load_albert"},
     checks=(
         "adadepth.families.shared.albert.settings:check_sizes",
         "adadepth.families.albert_act.family:check_execution",

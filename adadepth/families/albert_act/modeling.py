@@ -4,8 +4,8 @@
     x, N, R of every token                          the recurrence, in `recurrence.py`
     ponder cost = sum or mean over tokens of N + R  as `penalty_reduction` says
 
-Its heads are in `pretraining.py` and `heads.py`. Shape legend: B batch, T tokens, K wanted tokens, E embedding
-width, H hidden width, N iterations that ran, A heads.
+Its heads are in `heads.py`. Shape legend: B batch, T tokens, K wanted tokens, E embedding width, H hidden width, N
+iterations that ran, A heads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.controller import smooth_depth
-from adadepth.budget.fit import DepthKnob
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.ragged import Packed, run_ragged
 from adadepth.families.albert_act.recurrence import (
@@ -35,9 +34,8 @@ from adadepth.families.albert_act.recurrence import (
     ReadoutStates,
     StateRecord,
     check_execution,
-    update_work,
 )
-from adadepth.families.contract import DepthUnit
+from adadepth.families.contract import DepthKnob, HoldsBudget
 from adadepth.families.shared.albert.block import (
     AlbertAttention,
     AlbertEmbeddings,
@@ -48,7 +46,7 @@ from adadepth.families.shared.albert.block import (
     words_of,
 )
 from adadepth.families.shared.albert.packed_attention import Kernel, choose_kernel
-from adadepth.families.shared.albert.pricing import block_work
+from adadepth.families.shared.albert.pricing import computed_work, update_work
 from adadepth.families.shared.losses import LossTerm
 from adadepth.halting.trace import DepthTrace, Execution, Halting, Work
 
@@ -127,7 +125,7 @@ class HaltingOutput(TracedOutput):
         return cls(**passed_on, **own)
 
 
-class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
+class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, SharedBlockModel):
     """Loading, initialisation and accounting shared by all ACT-ALBERT models."""
 
     config: AlbertActConfig
@@ -138,7 +136,7 @@ class AlbertActPreTrainedModel(DepthKnob, SharedBlockModel):
     }
     # Checkpoints of old transformers releases carry this buffer.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
-    depth_unit: DepthUnit = "token"
+    depth_unit = "token"
     depth_knob = "halting threshold 1 - act_epsilon"
     shows_states = True
 
@@ -344,7 +342,7 @@ def ragged_kernel(
     if config.execution == "dense":
         return None
     if config.execution == "auto":
-        pays = positions * update_work(config) >= _BATCH_NEEDS.get(device.type, math.inf)
+        pays = positions * update_work(config, 0) >= _BATCH_NEEDS.get(device.type, math.inf)
         if not pays or config.state_rule not in FREEZING_RULES:
             return None
     else:
@@ -361,8 +359,8 @@ def ragged_kernel(
 def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
     """Multiply-accumulates of the encoder for one traced batch; heads and embeddings' lookups are not counted.
 
-    Per update of a token among S keys: 4 H^2 for the projections, 2 S H for attention, 2 H F, and H to halt. The
-    adaptive count refreshes a token's keys and values once more after its last update if others still run.
+    An update of a token costs `update_work`, and H to halt. The adaptive count refreshes a token's keys and values,
+    2 H^2 of it, once more after its last update if others still run.
 
     Args:
         config: Widths E, H, F.
@@ -370,21 +368,21 @@ def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
             `computed`, every row is taken to have run in every iteration.
     """
     ran = trace.executed
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
     updates, valid = trace.updates.double(), trace.valid.double()
     tokens = valid.sum(dim=1, keepdim=True) if ran.tokens is None else ran.tokens.double().unsqueeze(1)
     deepest = updates.amax(dim=1, keepdim=True)
-    query_side = 2 * hidden**2 + 2 * tokens * hidden + 2 * hidden * inner + hidden
     key_side = 2 * hidden**2
+    query_side = update_work(config, tokens) - key_side + hidden
     entry = config.embedding_size * hidden
 
     adaptive = updates * query_side + torch.minimum(updates + 1, deepest) * key_side + entry
     full = trace.max_depth * (query_side + key_side) + entry
     rows, length = updates.shape
-    update = update_work(config) + 2 * length * hidden + hidden
+    update = update_work(config, length) + hidden
     dense = updates.new_tensor(rows * length * (ran.steps * update + entry))
     executed = dense
     if ran.computed is not None:
         halting = hidden * ran.computed.queries.double().sum()
-        executed = (block_work(config, ran.computed) + halting + rows * length * entry).to(dense)
+        executed = (computed_work(config, ran.computed) + halting + rows * length * entry).to(dense)
     return Work(executed, dense, (adaptive * valid).sum(), (full * valid).sum())

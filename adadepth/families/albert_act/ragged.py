@@ -21,9 +21,9 @@ from adadepth.families.albert_act.recurrence import (
     ReadoutStates,
     Stream,
     Tokens,
-    update_work,
 )
 from adadepth.families.shared.albert.packed_attention import Kernel, Refresh, count_pairs
+from adadepth.families.shared.albert.pricing import update_work
 from adadepth.halting.act import ActState
 from adadepth.halting.active_set import ActiveSet, pack, scatter, split, take
 from adadepth.halting.trace import ComputedSteps
@@ -140,7 +140,7 @@ def run_ragged(
 
 def least_to_leave(config: AlbertActConfig, device: torch.device) -> float:
     """How many of the packed tokens must have halted to be worth leaving behind."""
-    return _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES) / update_work(config)
+    return _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES) / update_work(config, 0)
 
 
 def _take_stream(stream: Stream, rows: Tensor) -> Stream:

@@ -1,4 +1,4 @@
-"""Configuration of ACT-ALBERT."""
+"""The configuration of ACT-ALBERT, its readouts after every iteration, and the recurrence over all positions."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class HaltingUnit(nn.Module):
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__()
-        self.dense = HaltingProjection(config.hidden_size, 1)
+        self.dense = HaltingProjection(config.hidden_size, config.halt_bias_init)
 
     def forward(self, state: Tensor) -> Tensor:
         """(..., H) to (...), float32."""
@@ -413,8 +413,3 @@ class AlbertActTransformer(nn.Module):
 def advance(rule: StateRule, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:
     """The stream x_n of tokens of which some run, (...)."""
     return Stream(update_stream(rule, stream.state, output, weight, running), stream.first)
-
-
-def update_work(config: AlbertActConfig) -> int:
-    """Multiply-accumulates of one token's update without its attention: 4 H^2 + 2 H F."""
-    return 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size

@@ -10,14 +10,16 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.budget.fit import DepthKnob
+from adadepth.families.contract import DepthKnob
 from adadepth.families.multi_exit_albert.family import MultiExitAlbertSettings
-from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
-from adadepth.families.shared.albert.convert import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepped import SteppedAlbert
-from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
+from adadepth.families.shared.albert.stepper import (
+    Reading,
+    SteppedAlbert,
+    SteppedAlbertModel,
+    SteppedAlbertPreTrainedModel,
+)
 from adadepth.families.shared.losses import (
     LossTerm,
     combine_terms,
@@ -26,7 +28,7 @@ from adadepth.families.shared.losses import (
     label_count,
     step_losses,
 )
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, shown, stepwise_output
+from adadepth.families.shared.steps import StepwiseOutput
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 
@@ -36,7 +38,7 @@ class MultiExitAlbertConfig(StepwiseAlbertShape, settings=MultiExitAlbertSetting
     """ALBERT with a linear classifier of its own after every step (Zhou et al. 2020, PABEE, arXiv 2006.04152)."""
 
 
-class MultiExitAlbertModel(SteppedAlbert):
+class MultiExitAlbertModel(SteppedAlbertModel):
     """The encoder, without classifiers: all steps."""
 
     config: MultiExitAlbertConfig
@@ -53,7 +55,7 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
 
     def __init__(self, config: MultiExitAlbertConfig) -> None:
         super().__init__(config)
-        self.albert = MultiExitAlbertModel(config, alone=False)
+        self.albert = SteppedAlbert(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifiers = nn.ModuleList(
             nn.Linear(config.hidden_size, label_count(config)) for _ in range(config.max_steps)
@@ -75,33 +77,15 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Step until every sequence has exited, and with labels compute the loss.
+        """Step until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
 
-        Args:
-            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E).
-            attention_mask: 1 at real tokens, 0 at padding, (B, T).
-            token_type_ids: Segment of each token, (B, T).
-            position_ids: (B, T) or (1, T).
-            inputs_embeds: Word embeddings instead of ids.
-            labels: Classes or values, (B,); see `step_losses`.
-            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
-            exit_rule: Lets sequences exit; None: the configuration's.
-            run_all_steps: See `runs_all`.
-            generator: For rules that draw.
-            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
+        Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
+        see `combine_terms`.
         """
-        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
-        rule, shows = rule_of(self, exit_rule), bool(shown(self.config, kwargs))
-        run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
-
-        embedded = self.albert.embeddings(words, token_type_ids, position_ids)
-        stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, kwargs)
-        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
-
-        output = stepwise_output(steps, rule, stepper.tokens)
-        output.hidden_states, output.attentions = stepper.hidden_states, stepper.attentions
-        if labels is not None:
-            losses, counted = step_losses(self.config, steps.logits, labels)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        output, _ = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
+        if labels is not None and output.step_logits is not None:
+            losses, counted = step_losses(self.config, output.step_logits, labels)
             output.loss, output.loss_parts = combine_terms({"task": self._task(losses, counted)}, num_targets)
         return output
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from transformers import initialization as init
 
 from adadepth.errors import ConfigError
-from adadepth.families.par_xl.initial_weights import as_one
 from adadepth.families.shared.layers import Product
 
 _LOGITS = 2**17  # of one part: half a megabyte
@@ -276,3 +276,28 @@ def _rows_of_clusters(ids: Tensor, clusters: Iterable[tuple[int, int]]) -> Itera
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.float(), targets, reduction="none")
+
+
+# Initial weights are as Keras draws them, whose defaults the original has: a kernel is uniform within
+# sqrt(6 / (inputs + outputs)) (Glorot & Bengio 2010), of the one matrix where here are several maps.
+_EMBEDDING_BOUND = 0.05  # Keras' default, whatever the shape
+_OUTPUTS = "outputs_as_one"
+
+
+def as_one(*maps: nn.Linear) -> None:
+    """Say that maps of the same inputs are parts of one matrix in the original.
+
+    The maps remember it, because transformers initialises no module without parameters of its own.
+    """
+    outputs = sum(linear.out_features for linear in maps)
+    for linear in maps:
+        setattr(linear, _OUTPUTS, outputs)
+
+
+def init_glorot(module: nn.Module) -> None:
+    """Draw the weights of a map or of an embedding."""
+    if isinstance(module, nn.Linear):
+        bound = (6.0 / (module.in_features + getattr(module, _OUTPUTS, module.out_features))) ** 0.5
+        init.uniform_(module.weight, -bound, bound)
+    elif isinstance(module, nn.Embedding):
+        init.uniform_(module.weight, -_EMBEDDING_BOUND, _EMBEDDING_BOUND)

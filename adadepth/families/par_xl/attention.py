@@ -1,4 +1,4 @@
-"""What generation keeps of the text so far, so that a new token costs the same behind any prefix."""
+"""Attention with relative positions, and what generation keeps of the text so far."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.families.par_xl.adaptive_softmax import as_one
 from adadepth.families.par_xl.configuration import ParXLConfig
-from adadepth.families.par_xl.initial_weights import as_one
 from adadepth.families.shared.albert.block import eager_attention
 from adadepth.families.shared.layers import Product, sinusoidal_positions
 

@@ -1,4 +1,4 @@
-"""Measured seconds of single blocks and of whole networks."""
+"""From the supernet to a network of one architecture, and the measured seconds of blocks and of networks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adadepth.errors import ConfigError
 from adadepth.families.par_xl.attention import Context, relative_positions
-from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig
-from adadepth.families.par_xl.modeling import ParXLForCausalLM
-from adadepth.families.par_xl.pricing import architecture_macs
+from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, architecture_macs, parse_architecture
+from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
 from adadepth.system.timing import time_interleaved
 
 WARMUP = 2
@@ -121,3 +121,31 @@ def _make_segment(model: ParXLForCausalLM, length: int, memory: int, batch: int)
 
 def _inference(model: nn.Module, **inputs: Any) -> Callable[[], object]:
     return torch.inference_mode()(lambda: model(**inputs))
+
+
+def derive(supernet: ParXLSupernet, architecture: str | None = None, *, keep_weights: bool = True) -> ParXLForCausalLM:
+    """The fixed network of an architecture, on the supernet's device and in its precision and mode.
+
+    With the supernet's weights its output is that of the supernet whose gates are one-hot.
+
+    Args:
+        supernet: Where the search ended.
+        architecture: One operation for every block; None: the most probable ones.
+        keep_weights: Take the supernet's weights; otherwise they are fresh, and the blocks may be of any number.
+
+    Raises:
+        ConfigError: If it is no architecture, or not one of the supernet's.
+    """
+    chosen = supernet.architecture() if architecture is None else parse_architecture("architecture", architecture)
+    blocks = supernet.config.num_hidden_layers
+    if keep_weights and len(chosen) != blocks:
+        raise ConfigError(f"architecture={chosen}: {len(chosen)} blocks; the weights are of a supernet with {blocks}")
+    config = copy.deepcopy(supernet.config)
+    config.architecture, config.num_hidden_layers = chosen, len(chosen)
+    config.name_or_path = ""
+    network = ParXLForCausalLM(config)
+    if keep_weights:
+        weights = supernet.state_dict()
+        network.load_state_dict({name: weights[name] for name in network.state_dict()})
+    network.to(device=supernet.device, dtype=supernet.dtype)  # type: ignore[call-arg]
+    return network.train(supernet.training)

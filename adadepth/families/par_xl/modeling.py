@@ -16,11 +16,10 @@ from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError, nearest
-from adadepth.families.contract import DepthUnit
+from adadepth.families.contract import HoldsBudget, LearnsGates, Remembers
 from adadepth.families.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.families.par_xl.attention import Context, ParXLCache, check_implementation
-from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost
-from adadepth.families.par_xl.pricing import price_par_xl
+from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig, most_probable_at_cost, price_par_xl
 from adadepth.families.par_xl.stack import (
     Mix,
     ParXLModel,
@@ -51,14 +50,14 @@ class LossOptions(TypedDict, total=False):
     num_items_in_batch: Tensor | int | None
 
 
-class ParXLLanguageModel(ParXLPreTrainedModel):
+class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
     """What supernet and fixed network have in common: the output layer, the loss and its accounting."""
 
     _tied_weights_keys = {r"head\.tables\.\d+\.weight": r"model\.embedding\.tables\.\d+\.weight"}
     # A stock `Trainer` passes `num_items_in_batch`, the targets of an update.
     accepts_loss_kwargs = True
-    depth_unit: DepthUnit = "architecture"
-    longest_sequence: int | None = None
+    depth_unit = "architecture"
+    longest_sequence = None
 
     @property
     def vocabulary_size(self) -> int | None:
@@ -325,7 +324,7 @@ class ParXLForCausalLM(ParXLLanguageModel, GenerationMixin):
             cache.activate_past_recording()
 
 
-class ParXLSupernet(ParXLLanguageModel):
+class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
     """All operations in every block, and the gates that choose between them.
 
     `set_step` draws what training uses: noise and path are functions of `gate_seed` and the update alone, so that all

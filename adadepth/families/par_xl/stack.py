@@ -15,7 +15,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.par_xl.adaptive_softmax import AdaptiveEmbedding
+from adadepth.families.par_xl.adaptive_softmax import AdaptiveEmbedding, init_glorot
 from adadepth.families.par_xl.attention import (
     Context,
     ParXLCache,
@@ -28,9 +28,8 @@ from adadepth.families.par_xl.attention import (
     relative_positions,
 )
 from adadepth.families.par_xl.configuration import OPERATIONS, ParXLConfig
-from adadepth.families.par_xl.initial_weights import init_glorot
+from adadepth.families.shared.encoders import check_words
 from adadepth.families.shared.layers import Dropout, Product
-from adadepth.families.shared.words import check_words
 from adadepth.halting.trace import DepthTrace, Execution, Operations
 
 ATTENTION, FEED_FORWARD, IDENTITY = range(3)  # in the order of OPERATIONS

@@ -38,7 +38,7 @@ FAMILY = Family(
         "classification": "adadepth.families.stock_classifier.modeling:StockForSequenceClassification",
         "tagging": "adadepth.families.stock_classifier.modeling:StockForTokenClassification",
     },
-    build="adadepth.families.stock_classifier.build:build_on_pretrained",
+    build="adadepth.families.stock_classifier.modeling:build_on_pretrained",
     first_tokens="adadepth.families.stock_classifier.family:first_tokens",
     own_symbols=False,
     checks=("adadepth.families.stock_classifier.family:check_settings",),

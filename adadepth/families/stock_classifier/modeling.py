@@ -1,4 +1,4 @@
-"""The classes of a head and those of a data set, matched by name."""
+"""A classifier of transformers: with its head, where its classes are the data's, matched by name, or with a new one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.contract import DepthUnit
+from adadepth.families.contract import DepthModel
+from adadepth.families.folder import loaded, read_config, refuse_mismatched, refuse_missing, told
 from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.configuration import WithStockConfig
 from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence, vocabulary_size
@@ -34,7 +35,9 @@ from adadepth.families.shared.losses import (
     target_weights,
 )
 from adadepth.families.shared.steps import shown
+from adadepth.families.stock_classifier.family import StockClassifierSettings
 from adadepth.halting.trace import DepthTrace, Execution, Work
+from adadepth.system.places import quiet, resolve_place
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +113,7 @@ class StockOutput(ModelOutput):
     trace: DepthTrace | None = None
 
 
-class StockClassifier(WithStockConfig):
+class StockClassifier(DepthModel, WithStockConfig):
     """What is added to a classifier of transformers; every unit gets all of its N blocks.
 
     Attributes:
@@ -122,7 +125,6 @@ class StockClassifier(WithStockConfig):
     accepts_loss_kwargs = False
     own_classes: ClassVar[Any]
     from_type: ClassVar[Any]
-    depth_unit: ClassVar[DepthUnit]
 
     @classmethod
     def for_type(cls, config: PreTrainedConfig) -> Any:
@@ -325,3 +327,67 @@ def _with_members(added: Any, own: Any) -> Any:
     """A class of transformers, by its own name, so that its checkpoints name that."""
     members = {"config_class": own.config_class, "from_type": own, "__module__": own.__module__}
     return type(own.__name__, (added, own), members)
+
+
+def build_on_pretrained(
+    head: type[StockClassifier], settings: StockClassifierSettings, vocab_size: int | None, fields: Mapping[str, Any]
+) -> StockClassifier:
+    """The model that `settings.pretrained` names.
+
+    Args:
+        head: For sequences or for tokens.
+        settings: The `model` group.
+        vocab_size: Size of the tokenizer, which the model must be able to read.
+        fields: What the data decide: `id2label` and `label2id`, or `num_labels`, and `problem_type`.
+
+    Raises:
+        ConfigError: If the tokenizer is larger than the model's.
+        CheckpointError: If there is no such model.
+    """
+    place = resolve_place("model.pretrained", str(settings.pretrained))
+    config = read_config("model.pretrained", place)
+    model_class = head.for_type(config)
+    if vocab_size is not None and vocab_size > config.vocab_size:
+        raise ConfigError(f"model.pretrained={place}: it has {config.vocab_size} pieces, the tokenizer {vocab_size}")
+    wanted = settings.attn_implementation
+    attention = {} if wanted is None else {"attn_implementation": str(wanted)}
+    if not head.has_head(config):
+        return _with_new_head(model_class, place, config, fields, attention)
+    if not _fits(config, fields):
+        logger.warning("model.pretrained=%s: a new head; its own is for %s", place, ", ".join(class_names(config)))
+        return _with_new_head(model_class, place, config, fields, attention)
+    config.problem_type = fields["problem_type"]
+    model: Any = loaded("model.pretrained", place, model_class, config, **attention)
+    if "id2label" in fields:
+        model.take_classes(list(fields["id2label"].values()))
+    return model
+
+
+def _fits(config: PreTrainedConfig, fields: Mapping[str, Any]) -> bool:
+    """Whether a head has the data's classes, or one value."""
+    if "id2label" not in fields:
+        return config.num_labels == fields["num_labels"]
+    return class_order(class_names(config), list(fields["id2label"].values())) is not None
+
+
+def _with_new_head(
+    model_class: type[StockClassifier],
+    place: str,
+    config: PreTrainedConfig,
+    fields: Mapping[str, Any],
+    attention: Mapping[str, str],
+) -> StockClassifier:
+    """The pretrained blocks under a head with random weights, whatever head lies beside them."""
+    config.update(dict(fields))
+    with quiet(), told("model.pretrained", place):  # the heads are left behind on purpose
+        model: StockClassifier = model_class._from_config(config, **attention)
+        own, report = model_class.from_type.from_pretrained(
+            place, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+    blocks = f"{model.base_model_prefix}."
+    in_blocks = [each for each in report["mismatched_keys"] if each[0].startswith(blocks)]
+    refuse_mismatched("model.pretrained", place, {"mismatched_keys": in_blocks})
+    kept = (name for name in report["missing_keys"] if name.startswith(blocks) and ".pooler." not in name)
+    refuse_missing("model.pretrained", place, kept)
+    model.base_model.load_state_dict(own.base_model.state_dict())
+    return model

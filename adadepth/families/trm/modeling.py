@@ -20,13 +20,13 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.budget.fit import DepthKnob
 from adadepth.errors import DataError
+from adadepth.families.contract import DepthKnob
 from adadepth.families.shared.losses import LossTerm, combine_terms
 from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.families.trm.network import Network, TrmConfig, rotations, truncated_normal
 from adadepth.halting.exit_rules import ExitRule
-from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+from adadepth.halting.trace import DepthTrace, Execution, Work
 
 
 def stablemax_log_probabilities(logits: Tensor) -> Tensor:
@@ -166,8 +166,8 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
     main_input_name = "input_ids"
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
-    depth_unit: DepthUnit = "sequence"
-    longest_sequence: int | None = None  # the data decide how many cells there are
+    depth_unit = "sequence"
+    longest_sequence = None  # the data decide how many cells there are
     exit_signals = frozenset({"logits", "correctness"})
     depth_knob = "exit_rule correct:p"
     trains_in_slots = True

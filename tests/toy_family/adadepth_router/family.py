@@ -9,7 +9,10 @@ _UNITS = (BudgetUnit.updates, BudgetUnit.macs)
 FAMILY = Family(
     settings=RouterSettings,
     config="adadepth_router.configuration:RouterConfig",
-    heads={"tagging": "adadepth_router.modeling:RouterForTokenClassification"},
+    heads={
+        "tagging": "adadepth_router.modeling:RouterForTokenClassification",
+        "pretraining": "adadepth_router.modeling:RouterForPreTraining",
+    },
     loss_parts={"router_loss": "update_price"},
     budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("update_price",), least=0),
     depth="num_hidden_layers",

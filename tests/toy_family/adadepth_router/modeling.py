@@ -20,18 +20,20 @@ from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import ModelOutput
 
-from adadepth.budget.fit import DepthKnob
-from adadepth.families.shared.albert.stepped import SteppedAlbert
+from adadepth.families.contract import DepthKnob, HoldsBudget
+from adadepth.families.shared.albert.heads import PretrainingHeads
+from adadepth.families.shared.albert.pricing import update_work
+from adadepth.families.shared.albert.stepper import SteppedAlbert
 from adadepth.families.shared.losses import LossTerm, class_losses, combine_terms, label_count
 from adadepth.families.shared.steps import rule_of, run_steps, runs_all, unit_fields
 from adadepth.halting.exit_rules import ExitRule
-from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+from adadepth.halting.trace import DepthTrace, Execution, Work
 from adadepth_router.configuration import RouterConfig
 
 
 @dataclass
 class RouterOutput(ModelOutput):
-    """See `adadepth.families.contract.DepthOutput` and `adadepth.families.shared.steps.unit_fields`.
+    """See `adadepth.families.heads` and `adadepth.families.shared.steps.unit_fields`.
 
     `probabilities` are the router's, (B, T, steps that ran).
     """
@@ -47,6 +49,19 @@ class RouterOutput(ModelOutput):
     exit_steps: Tensor | None = None
 
 
+@dataclass
+class RouterPreTrainingOutput(ModelOutput):
+    """As `RouterOutput`, with what the pretraining heads say; see `adadepth.families.heads`."""
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    prediction_logits: Tensor | None = None
+    token_losses: Tensor | None = None
+    sop_logits: Tensor | None = None
+    trace: DepthTrace | None = None
+    probabilities: Tensor | None = None
+
+
 class Router(nn.Sequential):
     """v tanh(W h + b) + c, (..., H) to (..., 1)."""
 
@@ -59,31 +74,86 @@ class RouterLogit(nn.Linear):
     """The router's last map; a class of its own so that initialisation can find it."""
 
 
-class RouterForTokenClassification(DepthKnob, PreTrainedModel):
-    """Tags tokens; each can also exit, at the first step after which a rule trusts its tag."""
+class RouterPreTrainedModel(DepthKnob, HoldsBudget, PreTrainedModel):
+    """What the router's heads have in common: what their updates cost, as a loss and as work."""
 
     config: RouterConfig
     config_class = RouterConfig
     base_model_prefix = "albert"
     _supports_sdpa = True
     accepts_loss_kwargs = False  # its losses are normalised by `num_targets`
-    depth_unit: DepthUnit = "token"
-    exit_signals = frozenset({"logits"})
+    depth_unit = "token"
     depth_knob = "threshold of the router"
-
-    def __init__(self, config: RouterConfig) -> None:
-        super().__init__(config)
-        self.albert = SteppedAlbert(config, add_pooling_layer=False, alone=False)
-        self.router = Router(config)
-        self.dropout = nn.Dropout(config.classifier_dropout_prob)
-        self.classifier = nn.Linear(config.hidden_size, label_count(config))
-        self.post_init()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, RouterLogit):
             init.constant_(module.bias, self.config.router_bias_init)
+
+    def router_terms(self, output: RouterOutput | RouterPreTrainingOutput) -> dict[str, LossTerm]:
+        """The price of every real token's updates."""
+        if not self.config.update_price:
+            return {}
+        depth = self.soft_depth(output)
+        return {"router": LossTerm(depth.total, depth.count, self.config.update_price)}
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Real tokens, which are what a budget counts the depth of."""
+        return batch["attention_mask"].sum()
+
+    def soft_depth(self, outputs: RouterOutput) -> LossTerm:
+        """sum_n p_n of all real tokens: near the number of updates where the router is sure."""
+        valid = outputs.trace.valid
+        return LossTerm((outputs.probabilities.sum(dim=-1) * valid).sum(), valid.sum())
+
+    def set_depth_level(self, level: float) -> None:
+        """Update tokens of which the router is surer than 1 - level."""
+        self.config.threshold = 1.0 - level
+
+    def price(self, trace: DepthTrace) -> Work:
+        """An update costs its token `update_work`; every step runs the router."""
+        config, real = self.config, trace.valid.sum(dim=1).double()
+        hidden, steps = config.hidden_size, trace.max_depth
+        seen = real if trace.executed.tokens is None else trace.executed.tokens.double()
+        update = update_work(config, seen)
+        around = config.embedding_size * hidden + steps * config.router_size * (hidden + 1)
+
+        rows, width = trace.valid.shape
+        padded = update_work(config, width)
+        executed = real.new_tensor(float(rows * width * (trace.executed.steps * padded + around)))
+        depths = trace.updates.double().sum(dim=1)
+        adaptive, full = ((number * update + real * around).sum() for number in (depths, steps * real))
+        return Work(executed, executed, adaptive, full)
+
+    @property
+    def max_updates(self) -> int:
+        """N."""
+        return self.config.num_hidden_layers
+
+    @property
+    def longest_sequence(self) -> int:
+        """Positions."""
+        return self.config.max_position_embeddings
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Pieces."""
+        return self.config.vocab_size
+
+
+class RouterForTokenClassification(RouterPreTrainedModel):
+    """Tags tokens; each can also exit, at the first step after which a rule trusts its tag."""
+
+    exit_signals = frozenset({"logits"})
+
+    def __init__(self, config: RouterConfig) -> None:
+        super().__init__(config)
+        self.albert = SteppedAlbert(config, add_pooling_layer=False)
+        self.router = Router(config)
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, label_count(config))
+        self.post_init()
 
     def forward(
         self,
@@ -120,63 +190,56 @@ class RouterForTokenClassification(DepthKnob, PreTrainedModel):
     def terms(self, output: RouterOutput, labels: Tensor) -> dict[str, LossTerm]:
         """The mean loss of all steps at tokens with a label, (K,), and the price of every real token's updates."""
         losses, counted = class_losses(output.step_logits, labels)
-        found = {"task": LossTerm(losses.mean(dim=1)[counted].sum(), counted.sum())}
-        if self.config.update_price:
-            depth = self.soft_depth(output)
-            found["router"] = LossTerm(depth.total, depth.count, self.config.update_price)
-        return found
+        return {"task": LossTerm(losses.mean(dim=1)[counted].sum(), counted.sum()), **self.router_terms(output)}
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the loss parts are divided by."""
         return {"task": (batch["labels"] >= 0).sum(), "router": self.count_units(batch)}
 
-    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Real tokens, which are what a budget counts the depth of."""
-        return batch["attention_mask"].sum()
-
-    def soft_depth(self, outputs: RouterOutput) -> LossTerm:
-        """sum_n p_n of all real tokens: near the number of updates where the router is sure."""
-        valid = outputs.trace.valid
-        return LossTerm((outputs.probabilities.sum(dim=-1) * valid).sum(), valid.sum())
-
-    def set_depth_level(self, level: float) -> None:
-        """Update tokens of which the router is surer than 1 - level."""
-        self.config.threshold = 1.0 - level
-
-    def price(self, trace: DepthTrace) -> Work:
-        """An update costs its token 4 H^2 + 2 H F, and 2 H for each token it sees; every step runs the router."""
-        config, real = self.config, trace.valid.sum(dim=1).double()
-        hidden, steps = config.hidden_size, trace.max_depth
-        seen = real if trace.executed.tokens is None else trace.executed.tokens.double()
-        update = 4 * hidden**2 + 2 * hidden * config.intermediate_size + 2 * hidden * seen
-        around = config.embedding_size * hidden + steps * config.router_size * (hidden + 1)
-
-        rows, width = trace.valid.shape
-        padded = 4 * hidden**2 + 2 * hidden * config.intermediate_size + 2 * hidden * width
-        executed = real.new_tensor(float(rows * width * (trace.executed.steps * padded + around)))
-        depths = trace.updates.double().sum(dim=1)
-        adaptive, full = ((number * update + real * around).sum() for number in (depths, steps * real))
-        return Work(executed, executed, adaptive, full)
-
-    @property
-    def max_updates(self) -> int:
-        """N."""
-        return self.config.num_hidden_layers
-
-    @property
-    def longest_sequence(self) -> int:
-        """Positions."""
-        return self.config.max_position_embeddings
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Pieces."""
-        return self.config.vocab_size
-
     @property
     def readout_work(self) -> float:
         """Multiply-accumulates of one prediction."""
         return float(self.classifier.weight.numel())
+
+
+class RouterForPreTraining(PretrainingHeads, RouterPreTrainedModel):
+    """Masked words and sentence order, read after the last step by the heads that every ALBERT has."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        super().__init__(config)
+        self.albert = SteppedAlbert(config)
+        self.router = Router(config)
+        self.make_heads(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        sentence_order_label: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> RouterPreTrainingOutput:
+        """Predict masked words, (B, T), and the order of two sentences, (B,); with labels compute the loss."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        embedded = self.albert.embeddings(input_ids, token_type_ids, position_ids)
+        stepper = RouterStepper(self, self.albert.encoder.embedding_hidden_mapping_in(embedded), mask.bool())
+        for _ in range(self.max_updates):
+            stepper.update()
+
+        output = RouterPreTrainingOutput(trace=stepper.trace(), probabilities=stepper.probabilities())
+        terms = self.predict_words(output, stepper.state, labels)
+        terms |= self.predict_order(output, self.albert.pooled(stepper.state), sentence_order_label)
+        if terms:
+            output.loss, output.loss_parts = combine_terms(terms | self.router_terms(output), num_targets)
+        return output
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the loss parts are divided by."""
+        return {**self.count_predicted(batch), "router": self.count_units(batch)}
 
 
 class RouterStepper:
@@ -192,8 +255,8 @@ class RouterStepper:
 
     width, computed = 1, None
 
-    def __init__(self, model: RouterForTokenClassification, state: Tensor, valid: Tensor) -> None:
-        self._model, self._state, self._valid = model, state, valid
+    def __init__(self, model: Any, state: Tensor, valid: Tensor) -> None:
+        self._model, self.state, self._valid = model, state, valid
         self._mask = create_bidirectional_mask(config=model.config, inputs_embeds=state, attention_mask=valid)
         self._probabilities: list[Tensor] = []
         self._ran: list[Tensor] = []
@@ -202,16 +265,20 @@ class RouterStepper:
 
     def advance(self) -> tuple[Tensor, None]:
         """Update the tokens that the router chooses, and read all that still run."""
-        model, state = self._model, self._state
+        self.update()
+        return self._model.classifier(self._model.dropout(self.state.flatten(0, 1)[self._running])), None
+
+    def update(self) -> None:
+        """Update the tokens that the router chooses."""
+        model, state = self._model, self.state
         runs = torch.zeros_like(self._valid).flatten().index_fill(0, self._running, True).view_as(self._valid)
         probability = model.router(state).squeeze(-1).sigmoid()
         ran = runs & (probability > model.config.threshold)
         gate = ran + runs * (probability - probability.detach())
         updated = model.albert.encoder.albert_layer(state, self._mask)[0]
-        self._state = state + gate.unsqueeze(-1) * (updated - state)
+        self.state = state + gate.unsqueeze(-1) * (updated - state)
         self._probabilities.append(probability)
         self._ran.append(ran)
-        return model.classifier(model.dropout(self._state.flatten(0, 1)[self._running])), None
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these of the running tokens."""

@@ -8,13 +8,15 @@ import torch
 from transformers import PreTrainedConfig
 
 from adadepth.evaluation.scorer import Scorer, Units
+from adadepth.families.contract import DepthModel
 from adadepth.halting.trace import DepthTrace, Work
 
 
-class Fixed:
+class Fixed(DepthModel):
     """Rows that get as many updates as their `depth` says; its loss is their mean."""
 
     config, max_updates, longest_sequence, vocabulary_size = PreTrainedConfig(), 4, None, None
+    depth_unit = None
 
     def __init__(self, unit="sequence"):
         self.depth_unit = unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from adadepth.families.ponder_rnn.modeling import PonderRnnConfig, PonderRnnForClassification
+from adadepth.families.ponder.rnn import PonderRnnConfig, PonderRnnForClassification
 
 SMALL = {"input_size": 5, "hidden_size": 12, "num_steps": 6, "exit_rule": "quantile:0.5"}
 

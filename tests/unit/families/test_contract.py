@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from transformers import AlbertConfig, BertConfig
@@ -22,6 +24,8 @@ from adadepth import (
 )
 from adadepth.families import contract
 from adadepth.families.contract import DepthModel
+from adadepth.families.members import check_family, check_model
+from adadepth.families.registry import families, family
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
 from tests.unit.families.adalayers_support import small_mixture
 from tests.unit.families.par_xl_support import small_network, small_supernet, words
@@ -34,56 +38,68 @@ def small_stock(head):
 
 
 ACT = {
-    "HasExecutions", "HasOneDepth", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "ForcesDepth", "ShowsStates",
-    "KnowsActivations",
+    "DepthKnob", "HoldsBudget", "executions", "one_depth", "soft_depth", "force_depth", "shows_states",
+    "least_activations",
 }  # fmt: skip
-PONDER = {"PredictsEveryStep", "HasHaltingPrior", "HasDepthKnob", "CountsDepth", "HasSoftDepth", "TrainsHaltingAlone"}
+PONDER = {"DepthKnob", "HoldsBudget", "exit_signals", "prior_facts", "soft_depth", "train_halting_alone"}
 TINY_PUZZLES = {
     "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "cells": 9, "prefix_length": 1, "cycles": 1,
     "reasoning_updates": 1, "num_steps": 3,
 }  # fmt: skip
-READS = {"PredictsEveryStep", "PricesReadouts"}
-# Model -> what it can do besides.
+READS = {"exit_signals", "readout_work"}
+# Model -> its mixins, and which members with a default it has of its own.
 MODELS = {
     "act pretraining": (lambda: AlbertActForPreTraining(small_config()), ACT),
     "act classification": (lambda: AlbertActForSequenceClassification(small_config()), ACT | READS),
     "act tagging": (lambda: AlbertActForTokenClassification(small_config()), ACT | READS),
     "act spans": (lambda: AlbertActForQuestionAnswering(small_config()), ACT),
     "act choices": (lambda: AlbertActForMultipleChoice(small_config()), ACT),
-    "albert": (lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)), {"KnowsActivations"}),
-    "stock classification": (lambda: small_stock(StockForSequenceClassification), {"HasOwnClasses", "HasOneDepth"}),
-    "stock tagging": (lambda: small_stock(StockForTokenClassification), {"HasOwnClasses", "HasOneDepth"}),
-    "ponder": (small_ponder, PONDER | {"KnowsActivations"}),
-    "exits": (small_multi_exit, {"PredictsEveryStep", "HasDepthKnob", "KnowsActivations"}),
+    "albert": (lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)), {"least_activations"}),
+    "stock classification": (lambda: small_stock(StockForSequenceClassification), {"take_classes", "one_depth"}),
+    "stock tagging": (lambda: small_stock(StockForTokenClassification), {"take_classes", "one_depth"}),
+    "ponder": (small_ponder, PONDER | {"least_activations"}),
+    "exits": (small_multi_exit, {"exit_signals", "DepthKnob", "least_activations"}),
     "mixture": (
         small_mixture,
         {
-            "FollowsSchedule", "SpeedsUpParameters", "ReadsCachedStates", "MixesLayers", "HasDepthKnob", "CountsDepth",
-            "HasSoftDepth", "HasExpectedDepth", "LimitsDepth", "SparesParameters",
+            "ReadsCachedStates", "MixesLayers", "DepthKnob", "HoldsBudget", "set_step", "learning_rate_multipliers",
+            "soft_depth", "expected_depth", "limit_depth", "no_weight_decay",
         },
     ),
     "recurrent": (
         lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
-        PONDER | {"Refills"},
+        PONDER | {"refills"},
     ),
     "puzzles": (
         lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
-        {"PredictsEveryStep", "HasDepthKnob", "TrainsInSlots", "Refills", "DescendsBySign", "KnowsActivations"},
+        {"DepthKnob", "exit_signals", "trains_in_slots", "refills", "descending_by_sign", "least_activations"},
     ),
-    "network": (small_network, {"Remembers", "KnowsActivations"}),
+    "network": (small_network, {"Remembers", "least_activations"}),
     "supernet": (
         small_supernet,
         {
-            "Remembers", "LearnsGates", "SearchesArchitecture", "FollowsSchedule", "CountsDepth", "HasExpectedDepth",
-            "KnowsActivations",
+            "Remembers", "LearnsGates", "HoldsBudget", "set_step", "expected_depth", "latency", "least_activations",
         },
     ),
 }  # fmt: skip
-CAPABILITIES = {
+MIXINS = {
     name: kind
     for name, kind in vars(contract).items()
-    if getattr(kind, "_is_runtime_protocol", False) and kind.__module__ == contract.__name__ and kind is not DepthModel
+    if isinstance(kind, type) and issubclass(kind, DepthModel) and kind is not DepthModel
 }
+DEFAULTS = {
+    name: member
+    for base in (DepthModel, contract.HoldsBudget)
+    for name, member in vars(base).items()
+    if not name.startswith("_") and not getattr(getattr(member, "fget", member), "is_required", False)
+}
+
+
+def own_of(model):
+    """The mixins of a model, and the members with a default that it has of its own."""
+    mixins = {name for name, kind in MIXINS.items() if isinstance(model, kind)}
+    members = {name for name in DEFAULTS if hasattr(model, name)}
+    return mixins | {name for name in members if inspect.getattr_static(type(model), name) is not DEFAULTS[name]}
 
 
 def inputs_of(name):
@@ -119,11 +135,18 @@ def test_a_model_is_what_it_declares(name):
 def test_a_model_has_the_capabilities_of_its_family_and_no_other(name):
     make, expected = MODELS[name]
     model = make()
-    assert {capability for capability, kind in CAPABILITIES.items() if isinstance(model, kind)} == expected
+    assert own_of(model) == expected
+    check_model(model, name)
 
 
-def test_every_capability_is_one_of_some_model():
-    assert set().union(*(expected for _, expected in MODELS.values())) == set(CAPABILITIES)
+def test_every_mixin_and_every_default_is_needed():
+    assert set().union(*(expected for _, expected in MODELS.values())) == set(MIXINS) | set(DEFAULTS)
+    assert len(MIXINS) <= 7
+
+
+@pytest.mark.parametrize("name", families())
+def test_a_family_is_what_the_contract_asks_for(name):
+    check_family(family(name))
 
 
 def test_one_depth_is_the_fixed_or_the_forced_one():

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from adadepth.families.par_xl.configuration import ParXLConfig
+from adadepth.families.par_xl.configuration import ParXLConfig, architecture_macs, operation_macs, price_par_xl
 from adadepth.families.par_xl.modeling import ParXLForCausalLM, ParXLSupernet
-from adadepth.families.par_xl.pricing import architecture_macs, operation_macs, price_par_xl
 from adadepth.halting.trace import DepthTrace, Execution, Operations
 
 # T, M, B, d, F: the original's size, and NVIDIA's base in training and in evaluation.

@@ -216,7 +216,7 @@ def test_the_steps_never_wait_for_the_device_in_training(monkeypatch):
         training, evaluation = (
             AlbertStepper(model.albert.encoder, model.read, embedded, batch["attention_mask"], {}) for _ in range(2)
         )
-        used = f"{type(model).__module__}.AlbertStepper"
+        used = "adadepth.families.shared.albert.stepper.AlbertStepper"
         monkeypatch.setattr(used, lambda *args, stepper=training: stepper)
         with NoWaiting():
             outputs = model(**batch, labels=labels, exit_rule=rule)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
-from adadepth.families.contract import PredictsEveryStep
 from adadepth.families.shared.steps import run_steps, unit_fields
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
@@ -89,7 +88,6 @@ def batch() -> dict[str, Tensor]:
 @torch.no_grad()
 def test_tokens_that_leave_get_what_they_get_where_all_stay():
     model = Tagger()
-    assert isinstance(model, PredictsEveryStep)
     left, stayed = (model(**batch(), exit_rule="confidence:0.5", run_all_steps=every) for every in (False, True))
     assert left.exit_steps.equal(stayed.exit_steps)
     assert len(left.exit_steps.unique()) > 1

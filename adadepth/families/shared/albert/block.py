@@ -18,10 +18,11 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from adadepth.families.contract import DepthModel
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Attend, Memory, Refresh, attend_packed, remember
+from adadepth.families.shared.encoders import check_words
 from adadepth.families.shared.layers import Product, activated
-from adadepth.families.shared.words import check_words
 
 
 class PositionEmbedding(nn.Embedding):
@@ -156,10 +157,18 @@ def activation(name: str) -> nn.Module:
 
 
 class HaltingProjection(nn.Linear):
-    """The linear map of the halting unit, computed in float32 whatever the model's precision.
+    """The linear map of a halting unit to one logit, computed in float32 whatever the model's precision.
 
     A class of its own so that initialisation can find it: modules without direct parameters are passed over.
+
+    Args:
+        width: H.
+        bias_init: What the bias is initialised to.
     """
+
+    def __init__(self, width: int, bias_init: float) -> None:
+        super().__init__(width, 1)
+        self.bias_init = bias_init
 
     def forward(self, state: Tensor) -> Tensor:
         """Halting logits, float32: (..., H) to (..., 1)."""
@@ -244,10 +253,9 @@ def words_of(
     return words
 
 
-class OneBlock:
+class OneBlock(DepthModel):
     """How often a model applies its ALBERT block, to how many tokens, and who normalises its losses."""
 
-    config: Any
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
 
@@ -303,4 +311,4 @@ class SharedBlockModel(OneBlock, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, HaltingProjection):
-            init.constant_(module.bias, self.config.halt_bias_init)
+            init.constant_(module.bias, module.bias_init)

@@ -8,15 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError
 from adadepth.families.registry import family, one_of
-from adadepth.families.shared.albert.block import SharedBlockModel
-from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
-from adadepth.families.shared.albert.stepped import SteppedAlbert
-from adadepth.halting.trace import DepthUnit
+from adadepth.families.shared.albert.configuration import derive_config
 from adadepth.system.places import quiet
 
 # A buffer that old checkpoints hold, and no model.
@@ -114,22 +111,6 @@ class FromAnyAlbert(PreTrainedModel):
         report = model.albert.load_state_dict(weights, strict=False)
         assert not report.unexpected_keys, report.unexpected_keys
         return model.eval()
-
-
-class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
-    """Loading, initialisation and accounting of the models that step; how they run a batch is theirs."""
-
-    config: StepwiseAlbertShape
-    albert: SteppedAlbert
-    depth_unit: DepthUnit = "sequence"
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the table of word embeddings."""
-        return self.albert.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put another table of word embeddings in the place of this one."""
-        self.albert.embeddings.word_embeddings = value
 
 
 def _check_source(path: str, source: PreTrainedConfig, known: Collection[str]) -> None:

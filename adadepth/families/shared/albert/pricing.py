@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 from transformers import AlbertConfig
@@ -9,13 +11,21 @@ from transformers import AlbertConfig
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Work
 
+Number = TypeVar("Number", int, Tensor)
+
+
+def update_work(config: AlbertShape | AlbertConfig, seen: Number) -> Number:
+    """Multiply-accumulates of an update of one token among so many: 4 H^2, 2 S H for attention, 2 H F."""
+    hidden = config.hidden_size
+    return 4 * hidden**2 + 2 * seen * hidden + 2 * hidden * config.intermediate_size
+
 
 def price_sequences(
     config: AlbertShape | AlbertConfig, trace: DepthTrace, *, each_step: float, once: float = 0.0
 ) -> Work:
     """Multiply-accumulates of a traced batch, heads included; the embeddings' lookups are not counted.
 
-    A step of S tokens costs 4 H^2 for the projections, 2 S H for attention and 2 H F, times S, and its heads.
+    A step of S tokens costs S updates, see `update_work`, and its heads.
 
     Args:
         config: Widths E, H, F.
@@ -26,10 +36,10 @@ def price_sequences(
     """
     ran = trace.executed
     assert ran.tokens is not None
-    hidden, inner, entry = config.hidden_size, config.intermediate_size, config.embedding_size * config.hidden_size
+    entry = config.embedding_size * config.hidden_size
 
     def step_work(length: Tensor) -> Tensor:
-        return length * (4 * hidden**2 + 2 * length * hidden + 2 * hidden * inner) + each_step
+        return length * update_work(config, length) + each_step
 
     updates, valid, tokens = trace.updates.double(), trace.valid.double(), ran.tokens.double()
     before_and_after = tokens * entry + once
@@ -44,11 +54,11 @@ def price_sequences(
     if ran.computed is None:
         blocks = (rows * step_work(widths)).sum()
     else:
-        blocks = block_work(config, ran.computed).to(dense) + each_step * rows.sum()
+        blocks = computed_work(config, ran.computed).to(dense) + each_step * rows.sum()
     return Work(blocks + around, dense, (adaptive * valid).sum(), (full * valid).sum())
 
 
-def block_work(config: AlbertShape | AlbertConfig, computed: ComputedSteps) -> Tensor:
+def computed_work(config: AlbertShape | AlbertConfig, computed: ComputedSteps) -> Tensor:
     """Multiply-accumulates of a shared layer that computed some of its units only, float64, ().
 
     A query and its feed-forward cost 2 H^2 + 2 H F, a key and its value 2 H^2, a pair 2 H.

@@ -8,19 +8,31 @@ classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.shared.albert.block import AlbertLayer
-from adadepth.families.shared.albert.configuration import AlbertShape
+from adadepth.families.shared.albert.block import AlbertEmbeddings, AlbertLayer, SharedBlockModel, words_of
+from adadepth.families.shared.albert.configuration import AlbertShape, StepwiseAlbertShape
+from adadepth.families.shared.albert.convert import FromAnyAlbert
 from adadepth.families.shared.albert.packed_attention import Refresh, count_pairs
 from adadepth.families.shared.layers import Product
-from adadepth.families.shared.steps import choose_states, shown
+from adadepth.families.shared.steps import (
+    StepwiseOutput,
+    choose_states,
+    rule_of,
+    run_steps,
+    runs_all,
+    shown,
+    stepwise_output,
+)
 from adadepth.halting.active_set import pack, take
+from adadepth.halting.exit_rules import ExitRule
 
 # Collators pad to this multiple, which accelerators compute fastest with; narrowing a batch keeps it.
 _WIDTH_MULTIPLE = 8
@@ -249,3 +261,134 @@ def _packs(config: AlbertShape, device: torch.device, *, training: bool) -> bool
 def _mask(config: AlbertShape, shaped: Tensor, valid: Tensor | None) -> Any:
     """The mask in the form that the attention implementation wants, for states of the shape (A, T, *)."""
     return create_bidirectional_mask(config=config, inputs_embeds=shaped, attention_mask=valid)
+
+
+class SteppedAlbert(SharedBlockModel):
+    """The ALBERT encoder in a model with heads, its parameters named as ACT-ALBERT's without the halting unit.
+
+    It has no forward pass, and it draws no weights: the model does, of encoder and heads together, once both are made.
+
+    Args:
+        config: Its shape.
+        add_pooling_layer: Whether first tokens are pooled.
+    """
+
+    def __init__(self, config: AlbertShape, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.embeddings = AlbertEmbeddings(config)
+        self.encoder = SharedLayer(config)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if add_pooling_layer else None
+        self.post_init()
+
+    def init_weights(self) -> None:
+        """Leave the weights to the model that this is a part of."""
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the word embeddings."""
+        self.embeddings.word_embeddings = value
+
+    def pooled(self, state: Tensor) -> Tensor:
+        """tanh(W h_0) of the first token: (A, T, H) to (A, H)."""
+        assert self.pooler is not None
+        return torch.tanh(self.pooler(state[:, 0]))
+
+
+class SteppedAlbertModel(SteppedAlbert):
+    """An ALBERT encoder as a model of its own, which draws its own weights; no model with heads may contain one."""
+
+    draws_alone = True
+
+    def init_weights(self) -> None:
+        """Draw weights."""
+        SharedBlockModel.init_weights(self)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPooling:
+        """Take all N steps; without heads nothing says when to stop.
+
+        Args:
+            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E).
+            attention_mask: 1 at real tokens, 0 at padding, (B, T).
+            token_type_ids: Segment of each token, (B, T).
+            position_ids: (B, T) or (1, T).
+            inputs_embeds: Word embeddings instead of ids.
+            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
+        """
+        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
+        embedded = self.embeddings(words, token_type_ids, position_ids)
+        state = self.encoder.embedding_hidden_mapping_in(embedded)
+        rows = PaddedRows(self.config, state, attention_mask, kwargs)
+        for _ in range(self.max_updates):
+            state = rows.update(self.encoder.albert_layer)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=state,
+            pooler_output=None if self.pooler is None else self.pooled(state),
+            hidden_states=rows.hidden_states,  # type: ignore[arg-type]  # None where not chosen
+            attentions=rows.attentions,
+        )
+
+
+class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
+    """Loading, initialisation and steps of models that predict after each; what they read, and the loss, is theirs."""
+
+    config: StepwiseAlbertShape
+    albert: SteppedAlbert
+    depth_unit = "sequence"
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings."""
+        return self.albert.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the word embeddings."""
+        self.albert.embeddings.word_embeddings = value
+
+    def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
+        """What the heads make of a step's states; see `Read`."""
+        raise NotImplementedError
+
+    def take_steps(
+        self,
+        inputs: Sequence[Tensor | None],
+        labels: Tensor | None,
+        exit_rule: str | ExitRule | None,
+        run_all_steps: bool | None,
+        generator: torch.Generator | None,
+        options: Mapping[str, Any],
+    ) -> tuple[StepwiseOutput, bool]:
+        """Step until every sequence has exited.
+
+        Args:
+            inputs: The first five arguments of the forward pass: token ids (B, T); the mask, 1 at real tokens; segments
+                (B, T); positions (B, T) or (1, T); word embeddings instead of ids, (B, T, E).
+            labels: Targets, if there are any: the loss needs every step.
+            exit_rule: Lets sequences exit; None: the configuration's.
+            run_all_steps: See `runs_all`.
+            generator: For rules that draw.
+            options: `output_hidden_states`, `output_attentions`, and the attention's own.
+
+        Returns:
+            The output without distribution and loss, and whether all steps ran.
+        """
+        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = inputs
+        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
+        rule, shows = rule_of(self, exit_rule), bool(shown(self.config, options))
+        run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
+        embedded = self.albert.embeddings(words, token_type_ids, position_ids)
+        stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, dict(options))
+        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+        output = stepwise_output(steps, rule, stepper.tokens)
+        output.hidden_states, output.attentions = stepper.hidden_states, stepper.attentions
+        return output, run_all

@@ -1,9 +1,16 @@
-"""Configuration of PonderALBERT."""
+"""PonderNet's objective, and PonderALBERT, which trains with it.
+
+    L = (1/B) sum_b sum_n p_bn loss(y_b, yhat_bn) + beta (1/B) sum_b KL_b
+
+Banino et al. 2021 (arXiv 2107.05407), section 2.2. The loss is averaged over steps, not the prediction. Shape legend:
+B batch, N steps, A sequences that still run, T tokens, H width.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -12,18 +19,176 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError
-from adadepth.families.ponder_albert.family import PonderAlbertSettings
-from adadepth.families.shared.albert.block import HaltingProjection, words_of
+from adadepth.families.contract import DepthKnob, HoldsBudget
+from adadepth.families.ponder.family import PonderAlbertSettings
+from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
-from adadepth.families.shared.albert.convert import SteppedAlbertPreTrainedModel
 from adadepth.families.shared.albert.pricing import price_sequences
-from adadepth.families.shared.albert.stepped import SteppedAlbert
-from adadepth.families.shared.albert.stepper import AlbertStepper, Reading
-from adadepth.families.shared.losses import class_losses, combine_terms, label_count
-from adadepth.families.shared.ponder_objective import PonderTraining, ponder_terms
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, shown, stepwise_output
+from adadepth.families.shared.albert.stepper import (
+    Reading,
+    SteppedAlbert,
+    SteppedAlbertModel,
+    SteppedAlbertPreTrainedModel,
+)
+from adadepth.families.shared.losses import (
+    LossTerm,
+    class_losses,
+    combine_terms,
+    count_sequences,
+    expected_loss,
+    label_count,
+    step_losses,
+)
+from adadepth.families.shared.steps import StepwiseOutput
+from adadepth.halting.distribution import (
+    HaltingDistribution,
+    continuation_losses,
+    geometric_prior,
+    halting_distribution,
+    halting_kl,
+    uniform_prior,
+)
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
+
+
+def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
+    """Posterior p, (B, N), and what it is drawn to, the prior, (N,).
+
+    Args:
+        config: With `prior`, `target_halt_probability` and `truncation`.
+        halting_logits: z_n, (B, N).
+    """
+    steps, device = halting_logits.shape[-1], halting_logits.device
+    if config.prior == "uniform":
+        prior = uniform_prior(steps, device)
+    else:
+        # Like the posterior, but where that drops what is left the prior's last step gets it, as in PALBERT.
+        truncation = "leftover" if config.truncation == "none" else config.truncation
+        prior = geometric_prior(config.target_halt_probability, steps, truncation, device)
+    return halting_distribution(halting_logits, config.truncation), prior
+
+
+def ponder_terms(
+    config: Any, losses: Tensor, counted: Tensor, posterior: HaltingDistribution, prior: HaltingDistribution
+) -> dict[str, LossTerm]:
+    """The loss parts `task` and `kl`, summed over the sequences that have a target and counted in them.
+
+    Args:
+        config: With `kl_penalty_factor`, beta, `kl_direction`, and maybe `ce_normalisation`; see `PonderAlbertConfig`.
+        losses: Task loss after every step, (B, N).
+        counted: Sequences with a target, bool, (B,).
+        posterior: p, (B, N).
+        prior: What p is drawn to, (N,).
+    """
+    task = expected_loss(losses, posterior.pmf)
+    if getattr(config, "ce_normalisation", "sum") == "mean_over_steps":
+        task = task / losses.shape[-1]  # as the reference code of PonderALBERT, which makes beta count N times as much
+    divergence = halting_kl(posterior, prior, config.kl_direction)
+    count = counted.sum()
+    return {
+        "task": LossTerm((task * counted).sum(), count),
+        "kl": LossTerm((divergence * counted).sum(), count, config.kl_penalty_factor),
+    }
+
+
+@dataclass(frozen=True)
+class HaltingStage:
+    """The second stage of training, see `adadepth.halting.distribution`: slope k and threshold gamma of its targets."""
+
+    slope: float
+    threshold: float
+
+    def terms(self, halting_logits: Tensor, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
+        """The one loss part `halting`: see `continuation_losses`; summed and counted as in `ponder_terms`."""
+        per_sequence = continuation_losses(halting_logits, losses, self.slope, self.threshold)
+        return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
+
+
+class PonderTraining(DepthKnob, HoldsBudget, nn.Module):
+    """What models that ponder have in common: loss and counts, setting their depth, going on with the halting head.
+
+    Attributes:
+        config: With what the functions above ask for, and `exit_rule`.
+        halting_stage: The second stage of training, where the model is in it.
+    """
+
+    exit_signals = frozenset({"logits", "halting"})
+    depth_knob = "exit_rule quantile:q"
+    halting_stage: HaltingStage | None = None
+
+    @property
+    def halting_head(self) -> nn.Module:
+        """What gives the halting logits, and nothing else."""
+        raise NotImplementedError
+
+    def weigh(self, output: StepwiseOutput, labels: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> None:
+        """Set the distribution over the steps, and with labels the loss.
+
+        Args:
+            output: With all steps.
+            labels: See `step_losses`.
+            num_targets: See `combine_terms`.
+        """
+        assert output.step_logits is not None
+        assert output.halting_logits is not None
+        posterior, prior = ponder_distributions(self.config, output.halting_logits)
+        output.posterior, output.prior = posterior, prior
+        if labels is None:
+            return
+        losses, counted = step_losses(self.config, output.step_logits, labels)
+        if self.halting_stage is None:
+            terms = ponder_terms(self.config, losses, counted, posterior, prior)
+        else:
+            terms = self.halting_stage.terms(output.halting_logits, losses, counted)
+        output.loss, output.loss_parts = combine_terms(terms, num_targets)
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each loss part of a batch is divided by; the trainer adds it up over an optimiser step."""
+        names = ("task", "kl") if self.halting_stage is None else ("halting",)
+        return dict.fromkeys(names, count_sequences(self.config, batch["labels"]))
+
+    def prior_facts(self, outputs: StepwiseOutput) -> dict[str, Any]:
+        """What is told of the prior where all steps ran: its probabilities on the CPU, (N,), and how it is used."""
+        if outputs.prior is None:
+            return {}
+        return {
+            "prior_pmf": outputs.prior.pmf.cpu(),
+            "truncation": self.config.truncation,
+            "kl_direction": self.config.kl_direction,
+        }
+
+    def set_depth_level(self, level: float) -> None:
+        """Let a sequence exit at the first step with cdf_n > `level`, in (0, 1)."""
+        self.config.exit_rule = f"quantile:{level!r}"
+
+    def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Sequences of a batch, whose depths a budget counts."""
+        return torch.full((), len(batch["labels"]), device=batch["labels"].device)
+
+    def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
+        """The expected steps of every sequence: of a distribution over all steps each is differentiable."""
+        assert outputs.posterior is not None
+        steps = outputs.posterior.expected_steps()
+        return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
+
+    def train_halting_alone(self, slope: float, threshold: float) -> None:
+        """Enter the second stage: all but the halting head is frozen, and the loss is that head's alone.
+
+        It lasts as long as this object; neither the configuration nor the saved weights know of it.
+        """
+        self.halting_stage = HaltingStage(slope, threshold)
+        self.requires_grad_(False)
+        self.halting_head.requires_grad_(True)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; in the second stage what is frozen stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if self.halting_stage is not None:
+            for child in self.children():
+                child.train(mode and child is self.halting_head)
+        return self
 
 
 @strict
@@ -136,16 +301,14 @@ def _encode(
 Text = str | tuple[str, str]
 
 
-class PonderAlbertModel(SteppedAlbert):
+class PonderAlbertModel(SteppedAlbertModel):
     """The encoder, without heads: all steps, and the pooled first token where heads read that."""
 
     config: PonderAlbertConfig
     config_class = PonderAlbertConfig
 
-    @staticmethod
-    def has_pooler(config: Any) -> bool:
-        """Whether checkpoints of this configuration have a pooler."""
-        return config.readout == "pooler"
+    def __init__(self, config: PonderAlbertConfig) -> None:
+        super().__init__(config, add_pooling_layer=config.readout == "pooler")
 
 
 class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrainedModel):
@@ -168,7 +331,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
     ) -> None:
         own = derive_config(PonderAlbertConfig, config, overrides)
         super().__init__(own)
-        self.albert = PonderAlbertModel(own, alone=False)
+        self.albert = SteppedAlbert(own, add_pooling_layer=own.readout == "pooler")
         self.dropout = nn.Dropout(own.classifier_dropout_prob)
         self.classifier = _classifier(own)
         self.ponder = _halting_head(own)
@@ -190,34 +353,16 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Step until every sequence has exited, and with labels compute the loss.
+        """Step until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
 
-        Args:
-            input_ids: Token ids (B, T); or give `inputs_embeds` (B, T, E); or B texts, or pairs of texts.
-            attention_mask: 1 at real tokens, 0 at padding, (B, T).
-            token_type_ids: Segment of each token, (B, T).
-            position_ids: (B, T) or (1, T).
-            inputs_embeds: Word embeddings instead of ids.
-            labels: Classes or values, (B,); see `step_losses`.
-            num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
-            exit_rule: Lets sequences exit; None: the configuration's.
-            run_all_steps: See `runs_all`.
-            generator: For rules that draw.
-            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and the attention's own.
+        Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
+        see `combine_terms`. `input_ids` may also be B texts, or pairs of texts.
         """
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = encode_texts(self._tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
-        words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
-        rule, shows = rule_of(self, exit_rule), bool(shown(self.config, kwargs))
-        run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
-
-        embedded = self.albert.embeddings(words, token_type_ids, position_ids)
-        stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, kwargs)
-        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
-
-        output = stepwise_output(steps, rule, stepper.tokens)
-        output.hidden_states, output.attentions = stepper.hidden_states, stepper.attentions
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        output, run_all = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
         if run_all:  # the halting distribution and the loss need every step
             self.weigh(output, labels, num_targets)
         return output
@@ -283,9 +428,10 @@ def _classifier(config: PonderAlbertConfig) -> nn.Module:
 def _halting_head(config: PonderAlbertConfig) -> nn.Sequential:
     width = config.hidden_size * (2 if config.halting_head == "linear_cat" else 1)
     if config.halting_head == "mlp":
-        return nn.Sequential(nn.Linear(width, config.head_size), nn.GELU(), HaltingProjection(config.head_size, 1))
+        last = HaltingProjection(config.head_size, config.halt_bias_init)
+        return nn.Sequential(nn.Linear(width, config.head_size), nn.GELU(), last)
     blocks: list[nn.Module] = []
     if config.halting_head_layers > 1:  # PALBERT's k = 1 is the linear map alone
         for _ in range(config.halting_head_layers):
             blocks += [nn.Linear(width, width), nn.Tanh()]
-    return nn.Sequential(*blocks, HaltingProjection(width, 1))
+    return nn.Sequential(*blocks, HaltingProjection(width, config.halt_bias_init))

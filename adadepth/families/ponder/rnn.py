@@ -1,4 +1,4 @@
-"""Configuration of the recurrent PonderNet."""
+"""The recurrent cell of the PonderNet paper: a fixed input, read again at every step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.ponder_rnn.family import PonderRnnSettings
+from adadepth.families.ponder.family import PonderRnnSettings
+from adadepth.families.ponder.modeling import PonderTraining
 from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.families.shared.losses import label_count
-from adadepth.families.shared.ponder_objective import PonderTraining
 from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
 from adadepth.halting.exit_rules import ExitRule, parse_rule
-from adadepth.halting.trace import DepthTrace, DepthUnit, Work
+from adadepth.halting.trace import DepthTrace, Work
 from adadepth.settings.declaration import at_least, setting
 
 
@@ -53,10 +53,10 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
     main_input_name = "inputs"
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
-    depth_unit: DepthUnit = "sequence"
+    depth_unit = "sequence"
     # Its inputs have no tokens.
-    longest_sequence: int | None = None
-    vocabulary_size: int | None = None
+    longest_sequence = None
+    vocabulary_size = None
     refills = True
 
     def __init__(self, config: PonderRnnConfig) -> None:
@@ -66,7 +66,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         # Gates need a bias behind the reset, the plain cell has one already.
         self.recurrent = nn.Linear(config.hidden_size, gates * config.hidden_size, bias=gates > 1)
         self.classifier = nn.Linear(config.hidden_size, label_count(config))
-        self.halting = HaltingProjection(config.hidden_size, 1)
+        self.halting = HaltingProjection(config.hidden_size, config.halt_bias_init)
         self.post_init()
 
     @torch.no_grad()
@@ -86,7 +86,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         if module.bias is not None:
             init.uniform_(module.bias, -bound, bound)
         if isinstance(module, HaltingProjection):
-            init.constant_(module.bias, self.config.halt_bias_init)
+            init.constant_(module.bias, module.bias_init)
 
     @can_return_tuple
     def forward(

@@ -1,0 +1,181 @@
+"""Whether the classes of a family are what `adadepth.families.contract` asks for, said before any data are prepared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, get_args
+
+from torch import nn
+
+from adadepth.errors import ConfigError
+from adadepth.families.contract import (
+    DepthKnob,
+    DepthModel,
+    HoldsBudget,
+    LearnsGates,
+    ReadsCachedStates,
+    Remembers,
+)
+from adadepth.families.registry import Family, load
+from adadepth.halting.trace import DepthUnit
+from adadepth.settings import BudgetUnit
+
+_PLACE = "adadepth.families.contract"
+
+
+class _Value(NamedTuple):
+    """What a value has to be, in words, and whether one is that."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+_FLAG = _Value("True or False", lambda value: isinstance(value, bool))
+_COUNT = _Value("a whole number of at least 1", _is_count)
+_COUNT_OR_NONE = _Value(f"{_COUNT.words}, or None", lambda value: value is None or _is_count(value))
+_VALUES = {
+    "depth_unit": _Value(f"one of {', '.join(get_args(DepthUnit))}", lambda value: value in get_args(DepthUnit)),
+    "max_updates": _COUNT,
+    "longest_sequence": _COUNT_OR_NONE,
+    "vocabulary_size": _COUNT_OR_NONE,
+    "exit_signals": _Value("a frozenset of names", lambda value: isinstance(value, frozenset)),
+    "readout_work": _Value("a number", lambda value: isinstance(value, int | float)),
+    "executions": _Value(
+        "a tuple that begins with 'dense'", lambda value: isinstance(value, tuple) and value[:1] == ("dense",)
+    ),
+    "one_depth": _COUNT_OR_NONE,
+    "refills": _FLAG,
+    "shows_states": _FLAG,
+    "trains_in_slots": _FLAG,
+    "depth_knob": _Value("a string", lambda value: isinstance(value, str)),
+}
+_NO_MODEL = f"must extend {_PLACE}.DepthModel, and then transformers.PreTrainedModel"
+_OF_ENCODERS = (_NO_MODEL, "max_updates", "longest_sequence", "vocabulary_size")
+# What the forward pass takes of a model that has a member, or is of a mixin.
+_TAKES: dict[str | type[DepthModel], tuple[str, ...]] = {
+    "exit_signals": ("exit_rule", "run_all_steps", "generator"),
+    "refills": ("places",),
+    "trains_in_slots": ("carry", "draws"),
+    DepthModel: ("num_targets",),
+    ReadsCachedStates: ("states",),
+    Remembers: ("memory", "context"),
+    LearnsGates: ("gates",),
+}
+# What a unit of budgets asks of a model that holds it in training.
+_BUDGETED = {
+    BudgetUnit.updates: ("soft_depth",),
+    BudgetUnit.macs: ("soft_depth",),
+    BudgetUnit.deepest_layer: ("soft_depth", "limit_depth"),
+    BudgetUnit.expected_layer: ("expected_depth",),
+    BudgetUnit.milliseconds: ("expected_depth", "latency"),
+}
+
+
+def check_family(about: Family) -> None:
+    """Refuse a family of which a class is no `DepthModel`, lacks what it asks for, or has it wrongly.
+
+    Raises:
+        ConfigError: In one line: the family, the class, every such member, and what it has to be.
+    """
+    heads = [load(place) for place in about.heads.values()]
+    for head in heads:
+        _refuse(about.name, head, list(_mistakes(head, about)))
+    for units, mixin in ((about.budget.trained, HoldsBudget), (about.budget.fitted, DepthKnob)):
+        if units and not any(issubclass(head, mixin) for head in heads):
+            raise ConfigError(f"model={about.name}: its budget needs a model that extends {_PLACE}.{mixin.__name__}")
+    if about.encoder is not None:
+        encoder = load(about.encoder)
+        _refuse(about.name, encoder, [line for line in _members(encoder) if line.startswith(_OF_ENCODERS)])
+
+
+def check_model(model: Any, name: str) -> None:
+    """Refuse a model of the family of that name whose properties have other values than they must.
+
+    Raises:
+        ConfigError: As in `check_family`.
+    """
+    found = {member: getattr(model, member) for member in _VALUES if hasattr(type(model), member)}
+    _refuse(name, type(model), [line for member, value in found.items() for line in _wrong_value(member, value)])
+    promised = [member for member in _TAKES if isinstance(member, str) and found[member]]
+    _refuse(name, type(model), list(_untaken(type(model), promised)))
+    for place, part in model.named_modules():
+        if part is not model and getattr(part, "draws_alone", False):
+            raise ConfigError(
+                f"model={name}: {type(model).__name__}: {place} must be a part, not the model {type(part).__name__}, "
+                "which draws its weights before the heads are made"
+            )
+
+
+def _refuse(name: str, head: type, mistakes: Sequence[str]) -> None:
+    if mistakes:
+        raise ConfigError(f"model={name}: {head.__name__}: {'; '.join(mistakes)}")
+
+
+def _mistakes(head: type, about: Family) -> Iterator[str]:
+    """What is wrong with a class, before there is a model of it."""
+    yield from _members(head)
+    if not issubclass(head, DepthModel):
+        return
+    mixins = [promise for promise in _TAKES if isinstance(promise, type) and issubclass(head, promise)]
+    yield from _untaken(head, mixins)
+    if issubclass(head, DepthKnob) and head.fit_depth is DepthKnob.fit_depth:
+        yield from _inherited(head, ("set_depth_level",), DepthKnob)
+    if issubclass(head, HoldsBudget):
+        wanted = dict.fromkeys(name for unit in about.budget.trained for name in _BUDGETED[unit])
+        yield from _inherited(head, (*wanted, *(("force_depth",) if about.budget.grows else ())), HoldsBudget)
+
+
+def _members(head: type) -> Iterator[str]:
+    """Members of the contract that a class lacks, or has as something else."""
+    if not issubclass(head, DepthModel):
+        yield _NO_MODEL
+        return
+    bases = [base for base in head.__mro__ if base.__module__ == DepthModel.__module__]
+    for name in dict.fromkeys(name for base in reversed(bases) for name in vars(base) if not name.startswith("_")):
+        member = inspect.getattr_static(head, name)
+        asked = next(vars(base)[name] for base in bases if name in vars(base))
+        if getattr(getattr(member, "fget", member), "is_required", False):
+            yield f"{name} is missing; {_described(name, asked)}"
+        elif name in _VALUES:
+            if not isinstance(member, property):
+                yield from _wrong_value(name, member)
+        elif not callable(getattr(head, name)) and not isinstance(asked, property):
+            yield f"{name} is no method; {_described(name, asked)}"
+
+
+def _described(name: str, asked: Any) -> str:
+    """What a member has to be: its kind, and the first line of what the contract says of it."""
+    kind = _VALUES[name].words if name in _VALUES else "a property" if isinstance(asked, property) else "a method"
+    said = (inspect.getdoc(asked) or "").partition("\n")[0].rstrip(".")
+    return f"it must be {kind}: {said}"
+
+
+def _wrong_value(name: str, value: Any) -> Iterator[str]:
+    about = _VALUES[name]
+    if not about.fits(value):
+        yield f"{name}={value!r} must be {about.words}"
+
+
+def _untaken(head: Any, promises: Sequence[str | type[DepthModel]]) -> Iterator[str]:
+    """Arguments that a forward pass does not name although the class promises them; any others may be in `kwargs`."""
+    if head.forward is nn.Module.forward:
+        if DepthModel in promises:
+            yield "forward is missing; it must be a method: from a batch to outputs, see adadepth.families.heads"
+        return
+    known = inspect.signature(head.forward).parameters
+    for promise in promises:
+        for name in _TAKES[promise]:
+            if name not in known:
+                reason = promise if isinstance(promise, str) else promise.__name__
+                yield f"forward must take {name}, as {reason} says"
+
+
+def _inherited(head: type, names: Sequence[str], mixin: type) -> Iterator[str]:
+    for name in names:
+        if getattr(head, name) is getattr(mixin, name):
+            yield f"{name} is missing; {_described(name, vars(mixin)[name])}"

@@ -1,1 +1,0 @@
-"""PonderALBERT: one shared layer, applied until the sequence's halting distribution lets it out."""

@@ -1,1 +1,0 @@
-"""The recurrent cell of the PonderNet paper: a fixed input, read again at every step."""

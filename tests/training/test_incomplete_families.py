@@ -1,0 +1,133 @@
+"""A family that lacks a member of the contract is told so in one line, before any data are prepared."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
+
+MODELING = Path("adadepth_router") / "modeling.py"
+HEAD, BASE = "RouterForTokenClassification", "RouterPreTrainedModel"
+OWN = f"error: model=router: {HEAD}: "
+OUTPUT = f"error: model=router: the output of {HEAD}: "
+
+
+@contextmanager
+def installed(folder: Path, source: str) -> Iterator[None]:
+    """The toy family with another `modeling.py`."""
+    victim = folder / "victim"
+    shutil.copytree(TOY, victim, ignore=shutil.ignore_patterns("__pycache__"))
+    (victim / MODELING).write_text(source, encoding="utf-8")
+    (folder / "site").mkdir()
+    _forget()
+    with toy_family_installed(folder / "site", victim):
+        yield
+    _forget()
+
+
+def _forget() -> None:
+    """Let the package's modules be read anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == MODELING.parent.name]:
+        del sys.modules[name]
+
+
+def without(member: str) -> str:
+    """The modeling of the toy family whose first head lacks a member."""
+    tree = ast.parse((TOY / MODELING).read_text(encoding="utf-8"))
+    heads = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in (HEAD, BASE)]
+    (owner,) = (head for head in heads if any(member in names_of(node) for node in head.body))
+    owner.body = [node for node in owner.body if member not in names_of(node)]
+    return ast.unparse(tree)
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    """What a statement of a class defines."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line that a run ends with, which has prepared no data."""
+
+    def never(*args: object, **options: object) -> None:
+        raise AssertionError("data were prepared")
+
+    patch.setattr("adadepth.tasks.finetune.load_labelled_data", never)
+    output = folder / "outputs"
+    with installed(folder, source):
+        assert execute(*ROOT, *DATA, f"output_dir={output}") == 2
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert not output.exists() or list(output.iterdir()) == []
+    return said
+
+
+@pytest.mark.parametrize(("member", "words"), [
+    ("depth_unit", "it must be one of token, sequence, task, architecture"),
+    ("max_updates", "it must be a whole number of at least 1"),
+    ("longest_sequence", "it must be a whole number of at least 1, or None"),
+    ("vocabulary_size", "it must be a whole number of at least 1, or None"),
+    ("count_targets", "it must be a method: What each loss part of a batch is divided by"),
+    ("price", "it must be a method: Multiply-accumulates of one traced batch"),
+    ("forward", "it must be a method: from a batch to outputs"),
+    ("count_units", "it must be a method: Units of a batch whose depth is counted"),
+    ("soft_depth", "it must be a method: A smooth depth near the hard one"),
+    ("set_depth_level", "it must be a method: Turn the knob to a level"),
+    ("depth_knob", "it must be a string: What is turned"),
+])  # fmt: skip
+def test_a_member_is_missing(
+    member: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said = refused(tmp_path, without(member), monkeypatch, capfd)
+    assert said.startswith(f"{OWN}{member} is missing; {words}"), said
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ('depth_unit = "token"', 'depth_unit = "word"', "depth_unit='word' must be one of token, sequence"),
+    ('exit_signals = frozenset({"logits"})', 'exit_signals = "logits"', "exit_signals='logits' must be a frozenset"),
+    ("    def price(self, trace: DepthTrace) -> Work:", "    price = 3.0\n    def cost(self, trace):",
+     "price is no method; it must be a method"),
+    ("num_targets: Mapping[str, Tensor] | None = None,", "", "forward must take num_targets"),
+    ("DepthKnob, HoldsBudget, PreTrainedModel", "PreTrainedModel", "must extend adadepth.families.contract.DepthModel"),
+    ("DepthKnob, HoldsBudget, PreTrainedModel", "DepthKnob, PreTrainedModel",
+     "error: model=router: its budget needs a model that extends adadepth.families.contract.HoldsBudget"),
+])  # fmt: skip
+def test_a_member_is_wrong(
+    old: str, new: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    source = (TOY / MODELING).read_text(encoding="utf-8")
+    assert old in source
+    said = refused(tmp_path, source.replace(old, new), monkeypatch, capfd)
+    assert said.startswith(words if words.startswith("error") else f"{OWN}{words}"), said
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("        return self.config.num_hidden_layers", '        return "four"',
+     f"{OWN}max_updates='four' must be a whole number of at least 1"),
+    ("SteppedAlbert", "SteppedAlbertModel",
+     f"{OWN}albert must be a part, not the model SteppedAlbertModel, which draws its weights before"),
+    ("trace=stepper.trace(), ", "", f"{OUTPUT}trace must be a DepthTrace, not NoneType"),
+    ("        return output\n", "        output.logits = None\n        return output\n",
+     f"{OUTPUT}logits must be (B, T, C), not NoneType"),
+    ("output.loss, output.loss_parts =", "output.loss, _ =", f"{OUTPUT}loss_parts must be a dictionary"),
+    ('DepthTrace("token"', 'DepthTrace("sequence"', f"{OUTPUT}trace must be of unit token and max_depth 4"),
+])  # fmt: skip
+def test_what_only_a_model_and_its_first_batch_show(
+    old: str, new: str, words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    source = (TOY / MODELING).read_text(encoding="utf-8")
+    assert old in source
+    with installed(tmp_path, source.replace(old, new)):
+        assert execute(*ROOT, *SMALL, f"output_dir={tmp_path / 'outputs'}", "trainer.eval_on_start=false") == 2
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(errors) == 1
+    assert errors[0].startswith(words), errors
