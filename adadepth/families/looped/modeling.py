@@ -37,6 +37,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.families.contract import DepthModel
 from adadepth.families.looped.convert import PUBLISHED, published_config, published_weights
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
@@ -372,7 +373,7 @@ def _part(layers: Sequence[nn.Module]) -> nn.ModuleList:
     return Layers(layers) if layers else nn.ModuleList()
 
 
-class LoopedPreTrainedModel(PreTrainedModel):
+class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
     """What the model and its heads have in common."""
 
     config: LoopedConfig
