@@ -8,12 +8,12 @@ from torch import Tensor
 from adadepth import AlbertActModel
 
 
-def distribution(mean: float, cap: int, spread: float) -> Tensor:
-    """Probabilities of the depths 1..cap: p(n) ~ exp(a n - (n / spread)^2 / 2), with the `a` that gives the mean.
+def distribution(mean: float, max_updates: int, spread: float) -> Tensor:
+    """Probabilities of the depths 1..max_updates: p(n) ~ exp(a n - (n / spread)^2 / 2), with `a` that gives the mean.
 
     Under an infinite spread it is the truncated geometric distribution.
     """
-    depths = torch.arange(1, cap + 1, dtype=torch.float64)
+    depths = torch.arange(1, max_updates + 1, dtype=torch.float64)
     low, high = -100.0, 100.0
     for _ in range(100):
         slope = (low + high) / 2
@@ -22,24 +22,24 @@ def distribution(mean: float, cap: int, spread: float) -> Tensor:
     return shares
 
 
-def draw_depths(valid: Tensor, mean: float, cap: int, flat: bool) -> Tensor:
+def draw_depths(valid: Tensor, mean: float, max_updates: int, flat: bool) -> Tensor:
     """The depth of every token, int64 (B, T): quantiles of the distribution in random order, first tokens at the cap.
 
     Args:
         valid: True at real tokens, (B, T); padding gets depth 0.
         mean: Of all real tokens.
-        cap: The largest depth.
+        max_updates: The largest depth.
         flat: Take the truncated geometric distribution instead of a bell. The bell's spread is a third of its mean, as
             in the example of ACT-ALBERT's model card (mean 8.1, standard deviation 2.8).
     """
     others = valid.clone()
     others[:, 0] = False
     count = int(others.sum())
-    rest = (mean * int(valid.sum()) - cap * len(valid)) / count
-    shares = distribution(rest, cap, math.inf if flat else rest / 3)
+    rest = (mean * int(valid.sum()) - max_updates * len(valid)) / count
+    shares = distribution(rest, max_updates, math.inf if flat else rest / 3)
     quantiles = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    drawn = torch.searchsorted(shares.cumsum(0), quantiles).clamp(max=cap - 1) + 1
-    depths = torch.where(valid, cap, 0)
+    drawn = torch.searchsorted(shares.cumsum(0), quantiles).clamp(max=max_updates - 1) + 1
+    depths = torch.where(valid, max_updates, 0)
     depths[others] = drawn[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
     return depths
 

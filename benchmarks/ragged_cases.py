@@ -49,13 +49,13 @@ def make_cases(options: argparse.Namespace) -> Iterator[Case]:
                                 yield Case(hidden, depth, name, mean, length, batch, padding, mode)
 
 
-def kinds_of(cap: int, kinds: Sequence[str]) -> Iterator[tuple[str, float]]:
+def kinds_of(max_updates: int, kinds: Sequence[str]) -> Iterator[tuple[str, float]]:
     """The distributions under a cap: name and mean."""
     for kind in kinds:
         if kind == "shallow":
-            yield from ((kind, mean) for smaller, mean in PUBLISHED_MEANS.items() if smaller < cap)
+            yield from ((kind, mean) for smaller, mean in PUBLISHED_MEANS.items() if smaller < max_updates)
         else:
-            yield kind, PUBLISHED_MEANS[cap]
+            yield kind, PUBLISHED_MEANS[max_updates]
 
 
 def measure_rate(hidden: int, device: torch.device, dtype: torch.dtype) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.report.plots import MARKERS
-from adadepth.report.style import GRID, INK, LINES, MUTED, SHAPES
+from adadepth.report.style import GRID, INK, LINES, MARKER_SHAPES, MUTED
 
 Group = tuple[int, int, int]
 _MODES = {"inference": "Inference", "training": "Training step"}
@@ -62,7 +62,7 @@ def _look(group: Group, groups: Sequence[Group]) -> dict[str, str]:
     hidden, batch, length = group
     color = LINES[widths.index(hidden) % len(LINES)]
     return {
-        "marker": MARKERS[SHAPES[batches.index(batch) % len(SHAPES)]],
+        "marker": MARKERS[MARKER_SHAPES[batches.index(batch) % len(MARKER_SHAPES)]],
         "color": color,
         "markerfacecolor": color if length == lengths[0] else "white",
         "label": f"H {hidden}, batch {batch}, length {length}",

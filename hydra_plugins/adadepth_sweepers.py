@@ -206,12 +206,12 @@ class ChoosingSweeper(GridSweeper):
     def _evaluate(self, chosen: Mapping[str, Any]) -> Path:
         """Evaluate what was chosen, which predicts the test sets; the folder of that run, new or an earlier one's."""
         checkpoint, folder = chosen["checkpoint"], self.folder / "chosen" / chosen["run"].name
-        if (done := grid.evaluated(folder, checkpoint)) is None:
+        if (done := grid.newest_evaluation(folder, checkpoint)) is None:
             job = [*self.cells[chosen["cell"]].of_seed(chosen["seed"]), f"output_dir={folder}"]
             job += ["mode=evaluate", f"checkpoint={checkpoint}"]
             _ = self.launcher.launch([job], initial_job_idx=0)[0].return_value  # raises what it ended with
             _meet()
-            done = grid.evaluated(folder, checkpoint)
+            done = grid.newest_evaluation(folder, checkpoint)
         assert done is not None
         return done
 
@@ -224,7 +224,7 @@ class ChoosingSweeper(GridSweeper):
         checkpoint, names = chosen["checkpoint"], grid.take_submissions(evaluation, self.folder)
         chosen |= {key: str(chosen[key].relative_to(self.folder)) for key in ("run", "checkpoint")}
         chosen |= {"evaluation": str(evaluation.relative_to(self.folder)), "submissions": names}
-        report = grid.write_report(self.folder, found, used)
+        report = grid.write_grid_report(self.folder, found, used)
         say(f"\n{grid_text(found)}\ncheckpoint: {checkpoint}")
         for name in names:
             say(f"submission: {self.folder / grid.SUBMISSION / name}")

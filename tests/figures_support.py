@@ -11,7 +11,7 @@ from PIL import Image
 
 from adadepth.report import plots
 from adadepth.report.figure import Figure, Panel
-from adadepth.tasks import exit_rules, session
+from adadepth.tasks import exit_study, session
 from adadepth.training import speed
 
 
@@ -31,8 +31,8 @@ def briefly_timed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(speed, "_REPEATS", 1)
         patch.setattr(session, "_SECONDS_OF_TIMING", 0.0)
-        patch.setattr(exit_rules, "REPETITIONS", 1)
-        patch.setattr(exit_rules, "WARM_UP", 0)
+        patch.setattr(exit_study, "REPETITIONS", 1)
+        patch.setattr(exit_study, "WARM_UP", 0)
         yield
 
 

@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-from adadepth.tasks.report import write_report
+from adadepth.tasks.report import write_run_report
 
 _TIMED = re.compile(r"times as fast|Measured times stand")
 _UNTIMED = re.compile(r"Wall clock was not measured|No other execution was timed")
@@ -27,7 +27,7 @@ def sections_of_page(page: str) -> dict[str, str]:
 
 def check_costs(directory: Path) -> list[float]:
     """Draw a run's report again and compare everything that it says of cost; returns the shares of work it names."""
-    page = write_report(directory).read_text(encoding="utf-8")
+    page = write_run_report(directory).read_text(encoding="utf-8")
     cost = json.loads((directory / "halting.json").read_text(encoding="utf-8"))["cost"]
     text, sections = told(page), sections_of_page(page)
     shares = [float(one or other) for one, other in _SHARE.findall(text)]

@@ -75,12 +75,12 @@ class BudgetSchedule:
         hold: See above.
         ramp: See above.
         grow_from: In updates.
-        max_depth: Full depth in updates.
+        max_updates: Full depth in updates.
     """
 
     target: float
     full: float
-    max_depth: int
+    max_updates: int
     grow: float = 0.0
     hold: float = 0.0
     ramp: float = 0.0
@@ -89,7 +89,7 @@ class BudgetSchedule:
     def target_at(self, progress: float) -> float:
         """The target of an update; while depth grows, what everybody gets."""
         if (forced := self.forced_at(progress)) is not None:
-            return self.full * forced / self.max_depth
+            return self.full * forced / self.max_updates
         falling = progress - self.grow - self.hold
         if falling < 0:
             return self.full
@@ -101,7 +101,7 @@ class BudgetSchedule:
         """Updates that everybody gets in an update; None once tokens halt."""
         if progress >= self.grow:
             return None
-        return round(self.grow_from + (self.max_depth - self.grow_from) * (progress / self.grow) ** 2)
+        return round(self.grow_from + (self.max_updates - self.grow_from) * (progress / self.grow) ** 2)
 
 
 class BudgetController:

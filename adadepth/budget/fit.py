@@ -9,7 +9,7 @@ from typing import NamedTuple
 # The knob is a probability-like level in (0, 1): the search is over its logit, since what matters lies near the ends.
 _LOWEST, _HIGHEST = -9.0, 13.0
 _STEPS = 14
-TOLERANCE = 0.005
+_TOLERANCE = 0.005
 
 
 class Fit(NamedTuple):
@@ -20,7 +20,7 @@ class Fit(NamedTuple):
     is_reached: bool
 
 
-def fit_level(measure: Callable[[float], float], target: float, tolerance: float = TOLERANCE) -> Fit:
+def fit_level(measure: Callable[[float], float], target: float, tolerance: float = _TOLERANCE) -> Fit:
     """The level at which a depth is measured that is nearest to the target.
 
     Args:

@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from adadepth.cli.composition import check_yaml
-from adadepth.cli.help import about, overview, versions
+from adadepth.cli.help import about, usage, versions
 from adadepth.cli.hints import known_configs
 from adadepth.errors import ConfigError, nearest
 from adadepth.families.registry import config_folders
@@ -70,7 +70,7 @@ def help_text(given: list[str]) -> str | None:
         return versions()
     if found.help and "=" not in found.help:
         return about(found.help, folders())
-    return None if others or found.help or (found.help is None and given) else overview(folders())
+    return None if others or found.help or (found.help is None and given) else usage(folders())
 
 
 def folders() -> list[Path]:

@@ -42,7 +42,7 @@ Further help:
 """
 
 
-def overview(folders: Sequence[Path]) -> str:
+def usage(folders: Sequence[Path]) -> str:
     """How to run, every experiment in a line, every group with its options."""
     experiments = _table({name: _comment(path) for name, path in _files(folders).items()})
     groups = "\n".join(

@@ -4,7 +4,7 @@ from adadepth.data.batches import EpochSampler
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.labelled.load import check_submission_names, load_labelled_data, write_submission
 from adadepth.data.pretraining.load import PretrainingData, load_pretraining_data, unigram_baseline
-from adadepth.data.streams.batches import StreamBatches, TwoPhase
+from adadepth.data.streams.contiguous import StreamBatches, TwoPhase
 from adadepth.data.streams.load import LanguageData, load_language_data
 
 __all__ = [

@@ -41,7 +41,7 @@ def padded(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor
     return batch
 
 
-def numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
+def numbers_of(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
     """Return one number an example, (B,), of the named ones that the examples have."""
     return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
@@ -79,7 +79,7 @@ class PretrainingCollator(PaddingCollator):
         columns: Columns = {**sequence_columns(self.pad_id), "labels": (IGNORE, np.int64), "mask_kind": (0, np.uint8)}
         return {
             **padded(examples, self.width(examples), columns),
-            **numbers(examples, ("sentence_order_label", "index")),
+            **numbers_of(examples, ("sentence_order_label", "index")),
         }
 
 

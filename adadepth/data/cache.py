@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from adadepth.errors import DataError
-from adadepth.system.files import damage, describe, free_space, is_full, write_atomic
+from adadepth.system.files import damage, describe_files, free_space, is_full, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def seal(folder: Path) -> None:
     """
     for file in folder.iterdir():
         _flush(file)
-    write_atomic(folder / SEAL, json.dumps(describe(folder, but=SEAL)))
+    write_atomic(folder / SEAL, json.dumps(describe_files(folder, but=SEAL)))
     _flush(folder)
 
 

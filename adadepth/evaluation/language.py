@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adadepth.data.streams.batches import StreamBatches
+from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.evaluation.scorer import EvaluationReport, Scorer
 from adadepth.halting.gates import sample_path
 from adadepth.system.processes import add_over_processes

@@ -26,10 +26,10 @@ def merge_processes(recorder: StepRecorder) -> StepRecords:
 
 
 _DIGITS = 6  # of a probability, and of a mean depth
-Row = dict[str, Any]
+_Row = dict[str, Any]
 
 
-def example_rows(records: StepRecords, labels: Sequence[str], problem: Problem = "classification") -> list[Row]:
+def example_rows(records: StepRecords, labels: Sequence[str], problem: Problem = "classification") -> list[_Row]:
     """One row an example, in the order of their ids.
 
     Args:
@@ -52,7 +52,7 @@ def example_rows(records: StepRecords, labels: Sequence[str], problem: Problem =
     ]
 
 
-def _label(label: Any, names: Sequence[str]) -> Row:
+def _label(label: Any, names: Sequence[str]) -> _Row:
     if label is None:
         return {}
     if isinstance(label, list):
@@ -60,11 +60,11 @@ def _label(label: Any, names: Sequence[str]) -> Row:
     return {"label": names[int(label)] if names else label}
 
 
-def _depth(updates: float, step: int | None) -> Row:
+def _depth(updates: float, step: int | None) -> _Row:
     return {"updates": round(updates, _DIGITS), "exit_step": step}
 
 
-def _predicted(logits: Tensor, names: Sequence[str], problem: Problem) -> Row:
+def _predicted(logits: Tensor, names: Sequence[str], problem: Problem) -> _Row:
     if problem == "multi_label":
         chosen = [name for name, logit in zip(names, logits.tolist(), strict=True) if logit > 0]
         return {"prediction": chosen, "probabilities": logits.double().sigmoid().numpy().round(_DIGITS).tolist()}
@@ -79,7 +79,7 @@ def probabilities(logits: Tensor) -> list[Any]:
     return values
 
 
-def word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[Row]:
+def word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]:
     """What is known of the words of every sentence of a batch: lists over the words that are not cut off.
 
     Args:
@@ -102,7 +102,7 @@ def word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[Row]:
     ]
 
 
-def word_row(number: int, labels: list[str], predicted: list[str], columns: Mapping[str, list[Any]]) -> Row:
+def word_row(number: int, labels: list[str], predicted: list[str], columns: Mapping[str, list[Any]]) -> _Row:
     """One sentence: lists over its words, None where a word was cut off and the model has not seen it."""
     padded = {name: [*values, *[None] * (len(labels) - len(values))] for name, values in columns.items()}
     return {"id": number, "label": labels, "prediction": predicted, **padded}

@@ -19,7 +19,7 @@ from adadepth.settings import QuestionConfig
 from adadepth.system.processes import of_all_processes
 
 
-class Found(NamedTuple):
+class FoundAnswer(NamedTuple):
     """What windows say about a question.
 
     Attributes:
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     updates: float
     tokens: float
 
-    def joined(self, other: Found) -> Found:
+    def joined(self, other: FoundAnswer) -> FoundAnswer:
         """What the windows behind both say; of spans with the same score the earlier one counts."""
         best = min(self, other, key=lambda found: (-found.score, found.first))
         return best._replace(
@@ -61,7 +61,7 @@ class QuestionScorer(LabelledScorer):
         super().__init__(data)
         self.examples = examples
         self.dataset = dataset
-        self._found: dict[int, Found] = {}
+        self._found: dict[int, FoundAnswer] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Keep the best span of each window where it is the best one of its question so far."""
@@ -78,9 +78,9 @@ class QuestionScorer(LabelledScorer):
         columns = (batch["question"], scores, first + shift, last + shift, null, *depths)
         table = torch.stack([column.double() for column in columns], dim=1)  # copied to the host at once
         for question, score, start, end, *others in table.cpu().tolist():
-            self._keep(int(question), Found(score, int(start), int(end), *others))
+            self._keep(int(question), FoundAnswer(score, int(start), int(end), *others))
 
-    def _keep(self, question: int, found: Found) -> None:
+    def _keep(self, question: int, found: FoundAnswer) -> None:
         self._found[question] = self._found[question].joined(found) if question in self._found else found
 
     def merge(self) -> None:
@@ -107,7 +107,7 @@ class QuestionScorer(LabelledScorer):
         """A row a question: its answers, the predicted one, and the scores of that and of none."""
         return [self._row(question, found) for question, found in sorted(self._found.items())]
 
-    def _row(self, question: int, found: Found) -> dict[str, Any]:
+    def _row(self, question: int, found: FoundAnswer) -> dict[str, Any]:
         text = self.examples.text(question)
         return {
             "id": text.id,

@@ -20,7 +20,7 @@ from adadepth.measure.quality import tagging_quality
 from adadepth.measure.scoring import token_losses
 from adadepth.system.processes import of_all_processes
 
-Kept = TypeVar("Kept")
+_Kept = TypeVar("_Kept")
 _OUTSIDE = "O"  # what is predicted for a word that was cut off: no entity, and another tag than any part of speech
 
 
@@ -97,6 +97,6 @@ class TaggingScorer(SequenceScorer):
         self.sentences.update(batch, outputs.trace, units.losses, outputs.logits.argmax(dim=-1))
 
 
-def _joined(found: dict[int, Kept]) -> dict[int, Kept]:
+def _joined(found: dict[int, _Kept]) -> dict[int, _Kept]:
     """What all processes have found, by sentence."""
     return {number: kept for part in of_all_processes(found) for number, kept in part.items()}

@@ -65,7 +65,7 @@ class DepthModel:
     @property
     @required
     def max_updates(self) -> int:
-        """The most updates a unit can receive, the `max_depth` of all its traces: a whole number of at least 1."""
+        """The most updates a unit can receive, that of all its traces: a whole number of at least 1."""
         raise NotImplementedError
 
     @property

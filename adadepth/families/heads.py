@@ -79,10 +79,10 @@ def _of_all(model: DepthModel, outputs: Any) -> list[str]:
         wrong.append(f"loss_parts must be a dictionary, name to scalar, not {_told(parts)}")
     if not isinstance(trace, DepthTrace):
         wrong.append(f"trace must be a DepthTrace, not {_told(trace)}")
-    elif (trace.unit, trace.max_depth) != (model.depth_unit, model.max_updates):
+    elif (trace.unit, trace.max_updates) != (model.depth_unit, model.max_updates):
         wrong.append(
             f"trace must be of unit {model.depth_unit} and max_depth {model.max_updates}, as the model says, not of "
-            f"{trace.unit} and {trace.max_depth}"
+            f"{trace.unit} and {trace.max_updates}"
         )
     return wrong
 

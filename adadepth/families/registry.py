@@ -245,7 +245,7 @@ def with_head(kind: str) -> list[str]:
     return [name for name, each in families().items() if kind in each.heads]
 
 
-def reading(group: str) -> list[str]:
+def families_reading(group: str) -> list[str]:
     """Names of the families that read one of a configuration's optional groups."""
     return [name for name, each in families().items() if group in each.reads]
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from adadepth.settings import choices
 
-CapRemainder = choices.CapRemainder | str
-StateRule = choices.StateRule | str
+CapRemainderLike = choices.CapRemainder | str
+StateRuleLike = choices.StateRule | str
 
 
 class ActState(NamedTuple):
@@ -49,7 +49,7 @@ def act_step(
     *,
     threshold: float,
     is_last: bool,
-    cap_remainder: CapRemainder,
+    cap_remainder: CapRemainderLike,
 ) -> tuple[ActState, Tensor]:
     """Advance the halting sums by one iteration.
 
@@ -82,7 +82,7 @@ def act_step(
     return ActState(accumulated, remainders, state.updates + running), weight
 
 
-def update_stream(rule: StateRule, state: Tensor, output: Tensor, weight: Tensor, running: Tensor) -> Tensor:
+def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Tensor, running: Tensor) -> Tensor:
     """The states that the next iteration reads.
 
     Args:
@@ -101,7 +101,7 @@ def update_stream(rule: StateRule, state: Tensor, output: Tensor, weight: Tensor
     return output
 
 
-def update_result(rule: StateRule, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:
+def update_result(rule: StateRuleLike, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:
     """The model's result under a rule that keeps it apart from the stream.
 
     `graves` and `accumulated` sum w_n y_n (Graves 2016, equation 9); `basic` interpolates w y + (1 - w) result, which

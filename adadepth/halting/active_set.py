@@ -76,7 +76,7 @@ def pack(chosen: Tensor) -> ActiveSet:
 
 
 @dataclass(frozen=True)
-class Split:
+class PackedSplit:
     """What becomes of packed positions.
 
     Attributes:
@@ -90,7 +90,7 @@ class Split:
     active: ActiveSet
 
 
-def split(active: ActiveSet, running: Tensor, count: int) -> Split:
+def split(active: ActiveSet, running: Tensor, count: int) -> PackedSplit:
     """Part those that run from those that have halted, without waiting for the device.
 
     Args:
@@ -100,7 +100,7 @@ def split(active: ActiveSet, running: Tensor, count: int) -> Split:
     """
     order = torch.argsort(running, descending=True, stable=True)
     staying, leaving = order[:count], order[count:]
-    return Split(staying, leaving, ActiveSet(active.slots[staying], active.shape))
+    return PackedSplit(staying, leaving, ActiveSet(active.slots[staying], active.shape))
 
 
 def scatter(base: Tensor, slots: Tensor, values: Tensor) -> Tensor:

@@ -49,8 +49,8 @@ def continuation_losses(halting_logits: Tensor, losses: Tensor, slope: float, th
     return nn.functional.binary_cross_entropy_with_logits(decided, halt, reduction="none").mean(dim=-1)
 
 
-Truncation = choices.Truncation | str
-KLDirection = choices.KLDirection | str
+TruncationLike = choices.Truncation | str
+KLDirectionLike = choices.KLDirection | str
 
 TRUNCATIONS = tuple(map(str, choices.Truncation))
 KL_DIRECTIONS = tuple(map(str, choices.KLDirection))
@@ -103,7 +103,7 @@ class HaltingDistribution:
         return self.quantile(levels.to(self.log_pmf.device))
 
 
-def halting_distribution(logits: Tensor, truncation: Truncation) -> HaltingDistribution:
+def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingDistribution:
     """The distribution that per-step halting logits define.
 
     Args:
@@ -133,7 +133,7 @@ def halting_logits(probabilities: Tensor) -> Tensor:
 
 
 def geometric_prior(
-    probability: float, steps: int, truncation: Truncation, device: torch.device | str | None = None
+    probability: float, steps: int, truncation: TruncationLike, device: torch.device | str | None = None
 ) -> HaltingDistribution:
     """PonderNet's prior p_G: the same lambda at every step, truncated like a posterior; (N,).
 
@@ -157,7 +157,7 @@ def uniform_prior(steps: int, device: torch.device | str | None = None) -> Halti
     return HaltingDistribution(torch.full((steps,), -math.log(steps), device=device))
 
 
-def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direction: KLDirection) -> Tensor:
+def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direction: KLDirectionLike) -> Tensor:
     """KL(p || q) = sum_n p_n (log p_n - log q_n) in nats, (...); a step that p never takes contributes 0.
 
     Args:

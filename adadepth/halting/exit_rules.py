@@ -27,11 +27,11 @@ from adadepth.settings.plugins import installed
 
 GROUP = "adadepth.exit_rules"
 LOGITS = "logits"
-HALTING = "halting"
+HALTING_SIGNAL = "halting"
 CORRECTNESS = "correctness"
 _SIGNAL_NAMES = {
     LOGITS: "logits of every step",
-    HALTING: "halting probabilities",
+    HALTING_SIGNAL: "halting probabilities",
     CORRECTNESS: "a judgement whether its answer is right",
 }
 
@@ -43,7 +43,7 @@ class StepView(NamedTuple):
     """
 
     step: int
-    max_steps: int
+    max_updates: int
     logits: Tensor | None
     halting_logits: Tensor | None
 
@@ -100,14 +100,14 @@ def apply_rule(
     """
     given = step_logits if step_logits is not None else halting_logits
     assert given is not None
-    rows, max_steps = given.shape[:2]
+    rows, max_updates = given.shape[:2]
     memory = rule.start(rows, given.device, generator)
-    exit_steps = torch.full((rows,), max_steps, device=given.device)
+    exit_steps = torch.full((rows,), max_updates, device=given.device)
     running = _all_rows(memory, True)
-    for step in range(1, max_steps):
+    for step in range(1, max_updates):
         logits = None if step_logits is None else step_logits[:, step - 1].float()
         halting = None if halting_logits is None else halting_logits[:, step - 1].float()
-        exits, memory = rule.decide(StepView(step, max_steps, logits, halting), memory)
+        exits, memory = rule.decide(StepView(step, max_updates, logits, halting), memory)
         exit_steps = torch.where(running & exits, step, exit_steps)
         running = running & ~exits
     return exit_steps
@@ -144,7 +144,7 @@ class Quantile(ExitRule):
     """
 
     name = "quantile"
-    needs = frozenset({HALTING})
+    needs = frozenset({HALTING_SIGNAL})
     q: float = 0.5
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class Sample(ExitRule):
     """
 
     name = "sample"
-    needs = frozenset({HALTING})
+    needs = frozenset({HALTING_SIGNAL})
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
         """The probability of still running, and u from the generator, which lives on the CPU."""
@@ -190,7 +190,7 @@ class Expectation(ExitRule):
     """
 
     name = "expectation"
-    needs = frozenset({LOGITS, HALTING})
+    needs = frozenset({LOGITS, HALTING_SIGNAL})
     mixes = True
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -382,7 +382,7 @@ def check_rule(
     rule: ExitRule,
     signals: frozenset[str],
     num_classes: int,
-    max_steps: int,
+    max_updates: int,
     model_type: str,
     *,
     one_class: bool = True,
@@ -393,7 +393,7 @@ def check_rule(
         rule: The rule.
         signals: What the model offers, of `logits` and `halting`.
         num_classes: Classes, 1 in regression.
-        max_steps: N.
+        max_updates: N.
         model_type: Names the model in the message.
         one_class: Whether the classes exclude each other; then only do they have one distribution.
 
@@ -406,8 +406,8 @@ def check_rule(
         reason = "needs classes, and this is a regression"
     elif not one_class and (rule.classes_only or rule.mixes):
         reason = "needs classes that exclude each other, and a text has several labels"
-    elif isinstance(rule, Fixed) and rule.k > max_steps:
-        reason = f"the model has {max_steps} steps"
+    elif isinstance(rule, Fixed) and rule.k > max_updates:
+        reason = f"the model has {max_updates} steps"
     else:
         return
     supported = ", ".join(supported_rules(signals, num_classes, one_class=one_class)) or "no exit rule"

@@ -110,12 +110,12 @@ class DepthTrace:
         updates: Block applications each unit received, its last one included; 0 where `valid` is false.
             Shape (B, T) for tokens, (B,) for sequences.
         valid: Boolean, shape of `updates`; false at padding.
-        max_depth: The largest number of updates a unit can receive.
+        max_updates: The largest number of updates a unit can receive.
         ran: Which of the N iterations each unit ran, boolean, (*updates.shape, N), so that `updates` is their number.
             None: its first `updates` ones.
         execution: What really ran.
         halting: Probabilities and remainders.
-        layer_weights: Where states of several depths are mixed, the weight of each, float32, (max_depth + 1,); entry n
+        layer_weights: Where states of several depths are mixed, each weight, float32, (max_updates + 1,); entry n
             is the state after n updates, and 0 means that it was not read.
         operations: Where blocks choose between operations, what they chose.
     """
@@ -123,7 +123,7 @@ class DepthTrace:
     unit: DepthUnit
     updates: Tensor
     valid: Tensor
-    max_depth: int
+    max_updates: int
     ran: Tensor | None = None
     execution: Execution | None = None
     halting: Halting | None = None
@@ -132,10 +132,10 @@ class DepthTrace:
 
     @property
     def iterations_run(self) -> Tensor:
-        """Whether each unit ran each iteration, boolean (*updates.shape, N); N is `max_depth` where `ran` is None."""
+        """Whether each unit ran each iteration, boolean (*updates.shape, N); N is `max_updates` where `ran` is None."""
         if self.ran is not None:
             return self.ran
-        return self.updates.round().unsqueeze(-1) > torch.arange(self.max_depth, device=self.updates.device)
+        return self.updates.round().unsqueeze(-1) > torch.arange(self.max_updates, device=self.updates.device)
 
     @property
     def executed(self) -> Execution:

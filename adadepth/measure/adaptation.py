@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Classes = Mapping[str, Mapping[str, Any]]
+_Classes = Mapping[str, Mapping[str, Any]]
 
 # Depths that are used as much as so many equally frequent ones: 1 is one depth for everybody.
 FEWEST_DEPTHS = 1.5
@@ -28,7 +28,7 @@ _WAYS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def describe_adaptation(classes: Classes, unit: str) -> dict[str, Any]:
+def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
     """How many depths are really used, and by what they differ.
 
     The exponential of a distribution's entropy is the number of equally frequent values that are as varied.
@@ -75,7 +75,7 @@ def effective_depths(shares: Sequence[float]) -> float:
     return math.exp(-sum(share * math.log(share) for share in shares if share > 0))
 
 
-def shares_between(classes: Classes) -> dict[str, dict[str, float]]:
+def shares_between(classes: _Classes) -> dict[str, dict[str, float]]:
     """What share of the variance of depth lies between the classes of each way to part the units.
 
     Epsilon squared (Kelley 1935): 1 - (SSW / (n - k)) / (SST / (n - 1)) of k classes and n units, which is 0 on average
@@ -170,7 +170,7 @@ def _centred_ranks(marginal: NDArray[Any]) -> NDArray[Any]:
     return ranks
 
 
-LEVEL = 0.95
+_LEVEL = 0.95
 FEWEST_CLUSTERS = 10  # clusters: of fewer the variance between them says little
 
 
@@ -225,5 +225,5 @@ def estimate(sums: Sums) -> Estimate:
         return Estimate(mean, None, None, count)
     residuals = max(sums.squares - 2 * mean * sums.products + mean**2 * sums.sizes, 0.0)
     error = math.sqrt(count / (count - 1) * residuals) / sums.n
-    reach = float(stdtrit(count - 1, 0.5 + LEVEL / 2) * error)
+    reach = float(stdtrit(count - 1, 0.5 + _LEVEL / 2) * error)
     return Estimate(mean, mean - reach, mean + reach, count)

@@ -9,7 +9,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-OPERATIONS, LETTERS = ("attention", "feed_forward", "identity"), "sf-"
+OPERATION_NAMES, LETTERS = ("attention", "feed_forward", "identity"), "sf-"
 QUALITIES = {
     "loss": "loss (nats)",
     "perplexity": "perplexity per token",
@@ -18,7 +18,7 @@ QUALITIES = {
     "perplexity_std": "sd of the perplexity over paths",
     "batch_perplexity": "mean of the batches' perplexities",
 }
-EVALUATIONS = {
+EVALUATION_COSTS = {
     "soft": "every block mixes its operations by their probabilities",
     "argmax": "every block runs its most probable operation",
     "sampled": "one operation a block, drawn by the probabilities; mean over the paths drawn",
@@ -63,9 +63,9 @@ def _entropy(row: Sequence[float]) -> float:
 
 def operations_by_third(architecture: str) -> list[dict[str, int]]:
     """How often each operation occurs in every third of the depth; block n of N, from 0, is in third floor(3n / N)."""
-    thirds = [dict.fromkeys(OPERATIONS, 0) for _ in range(3)]
+    thirds = [dict.fromkeys(OPERATION_NAMES, 0) for _ in range(3)]
     for block, letter in enumerate(architecture):
-        thirds[3 * block // len(architecture)][OPERATIONS[LETTERS.index(letter)]] += 1
+        thirds[3 * block // len(architecture)][OPERATION_NAMES[LETTERS.index(letter)]] += 1
     return thirds
 
 
@@ -83,7 +83,7 @@ def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str 
     """
     columns = zip(*described["probabilities"], strict=True)
     flat: dict[str, float | str | list[float]] = {"search/architecture": described["string"]}
-    flat |= {f"search/{operation}": list(column) for operation, column in zip(OPERATIONS, columns, strict=True)}
+    flat |= {f"search/{operation}": list(column) for operation, column in zip(OPERATION_NAMES, columns, strict=True)}
     flat |= {f"search/{key}": described[key] for key in ("entropy", "mean_entropy", "expected_blocks")}
     if described["temperature"] is not None:
         flat["search/temperature"] = described["temperature"]
@@ -97,7 +97,7 @@ def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
     return {
         f"{_BLOCK}{block}/{operation}": share
         for block, row in enumerate(described["probabilities"], start=1)
-        for operation, share in zip(OPERATIONS, row, strict=True)
+        for operation, share in zip(OPERATION_NAMES, row, strict=True)
     }
 
 
@@ -115,7 +115,7 @@ def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int
     """(step, figures) of every evaluation, from the lines of metrics.jsonl; all of as many blocks as the last one."""
     found = []
     for line in metrics:
-        columns = [_numbers(line.get(f"search/{operation}")) for operation in OPERATIONS]
+        columns = [_numbers(line.get(f"search/{operation}")) for operation in OPERATION_NAMES]
         if columns[0] and len({len(column) for column in columns}) == 1:
             rows = list(zip(*columns, strict=True))
             found.append((line["step"], describe_architecture(rows, line.get("search/temperature"))))
@@ -139,7 +139,7 @@ def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[s
     """
     blocks = {int(name.removeprefix(_BLOCK).split("/")[0]) for name in metrics if name.startswith(_BLOCK)}
     rows = [
-        [metrics.get(f"{_BLOCK}{block}/{operation}", {}).get("values", {}) for operation in OPERATIONS]
+        [metrics.get(f"{_BLOCK}{block}/{operation}", {}).get("values", {}) for operation in OPERATION_NAMES]
         for block in range(1, max(blocks, default=0) + 1)
     ]
     seeds = [seed for seed in (rows[0][0] if rows else ()) if all(seed in values for row in rows for values in row)]
@@ -167,7 +167,9 @@ def agreement_over_seeds(architectures: Mapping[str, str]) -> dict[str, Any] | N
         "min": min(shares),
         "pairs": len(shares),
         "strings": dict(architectures),
-        "thirds": [{name: sum(row[name] for row in rows) for name in OPERATIONS} for rows in zip(*thirds, strict=True)],
+        "thirds": [
+            {name: sum(row[name] for row in rows) for name in OPERATION_NAMES} for rows in zip(*thirds, strict=True)
+        ],
     }
 
 

@@ -41,7 +41,7 @@ def mark_pareto(found: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "rows": rows}
 
 
-def cost(row: Mapping[str, Any], axis: str) -> float | None:
+def row_cost(row: Mapping[str, Any], axis: str) -> float | None:
     """A row's cost on an axis: `mean_updates`, `macs` or `seconds/<batch>`; None if it was not measured."""
     name, _, batch = axis.partition("/")
     value = row.get(name, {}).get(batch) if batch else row.get(name)
@@ -49,7 +49,7 @@ def cost(row: Mapping[str, Any], axis: str) -> float | None:
 
 
 def _point(row: Mapping[str, Any], axis: str) -> tuple[float, float] | None:
-    x, y = cost(row, axis), row["quality"].get("score")
+    x, y = row_cost(row, axis), row["quality"].get("score")
     return None if x is None or y is None else (x, y)
 
 

@@ -46,8 +46,8 @@ def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor
         "exit_steps": exits,
     }
     if (ran := outputs.trace.ran) is not None:
-        columns["ran"] = nn.functional.pad(ran.flatten(0, 1)[slots], (0, outputs.trace.max_depth - ran.shape[-1]))
-        columns["depth"] = (columns["ran"] & _until(exits, outputs.trace.max_depth)).sum(dim=1).float()
+        columns["ran"] = nn.functional.pad(ran.flatten(0, 1)[slots], (0, outputs.trace.max_updates - ran.shape[-1]))
+        columns["depth"] = (columns["ran"] & _until(exits, outputs.trace.max_updates)).sum(dim=1).float()
     if outputs.halting_logits is not None:
         columns["halting_logits"] = outputs.halting_logits[labelled].float()
     if (difficulty := batch.get("difficulty")) is not None:
@@ -74,7 +74,7 @@ class StepRecords:
         lengths: Real positions of the input, (M,) int64.
         logits: At each example's own exit, (M, C) float32.
         depth: Updates of each example, (M,) float32: its exit step, or the mean over its tokens where those halt.
-        max_steps: N, the most updates there can be.
+        max_updates: N, the most updates there can be.
         labels: (M,), int64 for classes, float32 for a regression; None for an unlabelled set.
         difficulty: (M,) int64 where the data set knows it.
         step_logits: Of every step, (M, N, C) float32, NaN where an example did not run it; None without such logits.
@@ -87,7 +87,7 @@ class StepRecords:
     lengths: Tensor
     logits: Tensor
     depth: Tensor
-    max_steps: int
+    max_updates: int
     labels: Tensor | None = None
     difficulty: Tensor | None = None
     step_logits: Tensor | None = None
@@ -128,7 +128,7 @@ class StepRecorder:
         """
         by_token = outputs.logits.dim() == 3 and outputs.trace.unit == "token"
         kept = token_columns(batch, outputs) if by_token else _sequence_columns(batch, outputs)
-        kept["max_steps"] = torch.tensor([outputs.trace.max_depth])
+        kept["max_updates"] = torch.tensor([outputs.trace.max_updates])
         self._batches.append({name: values.detach().cpu() for name, values in kept.items()})
 
     def parts(self) -> dict[str, Tensor]:
@@ -159,9 +159,9 @@ def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
     filled = [part for part in parts if part]
     assert filled, "no process evaluated anything"
     joined = {name: torch.cat([part[name] for part in filled]) for name in filled[0]}
-    max_steps = int(joined.pop("max_steps")[0])
+    max_updates = int(joined.pop("max_updates")[0])
     _, first = np.unique(joined["index"].numpy(), return_index=True)
-    return StepRecords(max_steps=max_steps, **{name: values[first] for name, values in joined.items()})
+    return StepRecords(max_updates=max_updates, **{name: values[first] for name, values in joined.items()})
 
 
 def _mean_updates(trace: DepthTrace) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from adadepth.halting.distribution import (
     HaltingDistribution,
-    KLDirection,
-    Truncation,
+    KLDirectionLike,
+    TruncationLike,
     halting_distribution,
     halting_kl,
 )
@@ -108,8 +108,8 @@ def step_summary(
     labels: Sequence[str],
     metrics: Sequence[str],
     prior_pmf: Tensor | None = None,
-    truncation: Truncation | None = None,
-    kl_direction: KLDirection = "posterior_prior",
+    truncation: TruncationLike | None = None,
+    kl_direction: KLDirectionLike = "posterior_prior",
 ) -> dict[str, Any]:
     """Everything that the records of an evaluation say about steps and exits, as JSON values.
 
@@ -130,7 +130,7 @@ def step_summary(
     posterior = _posterior(records, truncation, missing)
     found = {
         "n": len(records),
-        "max_steps": records.max_steps,
+        "max_steps": records.max_updates,
         "problem": problem,
         "exit": _at_exit(records, problem, metrics, missing),
         "halting": _halting(posterior, prior_pmf, truncation, kl_direction, missing),
@@ -146,7 +146,7 @@ def step_summary(
 
 
 def _posterior(
-    records: StepRecords, truncation: Truncation | None, missing: dict[str, str]
+    records: StepRecords, truncation: TruncationLike | None, missing: dict[str, str]
 ) -> HaltingDistribution | None:
     if records.halting_logits is None or truncation is None:
         missing["halting"] = "the model has no halting probabilities"
@@ -162,7 +162,7 @@ def _at_exit(records: StepRecords, problem: Problem, metrics: Sequence[str], mis
     if records.exit_steps is None:
         missing["exit/histogram"] = "the model does not halt whole examples"
     else:
-        found["histogram"] = _histogram(records.exit_steps, records.max_steps)
+        found["histogram"] = _histogram(records.exit_steps, records.max_updates)
     if records.labels is None:
         missing["exit/quality"] = missing["exit/loss"] = "the evaluated set has no labels"
         return found
@@ -175,8 +175,8 @@ def _at_exit(records: StepRecords, problem: Problem, metrics: Sequence[str], mis
 def _halting(
     posterior: HaltingDistribution | None,
     prior_pmf: Tensor | None,
-    truncation: Truncation | None,
-    kl_direction: KLDirection,
+    truncation: TruncationLike | None,
+    kl_direction: KLDirectionLike,
     missing: dict[str, str],
 ) -> dict[str, Any]:
     if posterior is None:
@@ -206,14 +206,14 @@ def _steps(
     missing: dict[str, str],
 ) -> list[dict[str, Any]]:
     """A row for every step: who exits there, the halting distribution, the quality if everybody exited there."""
-    rows: list[dict[str, Any]] = [{"step": step} for step in range(1, records.max_steps + 1)]
+    rows: list[dict[str, Any]] = [{"step": step} for step in range(1, records.max_updates + 1)]
 
     def put(name: str, values: Sequence[Any]) -> None:
         for row, value in zip(rows, values, strict=True):
             row[name] = value
 
     if records.exit_steps is not None:
-        counts = _histogram(records.exit_steps, records.max_steps)
+        counts = _histogram(records.exit_steps, records.max_updates)
         put("n", counts)
         put("share", [count / len(records) for count in counts])
         put("survival", [sum(counts[position:]) / len(records) for position in range(len(counts))])
@@ -337,9 +337,9 @@ def _put_finite(target: dict[str, Any], key: str, values: Tensor, name: str, mis
         missing[name] = "not finite"
 
 
-def _histogram(exit_steps: Tensor, max_steps: int) -> list[int]:
+def _histogram(exit_steps: Tensor, max_updates: int) -> list[int]:
     """How many examples exit at each step 1..N."""
-    return [int(count) for count in torch.bincount(exit_steps, minlength=max_steps + 1)[1:]]
+    return [int(count) for count in torch.bincount(exit_steps, minlength=max_updates + 1)[1:]]
 
 
 # ---- flat names

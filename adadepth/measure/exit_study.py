@@ -37,9 +37,9 @@ from adadepth.settings.kinds import Problem
 # ---- words
 
 
-def standard_rules(signals: frozenset[str], num_classes: int, max_steps: int) -> list[str]:
+def standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
     """Labels of every supported rule on a small grid, of an installed package's at its defaults: a study of all."""
-    fixed = torch.linspace(1, max_steps, min(max_steps, 12)).round().long().unique().tolist()
+    fixed = torch.linspace(1, max_updates, min(max_updates, 12)).round().long().unique().tolist()
     uncertainty = (0.05, 0.1, 0.2, 0.3, 0.5)
     grids: dict[str, list[ExitRule]] = {
         "quantile": [Quantile(q) for q in (0.1, 0.25, 0.5, 0.75, 0.9)],
@@ -51,7 +51,7 @@ def standard_rules(signals: frozenset[str], num_classes: int, max_steps: int) ->
         "confidence": [Confidence(threshold) for threshold in (0.6, 0.75, 0.9, 0.95, 0.99)],
         "margin": [Margin(threshold) for threshold in (0.2, 0.5, 0.8, 0.9, 0.98)],
         "correct": [Correct(threshold) for threshold in (0.5, 0.8, 0.9, 0.95, 0.99)],
-        "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_steps],
+        "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_updates],
     }
     supported = supported_rules(signals, num_classes)
     return [rule.label for name in supported for rule in (grids[name] if name in grids else [parse_rule(name)])]
@@ -111,7 +111,7 @@ def study(
     bench = _Bench(records, problem, metrics, price, torch.Generator().manual_seed(seed))
     rows = [bench.row(rule) for rule in rules]
     rows.append(bench.oracle())
-    about = {"n": len(records), "max_steps": records.max_steps, "problem": problem, "metrics": list(metrics)}
+    about = {"n": len(records), "max_steps": records.max_updates, "problem": problem, "metrics": list(metrics)}
     found = {**about, "draws": DRAWS, "seed": seed, "rows": rows}
     return mark_pareto(found)
 
@@ -127,7 +127,7 @@ class _Bench:
         self.records, self.problem, self.metrics = records, problem, metrics
         self.labels, self.step_logits = records.labels, records.step_logits
         self.price, self.generator = price, generator
-        self.full_macs = self._macs(torch.full_like(records.lengths, records.max_steps))
+        self.full_macs = self._macs(torch.full_like(records.lengths, records.max_updates))
 
     def row(self, rule: ExitRule) -> dict[str, Any]:
         """The figures of a rule, and of its permuted exits where it is adaptive."""
@@ -139,7 +139,7 @@ class _Bench:
             return row
         steps = exits[0].unique()
         if len(steps) == 1:
-            row["warning"] = _constant(int(steps), self.records.max_steps)
+            row["warning"] = _constant(int(steps), self.records.max_updates)
             return row
         permuted = [random_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]
         control = self._figures("", "", permuted, [self._at(chosen) for chosen in permuted])
@@ -158,8 +158,8 @@ class _Bench:
 
     def _figures(self, name: str, kind: str, exits: Sequence[Tensor], logits: Sequence[Tensor]) -> dict[str, Any]:
         """A row from the exit steps (M,) and the predictions' logits (M, C) of every draw."""
-        max_steps = self.records.max_steps
-        counts = torch.stack([torch.bincount(steps, minlength=max_steps + 1)[1:] for steps in exits])
+        max_updates = self.records.max_updates
+        counts = torch.stack([torch.bincount(steps, minlength=max_updates + 1)[1:] for steps in exits])
         updates = torch.stack([self.records.updates(steps).mean() for steps in exits])
         macs = float(np.mean([self._macs(steps) for steps in exits]))
         drawn = [quality_of(values, self.labels, self.problem, self.metrics) for values in logits]
@@ -176,15 +176,15 @@ class _Bench:
             "shares": (counts.double().mean(dim=0) / len(self.labels)).tolist(),
         }
         if row["mean_updates"] > 0:
-            row["layer_ratio"] = max_steps / row["mean_updates"]
+            row["layer_ratio"] = max_updates / row["mean_updates"]
         if len(exits) > 1:
             row["quality_std"] = {key: float(np.std([values[key] for values in drawn], ddof=1)) for key in common}
             row["mean_updates_std"] = float(updates.std())
         return row
 
 
-def _constant(step: int, max_steps: int) -> str:
-    if step == max_steps:
+def _constant(step: int, max_updates: int) -> str:
+    if step == max_updates:
         return "never fires: every example runs all steps"
     return f"always fires at step {step}: every example exits there"
 

@@ -47,7 +47,7 @@ def first_depth(halting: Mapping[str, Any]) -> int:
 
 
 @dataclass(frozen=True)
-class Words:
+class UnitWords:
     """How one kind of unit is told of.
 
     Attributes:
@@ -72,14 +72,14 @@ class Words:
 
 
 _ONE_FOR_ALL = {
-    "task": Words(
+    "task": UnitWords(
         "Layer",
         "layer_terms",
         "needed up to the deepest state that is read",
         "Up to the deepest state it needs",
         "all blocks for every example",
     ),
-    "architecture": Words(
+    "architecture": UnitWords(
         "Architecture",
         "architecture_terms",
         "needed by the blocks that are expected to run",
@@ -91,9 +91,9 @@ _ONE_FOR_ALL = {
 }
 
 
-def words(unit: str) -> Words:
+def unit_words(unit: str) -> UnitWords:
     """How a unit is told of: a task or an architecture has one depth, of others each has its own."""
-    own = Words(
+    own = UnitWords(
         "Halting",
         "halting_terms",
         "needed at the depths decided",

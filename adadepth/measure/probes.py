@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 Floats = NDArray[np.floating[Any]]
-Classes = NDArray[np.int64]
-Score = Callable[[Classes, Classes], float]  # of predictions and classes, (n,) each; more is better
+_Classes = NDArray[np.int64]
+Score = Callable[[_Classes, _Classes], float]  # of predictions and classes, (n,) each; more is better
 
 # Inverse strengths of the L2 penalty, the strongest first: of equally good ones the strongest is taken.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -26,7 +26,7 @@ class Labelled(NamedTuple):
     """States, (n, H), and their classes, (n,)."""
 
     states: Floats
-    classes: Classes
+    classes: _Classes
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _fit(train: Labelled, validation: Labelled, score: Score, strength: float) -
     return Probe(model, strength, score(model.predict(validation.states), validation.classes), converged)
 
 
-LEVEL = 0.95
+_LEVEL = 0.95
 FEWEST_EXAMPLES = 20  # examples of one difficulty: of fewer an accuracy says little
 
 Right = NDArray[np.bool_]
@@ -83,7 +83,7 @@ def accuracy(right: Right) -> dict[str, float]:
     """The share of right predictions, (n,), with Wilson's 95 % interval."""
     from scipy import stats  # a second, which reading a report need not take
 
-    found = stats.binomtest(int(right.sum()), len(right)).proportion_ci(LEVEL, method="wilson")
+    found = stats.binomtest(int(right.sum()), len(right)).proportion_ci(_LEVEL, method="wilson")
     return {"accuracy": float(right.mean()), "low": float(found.low), "high": float(found.high)}
 
 
@@ -92,7 +92,7 @@ def gain(before: Right, after: Right) -> dict[str, float]:
     from scipy import stats
 
     differences = after.astype(float) - before
-    reach = float(stats.norm.ppf(0.5 + LEVEL / 2) * differences.std() / np.sqrt(len(differences)))
+    reach = float(stats.norm.ppf(0.5 + _LEVEL / 2) * differences.std() / np.sqrt(len(differences)))
     mean = float(differences.mean())
     return {"gain": mean, "gain_low": mean - reach, "gain_high": mean + reach}
 

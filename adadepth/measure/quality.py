@@ -245,7 +245,7 @@ def _varies(*columns: np.ndarray) -> bool:
     return all(np.isfinite(values).all() and np.ptp(values) > 0 for values in columns)
 
 
-METRICS: dict[str, Metric] = {
+QUALITY_METRICS: dict[str, Metric] = {
     "accuracy": Metric("classification", _accuracy),
     "f1": Metric("classification", _f1),
     "f1_macro": Metric("classification", _f1_macro),
@@ -266,7 +266,7 @@ _ENTITY_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 TAGGING_METRICS = (*_ENTITY_METRICS, "token_accuracy")
 # What predictions of each kind can be measured by; the F1 of question answering is not that of a classification.
 _ALLOWED: dict[Problem, Sequence[str]] = {
-    **{kind: [name for name, metric in METRICS.items() if metric.kind == kind] for kind in _MEASURED},
+    **{kind: [name for name, metric in QUALITY_METRICS.items() if metric.kind == kind] for kind in _MEASURED},
     "tagging": TAGGING_METRICS,
     "question_answering": ANSWER_METRICS,
     "multiple_choice": ["accuracy"],
@@ -366,7 +366,7 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
     assert len(predictions) == len(labels) > 0, "nothing to measure"
     found: dict[str, float] = {}
     for name in metrics:
-        compute = hub_metric(name) if name.startswith(HUB_PREFIX) else METRICS[name].compute
+        compute = hub_metric(name) if name.startswith(HUB_PREFIX) else QUALITY_METRICS[name].compute
         value = compute(np.asarray(predictions), np.asarray(labels))
         if np.isfinite(value):
             found[metric_key(name)] = value

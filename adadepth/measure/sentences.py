@@ -12,7 +12,7 @@ from torch import Tensor
 from adadepth.halting.trace import DepthTrace
 
 Sentence = dict[str, Any]
-Fields = list[list[Any]]  # of one example: a list with an entry a token for each of its fields
+_Fields = list[list[Any]]  # of one example: a list with an entry a token for each of its fields
 MASK_KINDS = ("", "mask", "random", "original")
 
 
@@ -33,7 +33,7 @@ class SentenceSampler:
         self.decode_label = decode_label or decode
         self.per_rule = per_rule
         self._seen = 0
-        self._kept: dict[str, list[tuple[float, int, Fields, list[float] | None]]] = {
+        self._kept: dict[str, list[tuple[float, int, _Fields, list[float] | None]]] = {
             name: [] for name in ("first", "deepest", "shallowest")
         }
 
@@ -80,7 +80,7 @@ class SentenceSampler:
             self._offer(number, depth, of_tokens, None if shared is None else shared[row])
         self._seen += len(ids)
 
-    def _offer(self, index: int, depth: float, fields: Fields, shared: list[float] | None) -> None:
+    def _offer(self, index: int, depth: float, fields: _Fields, shared: list[float] | None) -> None:
         """Let every rule keep the example if it is among its best."""
         for kept, rank in zip(self._kept.values(), (0.0, -depth, depth), strict=True):
             if all(index != known for _, known, *_ in kept):
@@ -100,7 +100,7 @@ class SentenceSampler:
         """
         return [self._render(rule, *entry[1:]) for rule, kept in self._kept.items() for entry in kept]
 
-    def _render(self, rule: str, index: int, fields: Fields, shared: list[float] | None) -> Sentence:
+    def _render(self, rule: str, index: int, fields: _Fields, shared: list[float] | None) -> Sentence:
         real_tokens = [token for token in zip(*fields, strict=True) if token[0]]
         columns = [list(column) for column in zip(*real_tokens, strict=True)]
         _, ids, updates, remainders, kinds, labels, predictions, losses, iterations, probabilities = columns

@@ -19,11 +19,11 @@ from adadepth.measure.adaptation import describe_adaptation, spearman_from_table
 from adadepth.measure.layers import WEIGHT, WEIGHTS, describe_layers
 from adadepth.measure.names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, least_depth
 
-Sums = Mapping[str, NDArray[Any]]
+_Sums = Mapping[str, NDArray[Any]]
 
 
 def summarise(
-    sums: Sums, classes: Sequence[str], cosine_groups: Sequence[str], correlated: Sequence[str], unit: str
+    sums: _Sums, classes: Sequence[str], cosine_groups: Sequence[str], correlated: Sequence[str], unit: str
 ) -> dict[str, Any]:
     """Turn the sums of `HaltingStatistics` into JSON values.
 
@@ -64,7 +64,7 @@ _OF_HALTING = tuple(f"halting/{name}" for name in _TOLD)
 _CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n", "right", "right_n")
 
 
-def _describe_class(sums: Sums, name: str, missing: dict[str, str]) -> dict[str, Any]:
+def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str, Any]:
     """Figures of one class from its histogram and sums."""
     histogram = sums["depth"]
     n = int(histogram.sum())
@@ -128,7 +128,7 @@ def _put_mean(
     return key in target
 
 
-def _describe_steps(sums: Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
+def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
     """A row for every depth k = 1..L, over all units; a value that has no unit behind it is absent from its row.
 
     Where units have a depth of 0 a row for it comes first, without what is told of an iteration.
@@ -150,7 +150,7 @@ def _describe_steps(sums: Sums, histogram: NDArray[np.int64], missing: dict[str,
     return rows
 
 
-def _describe_iteration(sums: Sums, index: int, n: int) -> dict[str, Any]:
+def _describe_iteration(sums: _Sums, index: int, n: int) -> dict[str, Any]:
     """How many of the n units run the iteration with this index, their share, and their mean halting probability."""
     reached = int(sums["ran"][index])
     described: dict[str, Any] = {"reached": reached} | ({"survival": reached / n} if n else {})
@@ -158,7 +158,7 @@ def _describe_iteration(sums: Sums, index: int, n: int) -> dict[str, Any]:
     return described
 
 
-def _describe_cosines(sums: Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+def _describe_cosines(sums: _Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
     """For every group a row a step k: similarity of the states before and after iteration k, in both versions."""
     if not sums["cosine_all_n"].any():
         missing["halting/cosine"] = (
@@ -199,7 +199,7 @@ def _put_correlation(
         missing[name] = f"depth or {other} is constant" if n >= 3 else f"{n} units with a {other}, 3 are needed"
 
 
-def _describe_difficulties(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
+def _describe_difficulties(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
     """Depth and accuracy by difficulty, and the rank correlation of depth with difficulty.
 
     Returns:
@@ -221,7 +221,7 @@ def _describe_difficulties(sums: Sums, missing: dict[str, str]) -> dict[str, Any
     return {"difficulty": found}
 
 
-def _describe_cost(sums: Sums, everyone: Mapping[str, Any], missing: dict[str, str]) -> dict[str, Any]:
+def _describe_cost(sums: _Sums, everyone: Mapping[str, Any], missing: dict[str, str]) -> dict[str, Any]:
     """Multiply-accumulates, their ratios, and the ratio of layers."""
     cost: dict[str, Any] = {}
     if everyone["n"] and everyone["mean"] > 0:
@@ -243,7 +243,7 @@ def describe_work(sums: Sequence[float]) -> dict[str, float]:
     return described
 
 
-def _describe_layers(sums: Sums, missing: dict[str, str]) -> dict[str, Any]:
+def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
     """The weights of layers: the same in every batch, so their mean is what they are."""
     if not sums["layers_n"].any():
         return {}
@@ -328,22 +328,22 @@ class HaltingStatistics:
     """Accumulates what a set of traces says about depth.
 
     Args:
-        max_depth: L, of every trace.
+        max_updates: L, of every trace.
         classes: Names of the classes; `all` must be one of them.
         device: Where the sums are kept, the traces' own device. It needs float64.
         difficulties: D; units have difficulties 0 to D - 1. 0: none is known.
     """
 
     def __init__(
-        self, max_depth: int, classes: Sequence[str], device: torch.device | str, difficulties: int = 0
+        self, max_updates: int, classes: Sequence[str], device: torch.device | str, difficulties: int = 0
     ) -> None:
         assert "all" in classes, "the class of all units is the reference of every other figure"
-        self.max_depth = max_depth
+        self.max_updates = max_updates
         self.classes = tuple(classes)
         self.cosine_groups = tuple(name for name in COSINE_GROUPS if name in classes)
         self.correlated = tuple(name for name in CORRELATED_CLASSES if name in classes)
         self.unit = "token"
-        depths, count, groups = max_depth + 1, len(self.classes), len(self.cosine_groups)
+        depths, count, groups = max_updates + 1, len(self.classes), len(self.cosine_groups)
 
         def counts(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
@@ -353,7 +353,7 @@ class HaltingStatistics:
 
         self._sums = {
             "depth": counts(count, depths),
-            "ran": counts(max_depth),
+            "ran": counts(max_updates),
             "remainder": sums(count),
             "remainder_n": counts(count),
             "loss": sums(count),
@@ -362,12 +362,12 @@ class HaltingStatistics:
             "right_n": counts(count),
             "loss_by_depth": sums(depths),
             "depth_by_loss": counts(len(self.correlated), depths, LOSS_BINS),
-            "probability": sums(max_depth),
-            "probability_n": counts(max_depth),
-            "cosine_running": sums(groups, max_depth),
-            "cosine_running_n": counts(groups, max_depth),
-            "cosine_all": sums(groups, max_depth),
-            "cosine_all_n": counts(groups, max_depth),
+            "probability": sums(max_updates),
+            "probability_n": counts(max_updates),
+            "cosine_running": sums(groups, max_updates),
+            "cosine_running_n": counts(groups, max_updates),
+            "cosine_all": sums(groups, max_updates),
+            "cosine_all_n": counts(groups, max_updates),
             "layers": sums(depths),
             "layers_n": counts(1),
             "work": sums(len(Work._fields)),
@@ -408,7 +408,7 @@ class HaltingStatistics:
         self.unit = trace.unit
         valid = trace.valid.flatten()
         members = torch.stack([classes[name].flatten() for name in self.classes]) & valid
-        depth = trace.updates.round().long().clamp(0, self.max_depth).flatten()
+        depth = trace.updates.round().long().clamp(0, self.max_updates).flatten()
         self._sums["depth"].scatter_add_(1, depth.expand(members.shape), members.long())
         ran = trace.iterations_run.flatten(0, -2).T
         self._sums["ran"][: len(ran)] += (ran & members[self.classes.index("all")]).sum(dim=-1)

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from adadepth.measure.adaptation import clustered_mean
 
 # Kind -> what its classes are, in the order of tables.
-KINDS: dict[str, str] = {
+CLASS_KINDS: dict[str, str] = {
     "upos": "part of speech",
     "deprel": "relation: that to the head, subtypes within their main one",
     "tree_depth": "depth in the tree: arcs from the root, which has 0",
     "frequency": "frequency: occurrences in a million words",
     "deprel_full": "relation with its subtype",
 }
-RANKED = ("upos", "deprel", "deprel_full")  # their classes have no order of their own
+_RANKED = ("upos", "deprel", "deprel_full")  # their classes have no order of their own
 FILE_ONLY = ("deprel_full",)  # not shown, only written
 DEEPEST = 7  # words this deep or deeper are one class
 _BANDS = ((10_000, "10,000 or more"), (1_000, "1,000 to 10,000"), (100, "100 to 1,000"), (10, "10 to 100"))
@@ -39,7 +39,7 @@ def word_classes(
     }
 
 
-def class_order(kind: str) -> list[str]:
+def _class_order(kind: str) -> list[str]:
     """The classes of a kind in their order; empty where they have none."""
     if kind == "tree_depth":
         return [*map(str, range(DEEPEST)), f"{DEEPEST} or more"]
@@ -80,7 +80,7 @@ def joined_pieces(parts: Sequence[Pieces]) -> Pieces:
 
 
 def describe_words(
-    pieces: Pieces, classes: Mapping[str, Sequence[str]], sentences: NDArray[np.int64], max_depth: int
+    pieces: Pieces, classes: Mapping[str, Sequence[str]], sentences: NDArray[np.int64], max_updates: int
 ) -> dict[str, Any]:
     """Depths by class, as JSON values: the depth of a word's first piece, and beside it the mean over its pieces.
 
@@ -88,10 +88,10 @@ def describe_words(
         pieces: Of the set. Words without a first piece are not counted.
         classes: Class of every word of the treebank by kind.
         sentences: Number of the sentence that each word of the treebank belongs to.
-        max_depth: L.
+        max_updates: L.
 
     Returns:
-        `all`, a row of all words, and `kinds`: rows by kind, see `_row`; those of `RANKED` deepest first.
+        `all`, a row of all words, and `kinds`: rows by kind, see `_row`; those of `_RANKED` deepest first.
     """
     order = np.argsort(pieces.word[pieces.first], kind="stable")
     words = pieces.word[pieces.first][order]
@@ -104,15 +104,15 @@ def describe_words(
     }
     found: dict[str, Any] = {"kinds": {}}
     if len(words):
-        found["all"] = _row("all", depths, np.ones(len(words), dtype=bool), max_depth)
-    for kind in KINDS:
+        found["all"] = _row("all", depths, np.ones(len(words), dtype=bool), max_updates)
+    for kind in CLASS_KINDS:
         names = np.array(classes[kind])[words]
-        rows = [_row(str(name), depths, names == name, max_depth) for name in np.unique(names)]
+        rows = [_row(str(name), depths, names == name, max_updates) for name in np.unique(names)]
         found["kinds"][kind] = _sorted(kind, rows)
     return found
 
 
-def _row(name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_depth: int) -> dict[str, Any]:
+def _row(name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_updates: int) -> dict[str, Any]:
     """What is told of a class: n words in how many sentences, spread of the depth of first pieces, mean and interval.
 
     `split` is the share of words of several pieces. `over_pieces` is the mean over words of the mean over their pieces.
@@ -121,7 +121,7 @@ def _row(name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_d
     first, sentence = depths["first"][members], depths["sentence"][members]
     mean, over_pieces = clustered_mean(first, sentence), clustered_mean(depths["over_pieces"][members], sentence)
     low, median, high = np.quantile(first, (0.1, 0.5, 0.9), method="inverted_cdf")
-    pieces, at_cap = depths["pieces"][members], float((first == max_depth).mean())
+    pieces, at_cap = depths["pieces"][members], float((first == max_updates).mean())
     where = {"n": len(first), "sentences": mean.clusters, "mean": mean.mean, "low": mean.low, "high": mean.high}
     spread = {"std": float(first.std()), "p10": int(low), "median": int(median), "p90": int(high), "at_cap": at_cap}
     over = {"over_pieces": over_pieces.mean, "over_pieces_low": over_pieces.low, "over_pieces_high": over_pieces.high}
@@ -139,7 +139,7 @@ def _cosines(cosines: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def _sorted(kind: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if kind in RANKED:
+    if kind in _RANKED:
         return sorted(rows, key=lambda row: (-row["mean"], row["class"]))
-    order = class_order(kind)
+    order = _class_order(kind)
     return sorted(rows, key=lambda row: order.index(row["class"]))

@@ -19,7 +19,7 @@ from torch import Tensor
 from adadepth.measure.adaptation import FEWEST_CLUSTERS, Sums, estimate
 
 FEWEST_OCCURRENCES = 20  # occurrences of a word that is ranked
-RANKED = 15  # words at either end
+RANKED_WORDS = 15  # words at either end
 GOES_ON = "…"  # after the first piece of words that have more
 
 
@@ -126,7 +126,7 @@ class WordDepths:
         n, totals, sequences = columns[:3]
         often = np.flatnonzero((n >= FEWEST_OCCURRENCES) & (sequences >= FEWEST_CLUSTERS))
         order = often[np.argsort(totals[often] / n[often], kind="stable")].tolist()
-        count = min(RANKED, len(order) // 2)
+        count = min(RANKED_WORDS, len(order) // 2)
 
         def row(key: int) -> dict[str, Any]:
             word = decode(key % self._vocabulary) + GOES_ON * (key >= self._vocabulary)

@@ -81,7 +81,7 @@ def cannot(architecture: str) -> str:
     return f"{architecture} cannot predict texts{nearest(architecture, own)}; those that can are {allowed}"
 
 
-def check_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
+def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
     """Refuse a tokenizer that cannot be the model's.
 
     Raises:

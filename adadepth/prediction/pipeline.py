@@ -12,13 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adadepth.data.batches import longest_first, padded, sequence_columns
-from adadepth.data.text.passages import EncodedText, Parts, Text, encode_texts, text_parts
+from adadepth.data.text.passages import EncodedText, Text, TextParts, encode_texts, text_parts
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.contract import Remembers
 from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
-from adadepth.prediction.models import cannot, check_tokenizer, layout_of, load_parts, what_is_predicted
+from adadepth.measure.pictures import NO_SYMBOL
+from adadepth.prediction.models import cannot, layout_of, load_parts, refuse_tokenizer, what_is_predicted
 from adadepth.prediction.results import Prediction, Step, TokenPrediction
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,6 @@ _Answers = list[dict[int, dict[str, Any]]]  # of each text: position to fields o
 _Predicted = tuple[list[Prediction], Work]
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _CANDIDATES = 5
-NO_SYMBOL = "?"  # in a cell that the model answers with padding
 
 
 class _Batch(NamedTuple):
@@ -77,7 +77,7 @@ class Pipeline:
         self.predicts = predicts
         self.batch_size = 1 if predicts == "next" else batch_size  # these know no padding
         self.exit_rule = _checked_rule(exit_rule, model)
-        check_tokenizer(tokenizer, model, predicts)
+        refuse_tokenizer(tokenizer, model, predicts)
         self.layout = layout_of(model, tokenizer, predicts, max_length)
         self.segment_length = _checked_segment_length(segment_length, model)
 
@@ -141,7 +141,7 @@ class Pipeline:
         )
         return _in_order(batches), needed, full
 
-    def _batches(self, texts: list[Parts], *, every_step: bool) -> Iterator[_Batch]:
+    def _batches(self, texts: list[TextParts], *, every_step: bool) -> Iterator[_Batch]:
         """Batches of texts of about equal length, the longest first."""
         encoded = self._encode(texts)
         order = longest_first(np.array([len(text) for text in encoded])).tolist()
@@ -152,7 +152,7 @@ class Pipeline:
             predicted, work = self._predict([encoded[number] for number in numbers], generator, every_step)
             yield _Batch(numbers, predicted, work)
 
-    def _encode(self, texts: list[Parts]) -> list[EncodedText]:
+    def _encode(self, texts: list[TextParts]) -> list[EncodedText]:
         """Tokenise; refuse texts that a model has nothing to read of, and warn of those that are cut."""
         if self.predicts == "cells":
             texts = [self._checked_puzzle(number, text) for number, text in enumerate(texts)]
@@ -181,7 +181,7 @@ class Pipeline:
             return f"the model knows no {unknown!r} in a cell; allowed are {known!r}"
         return None if len(cells) == wanted else f"must be a puzzle of {wanted} cells, and has {len(cells)}"
 
-    def _checked_puzzle(self, number: int, parts: Parts) -> tuple[str]:
+    def _checked_puzzle(self, number: int, parts: TextParts) -> tuple[str]:
         """The cells of a text that is one puzzle."""
         text = "".join(parts)
         if (flaw := self.flaw_of_puzzle(text)) is not None:

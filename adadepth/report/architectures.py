@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.measure.architectures import (
-    EVALUATIONS,
+    EVALUATION_COSTS,
     LETTERS,
     NOT_RETRAINED,
-    OPERATIONS,
+    OPERATION_NAMES,
     QUALITIES,
     architecture_history,
     compared_rows,
@@ -21,6 +21,8 @@ from adadepth.measure.architectures import (
     set_title,
 )
 from adadepth.report.classes import at_step, cost_words, not_available
+from adadepth.report.exits import NOT_MEASURED
+from adadepth.report.facts import tokenizer
 from adadepth.report.figure import (
     Axis,
     Dot,
@@ -32,10 +34,9 @@ from adadepth.report.figure import (
     heat_over_steps,
     is_followed,
     line_panel,
-    padded,
     thin,
+    with_air,
 )
-from adadepth.report.run import tokenizer
 from adadepth.report.run_files import ARCHITECTURES, RunFiles, run_unit, series
 from adadepth.report.section import Placed, Section, absent, fill, told_if_damaged
 from adadepth.report.style import OPERATION_COLORS, text_on
@@ -43,18 +44,17 @@ from adadepth.report.svg import swatch_legend
 from adadepth.report.table import Column, Table, as_text, percent, rounded, text
 
 OPERATION_TITLES = ("attention", "feed-forward", "identity")
-NOT_MEASURED = "not measured"
 
 
 def third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
     """How often each operation occurs in every third of the depth, and in all."""
-    operations = zip(OPERATIONS, OPERATION_TITLES, LETTERS, strict=True)
+    operations = zip(OPERATION_NAMES, OPERATION_TITLES, LETTERS, strict=True)
     columns = [
         Column("third", "third of the blocks", text, "text"),
         *(Column(key, f"{title} {letter}") for key, title, letter in operations),
     ]
     rows = [{"third": name, **counts} for name, counts in zip(("first", "middle", "last"), thirds, strict=True)]
-    total = {key: sum(counts[key] for counts in thirds) for key in OPERATIONS}
+    total = {key: sum(counts[key] for counts in thirds) for key in OPERATION_NAMES}
     return Table("operations_by_third", columns, [*rows, {"third": "all", **total}])
 
 
@@ -63,12 +63,12 @@ def gate_table(described: Mapping[str, Any]) -> Table:
     columns = [
         Column("block"),
         Column("operation", "operation", text, "text"),
-        *(Column(key, title, _percent_of_two) for key, title in zip(OPERATIONS, OPERATION_TITLES, strict=True)),
+        *(Column(key, title, _percent_of_two) for key, title in zip(OPERATION_NAMES, OPERATION_TITLES, strict=True)),
         Column("entropy", "entropy (nats)", rounded(3)),
     ]
     blocks = zip(described["string"], described["probabilities"], described["entropy"], strict=True)
     rows = [
-        {"block": number, "operation": letter, **dict(zip(OPERATIONS, row, strict=True)), "entropy": entropy}
+        {"block": number, "operation": letter, **dict(zip(OPERATION_NAMES, row, strict=True)), "entropy": entropy}
         for number, (letter, row, entropy) in enumerate(blocks, start=1)
     ]
     return Table("gates", columns, rows)
@@ -86,7 +86,8 @@ def evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
         *(Column(name, QUALITIES[name], rounded(4)) for name in names),
     ]
     rows = [
-        {"evaluation": name, "definition": EVALUATIONS.get(name, ""), **found} for name, found in evaluations.items()
+        {"evaluation": name, "definition": EVALUATION_COSTS.get(name, ""), **found}
+        for name, found in evaluations.items()
     ]
     return Table("evaluations", columns, rows)
 
@@ -121,7 +122,7 @@ def architecture_text(halting: Mapping[str, Any], step: int | None = None) -> st
     if found["temperature"] is not None:
         header += [f"expected {found['expected_blocks']:.2f}", f"mean entropy {found['mean_entropy']:.3f} of ln 3 nats"]
         header.append(f"temperature {found['temperature']:.3f}")
-    thirds = ", ".join("/".join(str(third[name]) for name in OPERATIONS) for third in found["thirds"])
+    thirds = ", ".join("/".join(str(third[name]) for name in OPERATION_NAMES) for third in found["thirds"])
     second = [f"{'/'.join(LETTERS)} by third of depth: {thirds}"]
     second += cost_words(halting["cost"], halting["unit"])
     lines = ["; ".join(header), "; ".join(second), *([] if is_fixed(found) else _gate_lines(found))]
@@ -374,7 +375,7 @@ def _scatters(found: Mapping[str, Any]) -> list[Panel]:
     """Perplexity against measured time, or multiply-accumulates, for every evaluated set and shape."""
     panels = []
     for title, axis, points in quality_points(found):
-        x, y = (padded(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
+        x, y = (with_air(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))
         dots = [(row["label"], [Dot(x, y, f"{row['label']}: {y:.2f}")]) for x, y, row in points]
         axes = Axis(axis, x), Axis("perplexity per token", y, start=1.0)
         panels.append(Panel(title, Scatter(dots), *axes, f"Perplexity against {axis}: {title}", 1.16))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.report.figure import Axis, Figure, Lines, Panel, line_panel, padded
+from adadepth.report.figure import Axis, Figure, Lines, Panel, line_panel, with_air
 from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RIVALS, RunFiles, series, write_json
 from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_csv, as_text, rounded, text
@@ -45,7 +45,7 @@ def drawn_quality(found: Mapping[str, Any]) -> str | None:
     return next((name for name in _QUALITIES if name in metrics), None)
 
 
-def quality_points(found: Mapping[str, Any]) -> list[tuple[float, float]]:
+def _quality_points(found: Mapping[str, Any]) -> list[tuple[float, float]]:
     """(mean depth, quality) of every row, by depth."""
     name = drawn_quality(found)
     return sorted((row["mean"], row["metrics"][name]) for row in found["rows"] if name in row["metrics"])
@@ -166,9 +166,9 @@ def targets(files: RunFiles) -> Section | None:
     found = files.of(BUDGETS)
     if not found:
         return None
-    points, name, panels = quality_points(found), str(drawn_quality(found)), []
+    points, name, panels = _quality_points(found), str(drawn_quality(found)), []
     if points:
-        x, y = (padded(values, floor) for values, floor in zip(zip(*points, strict=True), (0.0, None), strict=True))
+        x, y = (with_air(values, floor) for values, floor in zip(zip(*points, strict=True), (0.0, None), strict=True))
         axes = Axis(f"mean depth ({found['unit']})", x), Axis(name.replace("_", " "), y)
         panels = [Panel(f"{loss_title(name)} against depth", Lines([("", points)]), *axes)]
     figures, table = [Figure("budgets", panels)] if panels else [], budget_table(found)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.names import CLASS_DEFINITIONS, definition, first_depth, words
-from adadepth.report.figure import Axis, Figure, Heat, Panel, Ranges, depth_axis, padded
+from adadepth.measure.names import CLASS_DEFINITIONS, definition, first_depth, unit_words
+from adadepth.report.figure import Axis, Figure, Heat, Panel, Ranges, depth_axis, with_air
 from adadepth.report.run_files import (
     DEPTH_BY_CLASS,
     HALTING,
@@ -158,9 +158,11 @@ def cost_words(cost: Mapping[str, Any], unit: str) -> list[str]:
     if "adaptive_over_full" not in cost:
         return []
     ran = percent(cost["executed_over_full"])
-    if "executed_over_dense" in cost and words(unit).halts:
+    if "executed_over_dense" in cost and unit_words(unit).halts:
         ran += f", {percent(cost['executed_over_dense'])} of dense"
-    return [f"work needed {percent(cost['adaptive_over_full'])} of {words(unit).of_full} (this evaluation ran {ran})"]
+    return [
+        f"work needed {percent(cost['adaptive_over_full'])} of {unit_words(unit).of_full} (this evaluation ran {ran})"
+    ]
 
 
 _OF_FURTHER_SETS = ("difficulty", "attributes")  # what halting.json has of sets that do not select the model
@@ -234,7 +236,7 @@ def class_figures(files: RunFiles) -> list[Figure]:
     return [Figure("depth_by_class", panels)]
 
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 
 
 def ranked_words(files: RunFiles) -> Section | None:
@@ -260,10 +262,10 @@ def words_figure(words: Mapping[str, Any]) -> Figure:
     return Figure("words", [_panel(*panel, ends) for panel in panels if panel[-1]])
 
 
-def _panel(title: str, key: str, rows: Sequence[Row], ends: Sequence[float]) -> Panel:
+def _panel(title: str, key: str, rows: Sequence[_Row], ends: Sequence[float]) -> Panel:
     names = [f"{row[key]} ({row['n']:,})" for row in rows]
     up = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), names)
-    across = Axis("mean depth (updates) with its 95 % interval", padded(ends))
+    across = Axis("mean depth (updates) with its 95 % interval", with_air(ends))
     drawn = Ranges([(row["low"], row["mean"], row["high"]) for row in rows])
     return Panel(title, drawn, across, up, tall=max(0.6, 0.09 * len(rows)))
 

@@ -11,8 +11,8 @@ from adadepth.measure.names import WORK, first_depth
 from adadepth.report.comparison_tables import (
     Spread,
     best,
+    class_depth_table,
     class_depths,
-    class_table,
     figure_table,
     run_table,
     searched,
@@ -32,7 +32,7 @@ from adadepth.report.figure import (
     depth_axis,
     is_followed,
     line_panel,
-    padded,
+    with_air,
 )
 from adadepth.report.groups import (
     DEPTH,
@@ -40,20 +40,20 @@ from adadepth.report.groups import (
     Group,
     Quality,
     best_of_both,
+    compared_quality,
     curves,
     differing,
     headlines,
     listed,
     name_of,
-    quality,
     shared_figures,
     unshared,
     unshared_figures,
 )
-from adadepth.report.page import REPORT
 from adadepth.report.section import Section, fill
 from adadepth.report.seeds import seeds_section
 from adadepth.report.worth import QUESTIONS
+from adadepth.report.writing import REPORT
 
 MAX_CURVES, MAX_SETTINGS = 12, 8
 Build = Callable[[Comparison, Path], Section | None]
@@ -67,13 +67,15 @@ def comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
         folder: Of the page, from where it links to theirs.
     """
     return _built(
-        (best, searched, settings, verdicts, over_training, figures, tradeoff, classes, runs), comparison, folder
+        (best, searched, settings, verdicts, over_training, figures, tradeoff, classes_compared, runs),
+        comparison,
+        folder,
     )
 
 
 def sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
     """The sections of a comparison that a summary of seeds does not replace."""
-    return _built((verdicts, over_training, tradeoff, classes, runs), comparison, folder)
+    return _built((verdicts, over_training, tradeoff, classes_compared, runs), comparison, folder)
 
 
 def _built(builders: Sequence[Build], comparison: Comparison, folder: Path) -> list[Section]:
@@ -126,7 +128,7 @@ _PANELS = (
 
 def over_training(comparison: Comparison, folder: Path) -> Section | None:
     """Losses, quality, depth and budget over training, of all groups in one drawing each."""
-    chosen = quality(comparison)
+    chosen = compared_quality(comparison)
     entries = _drawn(comparison, chosen)
     wanted = list(_PANELS)
     if chosen is not None and chosen.name not in [name for _, name, _ in wanted]:
@@ -209,7 +211,7 @@ _COSTS = ((WORK, "work needed, share of full depth"), (DEPTH, "mean depth (updat
 
 def tradeoff(comparison: Comparison, folder: Path) -> Section | None:
     """Quality against work, and against depth where that means the same in all runs."""
-    chosen = quality(comparison)
+    chosen = compared_quality(comparison)
     if chosen is None:
         return None
     without = set(_without(comparison))
@@ -240,7 +242,7 @@ def _scatter(comparison: Comparison, cost: str, title: str, chosen: Quality) -> 
     if not dots:
         return None
     spans = [
-        padded([value + sign * spread for value, spread in ends for sign in (-1, 1)], floor)
+        with_air([value + sign * spread for value, spread in ends for sign in (-1, 1)], floor)
         for ends, floor in (
             ([(dot.x, dot.spread_x) for dot in dots], 0.0),
             ([(dot.y, dot.spread_y) for dot in dots], None),
@@ -269,12 +271,12 @@ def _dots(entry: Group, cost: str, chosen: Quality, marked: bool) -> list[Dot]:
 # ---- depth by class
 
 
-def classes(comparison: Comparison, folder: Path) -> Section | None:
+def classes_compared(comparison: Comparison, folder: Path) -> Section | None:
     """Mean depth of the classes that all runs have."""
     depths, others = class_depths(comparison.entries)
     if comparison.unit is None or not depths:
         return None
-    table, figure = class_table(depths), _class_figure(comparison, depths)
+    table, figure = class_depth_table(depths), _class_figure(comparison, depths)
     html = fill("compared:classes", figure=figure, table=table, others=others, listed=listed, unit=comparison.unit)
     return Section(f"Depth by {comparison.unit} class", "classes", html, [figure], [table])
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.names import words
+from adadepth.measure.names import unit_words
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.groups import Comparison, Group, Parameter, Quality, Search, final, seed, shared_figures, written
 from adadepth.report.run_files import RunFiles, cut_short, run_unit
 from adadepth.report.section import Section, fill
-from adadepth.report.seeds import describe
+from adadepth.report.seeds import describe_seeds
 from adadepth.report.table import Column, Table, clock, is_number, percent, text
 from adadepth.report.verdict import NEEDED, verdict
 from adadepth.report.worth import ANSWERS, QUESTIONS, as_json, is_loss
@@ -100,7 +100,7 @@ def _cost(entry: Group) -> Spread | None:
     """The work that the depths need, as the verdicts of the runs have it, and of what it is a share."""
     found = {str(seed(run)): verdict_of(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
     values = {name: value for name, value in found.items() if value is not None}
-    return {**describe(values), "of": words(run_unit(entry.runs[0])).of_full} if values else None
+    return {**describe_seeds(values), "of": unit_words(run_unit(entry.runs[0])).of_full} if values else None
 
 
 def _work_text(found: Spread) -> str:
@@ -143,10 +143,10 @@ def _depths(entry: Group) -> dict[str, Spread]:
         for name, described in run.halting.get("classes", {}).items():
             if is_number(described.get("mean")):
                 values.setdefault(name, {})[str(seed(run))] = described["mean"]
-    return {name: describe(found) for name, found in values.items()}
+    return {name: describe_seeds(found) for name, found in values.items()}
 
 
-def class_table(depths: Cells) -> Table:
+def class_depth_table(depths: Cells) -> Table:
     """Mean depth by class and group, from `class_depths`."""
     return _table("depth_by_class", "class", depths, _spread_columns)
 
@@ -180,7 +180,7 @@ _MOST = 5
 
 def best(comparison: Comparison, folder: Path) -> Section | None:
     """The best groups by `optimise`; of each the run that is best among its seeds."""
-    if (chosen := optimised(comparison)) is None:
+    if (chosen := optimised_quality(comparison)) is None:
         return None
     table = best_table(comparison, chosen)
     html = fill("compared:best", table=table, chosen=chosen, count=len(chosen.best_first(comparison.groups)))
@@ -189,13 +189,13 @@ def best(comparison: Comparison, folder: Path) -> Section | None:
 
 def best_line(comparison: Comparison) -> str | None:
     """The best group in a line, with the folder of its best run; None where nothing is better than another."""
-    if (chosen := optimised(comparison)) is None:
+    if (chosen := optimised_quality(comparison)) is None:
         return None
     first = chosen.best_first(comparison.groups)[0]
     return f"best by {chosen.name}: {chosen.of(first):.4f}, {first.label}: {_best_run(first, chosen).directory}"
 
 
-def optimised(comparison: Comparison) -> Quality | None:
+def optimised_quality(comparison: Comparison) -> Quality | None:
     """What all runs optimise, if it says which is better: not between seeds, nor on other data.
 
     The name of a metric of an evaluated set says whether less is better; of others, such as a depth, a search does.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.measure.exit_costs import X_AXES, batches, cost, in_pareto_sets, score_title, warnings
+from adadepth.measure.exit_costs import X_AXES, batches, in_pareto_sets, row_cost, score_title, warnings
 from adadepth.measure.names import definition
 from adadepth.report.classes import not_available
 from adadepth.report.difficulty import correlation_table
@@ -21,7 +21,7 @@ from adadepth.report.figure import (
     Points,
     Scatter,
     depth_axis,
-    padded,
+    with_air,
 )
 from adadepth.report.halting import curve
 from adadepth.report.run_files import EXIT_RULES, EXITS, PARETO, RunFiles, write_json
@@ -184,7 +184,7 @@ def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) 
     write_atomic(directory / PARETO, as_csv(study_table(studies)))
 
 
-SHARE = "share or probability"
+_SHARE = "share or probability"
 
 
 # ---- steps of an evaluation
@@ -239,7 +239,7 @@ def step_panels(summary: Mapping[str, Any]) -> list[Panel]:
     panels = []
     for title, unit, lines in _step_curves(summary):
         values = [value for _, points in lines for _, value in points]
-        span = (0.0, 1.05 * max(values) or 1.0) if unit == SHARE else padded(values)
+        span = (0.0, 1.05 * max(values) or 1.0) if unit == _SHARE else with_air(values)
         axes = depth_axis("step k", depth), Axis(unit, span)
         panels.append(Panel(title, Lines(lines), *axes, f"{title}, steps 1 to {depth}"))
     if bins := summary["calibration"].get("confidence", {}).get("bins"):
@@ -269,7 +269,7 @@ def _step_curves(summary: Mapping[str, Any]) -> list[tuple[str, str, Curves]]:
         scores.append(("own exits", [(1, score), (summary["max_steps"], score)]))
     loss = "mean squared error" if summary["problem"] == "regression" else "mean loss (nats)"
     found: list[tuple[str, str, Curves]] = [
-        ("Exit steps and halting distribution", SHARE, mass),
+        ("Exit steps and halting distribution", _SHARE, mass),
         ("Score of every step", "score", scores),
         ("Loss of every step", loss, [("loss", curve(steps, "step", "loss"))]),
     ]
@@ -279,7 +279,7 @@ def _step_curves(summary: Mapping[str, Any]) -> list[tuple[str, str, Curves]]:
 # ---- exit rules
 
 
-def exit_rules(files: RunFiles) -> Section | None:
+def exit_quality(files: RunFiles) -> Section | None:
     """Quality against compute of exit rules. Sets after the first get one drawing on the page only."""
     title, sets = "Exit rules", files.of(EXIT_RULES).get("sets", {})
     if not sets:
@@ -314,7 +314,7 @@ def _study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
         return None
     dots = [dot for group in groups.values() for dot in group]
     controls = _permuted(study, axis)
-    x, y = (padded(values) for values in zip(*((dot.x, dot.y) for dot in dots), *controls, strict=True))
+    x, y = (with_air(values) for values in zip(*((dot.x, dot.y) for dot in dots), *controls, strict=True))
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
     members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
     return Panel(
@@ -338,7 +338,7 @@ def _groups(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
     scale = 1000.0 if axis.startswith("seconds") else 1.0
     groups: dict[str, list[Dot]] = {}
     for row in study["rows"]:
-        x, y = cost(row, axis), row["quality"].get("score")
+        x, y = row_cost(row, axis), row["quality"].get("score")
         if x is not None and y is not None:
             dot = Dot(scale * x, y, f"{row['rule']}: {y:.3f}", marked=axis in row["pareto"])
             groups.setdefault(row["rule"].partition(":")[0], []).append(dot)
@@ -358,4 +358,4 @@ def _permuted(study: Mapping[str, Any], axis: str) -> Sequence[tuple[float, floa
     return found
 
 
-SECTIONS = (Placed(180, exits), Placed(190, exit_rules))
+SECTIONS = (Placed(180, exits), Placed(190, exit_quality))

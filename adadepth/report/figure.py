@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Points = Sequence[tuple[float, float]]
 Curves = Sequence[tuple[str, Points]]
 Span = tuple[float, float]
@@ -239,7 +239,7 @@ class Figure:
 # ---- axes
 
 
-def thin(items: Sequence[T], limit: int) -> list[T]:
+def thin(items: Sequence[_T], limit: int) -> list[_T]:
     """At most `limit` of the items, evenly chosen, the first and the last among them."""
     if len(items) <= limit:
         return list(items)
@@ -256,11 +256,11 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def depth_ticks(max_depth: int, count: int = 12, first: int = 1) -> list[float]:
+def depth_ticks(max_updates: int, count: int = 12, first: int = 1) -> list[float]:
     """Whole depths from `first` to the maximum, about `count`, both ends among them."""
-    step = math.ceil((max_depth - first + 1) / count)
-    inner = [float(depth) for depth in range(first, max_depth, step) if max_depth - depth >= step]
-    return [*inner, float(max_depth)]
+    step = math.ceil((max_updates - first + 1) / count)
+    inner = [float(depth) for depth in range(first, max_updates, step) if max_updates - depth >= step]
+    return [*inner, float(max_updates)]
 
 
 def short(value: float) -> str:
@@ -273,16 +273,16 @@ def short(value: float) -> str:
     return f"{round(value, 10):g}"
 
 
-def padded(values: Sequence[float], floor: float | None = None) -> Span:
+def with_air(values: Sequence[float], floor: float | None = None) -> Span:
     """A range around the values with 5 % of air, kept above `floor`."""
     low, high = min(values), max(values)
     air = 0.05 * (high - low) or max(0.05 * abs(high), 1e-3)
     return (low - air if floor is None else max(low - air, floor)), high + air
 
 
-def depth_axis(title: str, max_depth: int, first: int = 1, air: float = 0.5) -> Axis:
+def depth_axis(title: str, max_updates: int, first: int = 1, air: float = 0.5) -> Axis:
     """The fixed axis of the depths from `first` to L, so that two runs compare."""
-    return Axis(title, (first - air, max_depth + air), depth_ticks(max_depth, first=first), start=first)
+    return Axis(title, (first - air, max_updates + air), depth_ticks(max_updates, first=first), start=first)
 
 
 def step_axis(steps: Sequence[int]) -> Axis:
@@ -299,7 +299,7 @@ def line_panel(title: str, curves: Curves, y_title: str, floor: float | None = N
     """A panel of curves over the steps of the optimiser."""
     points = [point for _, curve in curves for point in curve]
     x, y = ([values[place] for values in points] for place in (0, 1))
-    spans = step_axis([int(step) for step in x]), Axis(y_title, padded(y, floor), start=floor or 0.0)
+    spans = step_axis([int(step) for step in x]), Axis(y_title, with_air(y, floor), start=floor or 0.0)
     return Panel(title, Lines(curves), *spans, description or f"{title} over training")
 
 

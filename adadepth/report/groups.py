@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from adadepth.measure.exit_costs import pareto
 from adadepth.measure.names import SPEEDUPS, WORK
+from adadepth.report.facts import title
 from adadepth.report.figure import Points
-from adadepth.report.run import title
 from adadepth.report.run_files import (
     CONFIG,
     METRICS,
@@ -32,7 +32,7 @@ from adadepth.report.run_files import (
 from adadepth.report.seeds import headline_metrics, summarise_seeds
 from adadepth.report.table import number
 from adadepth.report.worth import is_loss
-from adadepth.settings.results import result_settings
+from adadepth.settings.fingerprint import result_settings
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def compare(runs: Iterable[RunFiles], further: Sequence[str] = ()) -> Comparison
         if damage := [run.missing[name] for name in (RUN, CONFIG) if name in run.missing]:
             left_out.append(f"{run.directory}: left out, {' and '.join(damage)}.")
             continue
-        key = json.dumps(settings_of(run), sort_keys=True, default=str), seed(run)
+        key = json.dumps(run_settings(run), sort_keys=True, default=str), seed(run)
         earlier = kept.get(key)
         kept[key] = earlier if earlier and final(earlier) and not final(run) else run
         if earlier:
@@ -237,7 +237,7 @@ def compare(runs: Iterable[RunFiles], further: Sequence[str] = ()) -> Comparison
         grouped.setdefault(settings, []).append(run)
     groups = list(grouped.values())
     return Comparison(
-        [Group(label, settings_of(of[0]), of, _summary(of)) for label, of in zip(labels(groups), groups, strict=True)],
+        [Group(label, run_settings(of[0]), of, _summary(of)) for label, of in zip(labels(groups), groups, strict=True)],
         left_out,
     )
 
@@ -276,7 +276,7 @@ def _summary(runs: Sequence[RunFiles]) -> Mapping[str, Any]:
 # ---- settings
 
 
-def settings_of(run: RunFiles) -> Settings:
+def run_settings(run: RunFiles) -> Settings:
     """What may have changed a result, by key, without the seed; of an evaluation also what was evaluated."""
     chosen = result_settings({key: value for key, value in run.config.items() if key not in ("seed", "seeds")})
     if run.config.get("checkpoint") is not None:
@@ -311,7 +311,7 @@ def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
     Where this is not short, or not its own, a letter stands for it.
     """
     names = [title(runs[0]) for runs in groups]
-    settings = [settings_of(runs[0]) for runs in groups]
+    settings = [run_settings(runs[0]) for runs in groups]
     told = []
     for name, own in zip(names, settings, strict=True):
         keys = differing([other for other_name, other in zip(names, settings, strict=True) if other_name == name])
@@ -373,7 +373,7 @@ class Quality(NamedTuple):
         return float(found["mean"])
 
 
-def quality(comparison: Comparison) -> Quality | None:
+def compared_quality(comparison: Comparison) -> Quality | None:
     """What all runs have and were to be good at: what they optimise, else what selects their model, else a score."""
     optimised = _common(comparison, lambda run: run.config.get("optimise"))
     trainers = [run.config.get("trainer") or {} for run in comparison.runs]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadepth.report.difficulty import correlation_table
-from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, depth_axis, padded
+from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, depth_axis, with_air
 from adadepth.report.run_files import RunFiles, halts, run_unit
 from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, percent, rounded, text
@@ -19,7 +19,7 @@ def halting(files: RunFiles) -> Section | None:
     title, steps = "Halting distribution", files.halting.get("steps", [])
     if not curve(steps, "depth", "share"):
         return Section(title, "halting", absent("The halting distribution is", files, "halting.json"))
-    figure, table = Figure("halting", _panels(steps, run_unit(files)), columns=3), step_table(steps)
+    figure, table = Figure("halting", _panels(steps, run_unit(files)), columns=3), depth_table(steps)
     return Section(title, "halting", fill("halting:halting", figure=figure, table=table), [figure], [table])
 
 
@@ -39,7 +39,7 @@ def _panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
         Panel("Survival and halting probability", Lines(by_iteration), iteration, both),
     ]
     if losses:
-        y = Axis(loss_axis(unit), padded([value for _, value in losses], floor=0.0))
+        y = Axis(loss_axis(unit), with_air([value for _, value in losses], floor=0.0))
         panels.append(Panel("Loss by depth", Lines([("loss", losses)]), depth, y, "Mean loss at each depth"))
     return panels
 
@@ -49,7 +49,7 @@ def loss_axis(unit: str) -> str:
     return "mean loss" if unit == "sequence" else "mean loss (nats)"
 
 
-def step_table(steps: Sequence[Mapping[str, Any]]) -> Table:
+def depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
     """A row for every depth."""
     columns = [
         Column("depth", "depth k"),
@@ -98,7 +98,7 @@ def cosines(files: RunFiles) -> Section | None:
         what = "Cosine similarity between iterations"
         return Section(title, "states", absent(what, files, "halting.json", reason))
     x = depth_axis("iteration k", files.halting["max_depth"])
-    y = Axis("mean cosine similarity", (min(padded(values)[0], 0.95), 1.0))
+    y = Axis("mean cosine similarity", (min(with_air(values)[0], 0.95), 1.0))
     panels = []
     for key, heading in _VERSIONS.items():
         curves = Lines([(name, curve(rows, "step", key)) for name, rows in groups.items()])

@@ -14,14 +14,13 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from adadepth import report
-from adadepth.measure.names import words
+from adadepth.measure.names import unit_words
 from adadepth.report import plots
 from adadepth.report.architectures import frame_panel, search_history
 from adadepth.report.comparison import comparison_sections, number_of_runs, sections_beside_seeds
+from adadepth.report.facts import facts_section, title
 from adadepth.report.figure import thin
 from adadepth.report.groups import Comparison, compare, listed, seeds_of
-from adadepth.report.page import FIGURES, file_name, write_page
-from adadepth.report.run import facts_section, title
 from adadepth.report.run_files import (
     CONFIG,
     HALTING,
@@ -32,7 +31,7 @@ from adadepth.report.run_files import (
     cut_short,
     evaluated,
     is_summary_of_seeds,
-    max_depth,
+    max_updates,
     own_step,
     read_run,
     run_unit,
@@ -40,6 +39,7 @@ from adadepth.report.run_files import (
 )
 from adadepth.report.section import Placed, Section, SectionOf
 from adadepth.report.seeds import seeds
+from adadepth.report.writing import FIGURES, file_name, write_page
 
 FILM = "gates.gif"
 _MAX_FRAMES = 60  # of the film
@@ -103,7 +103,7 @@ def write_report(run_directory: Path, further: Iterable[SectionOf | Placed] = ()
     files = read_run(run_directory)
     return write_page(
         run_directory, sections_of(files, further), title=title(files), subtitle=_subtitle(files),
-        sources=sources(files), error=files.run.get("error"), max_depth=max_depth(files),
+        sources=sources(files), error=files.run.get("error"), max_updates=max_updates(files),
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def _subtitle(files: RunFiles) -> str:
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
     if alone := _alone(files, own_sections()):
         return f"{alone.subtitle} · run {files.run.get('status', 'unknown')}"
-    parts = [f"{words(run_unit(files)).kind} report"]
+    parts = [f"{unit_words(run_unit(files)).kind} report"]
     if "evaluated" in files.run:
         parts.append("evaluation of a trained model")
     elif (step := own_step(files)) is not None:

@@ -31,25 +31,25 @@ _BESIDE = 2  # boards of a puzzle that are legible beside each other
 
 def examples(files: RunFiles) -> Section | None:
     """The example grids of every evaluated set."""
-    deepest = int(files.of(GRIDS).get("max_depth", 1))
+    max_updates = int(files.of(GRIDS).get("max_depth", 1))
     figures = {
-        name: Figure(f"grids_{name}", [_panel(grid, deepest) for grid in grids])
+        name: Figure(f"grids_{name}", [_panel(grid, max_updates) for grid in grids])
         for name, grids in files.of(GRIDS).get("sets", {}).items()
         if grids
     }
     if not figures:
         return None
     grids = [grid for found in files.of(GRIDS)["sets"].values() for grid in found]
-    html = fill("grids", figures=figures, max_depth=files.halting.get("max_depth", "L"), picture=grids[0].get("kind"))
+    html = fill("grids", figures=figures, max_updates=files.halting.get("max_depth", "L"), picture=grids[0].get("kind"))
     of = f"n = {len(grids)} examples of {', '.join(figures)}"
     return Section("Examples", "examples", html, list(figures.values()), of=of)
 
 
-def _panel(grid: Grid, max_depth: int) -> Panel:
+def _panel(grid: Grid, max_updates: int) -> Panel:
     if grid.get("kind") == PUZZLE:
         return _answers(grid)
     rows, columns = len(grid["cells"]), len(grid["cells"][0])
-    boards = ((measure_of(grid), distance_panel(grid)), ("depth (updates)", depth_panel(grid, max_depth)))
+    boards = ((measure_of(grid), distance_panel(grid)), ("depth (updates)", depth_panel(grid, max_updates)))
     description = f"{rows} x {columns} cells, {measure_of(grid)} and depths; {facts_of(grid)}"
     return Panel(facts_of(grid), Boards(boards, rows, columns), description=description)
 
@@ -82,12 +82,12 @@ def distance_panel(grid: Grid) -> list[Cell]:
     return _cells_of(grid, draw)
 
 
-def depth_panel(grid: Grid, max_depth: int) -> list[Cell]:
+def depth_panel(grid: Grid, max_updates: int) -> list[Cell]:
     """Updates of every cell, the deeper the darker; walls keep their colour; wrong predictions are marked."""
 
     def draw(row: int, column: int) -> Cell:
         depth, label = grid["updates"][row][column], grid["label"][row][column]
-        fill = _PLAIN if grid["cells"][row][column] == "#" else depth_color(depth, max_depth)
+        fill = _PLAIN if grid["cells"][row][column] == "#" else depth_color(depth, max_updates)
         return Cell(row, column, str(depth), fill, text_on(fill), label != grid["predicted"][row][column])
 
     return _cells_of(grid, draw)

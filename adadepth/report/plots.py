@@ -26,15 +26,15 @@ from adadepth.report.figure import (
 )
 from adadepth.report.style import (
     BAR,
-    FAMILY,
+    FONT_FAMILY,
+    FONT_WEIGHTS,
     GRID,
     INK,
     LINES,
+    MARKER_SHAPES,
     MIDDLE,
     MUTED,
-    SHAPES,
     SPREAD,
-    WEIGHTS,
     WRONG,
     dash_of,
     ramp,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-MARKERS = dict(zip(SHAPES, ("o", "s", "^", "D", "v"), strict=True))  # matplotlib's names
+MARKERS = dict(zip(MARKER_SHAPES, ("o", "s", "^", "D", "v"), strict=True))  # matplotlib's names
 _WIDTH, _HEIGHT, _FRAME_MILLISECONDS = 5.2, 3.6, 250
 _STYLES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (8, 2)))
 _AXES = {"titlesize": 11, "titleweight": "bold", "titlelocation": "left", "edgecolor": MUTED, "labelcolor": INK}
@@ -126,7 +126,7 @@ def _canvas() -> Iterator[Canvas]:
     _add_fonts()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # and not what a matplotlibrc of the user's says
-        matplotlib.rcParams.update({**_SETTINGS, "font.family": FAMILY})
+        matplotlib.rcParams.update({**_SETTINGS, "font.family": FONT_FAMILY})
         canvas = Canvas(dpi=150)
         FigureCanvasAgg(canvas)
         yield canvas
@@ -152,13 +152,13 @@ def _add_fonts() -> None:
     import matplotlib
     from matplotlib import font_manager
 
-    for name, weight in WEIGHTS.items():
+    for name, weight in FONT_WEIGHTS.items():
         source = Path(matplotlib.get_data_path(), "fonts", "ttf", name)
         kept = Path(matplotlib.get_cachedir(), f"adadepth-{matplotlib.__version__}-{name}")
         if not kept.exists():
             with _replacing(kept) as temporary:
                 temporary.write_bytes(without_shaping(source.read_bytes()))
-        font = font_manager.FontEntry(str(kept), name=FAMILY, weight=weight, size="scalable")
+        font = font_manager.FontEntry(str(kept), name=FONT_FAMILY, weight=weight, size="scalable")
         font_manager.fontManager.ttflist.append(font)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.measure.probes import FEWEST_EXAMPLES
-from adadepth.report.figure import Axis, Figure, Lines, Panel, Ranges, Span, depth_axis, padded
+from adadepth.report.figure import Axis, Figure, Lines, Panel, Ranges, Span, depth_axis, with_air
 from adadepth.report.run_files import PROBES, RunFiles, write_json
 from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_csv, as_text, percent, text
 from adadepth.system.files import write_atomic
 
-READOUTS = {"first": "first token", "mean": "mean of the tokens"}
+_READOUTS = {"first": "first token", "mean": "mean of the tokens"}
 
 
 def state_name(row: Mapping[str, Any]) -> str:
@@ -50,7 +50,7 @@ def probe_table(name: str, found: Mapping[str, Any]) -> Table:
         {
             **row["metrics"],
             **row,
-            "read": READOUTS[row["readout"]],
+            "read": _READOUTS[row["readout"]],
             "state": state_name(row),
             "interval": (row["low"], row["high"]),
             **({"gain_interval": (row["gain_low"], row["gain_high"])} if "gain" in row else {}),
@@ -62,7 +62,7 @@ def probe_table(name: str, found: Mapping[str, Any]) -> Table:
     return Table(f"probes_{name}", columns, [*rows, always])
 
 
-def difficulty_table(name: str, found: Mapping[str, Any]) -> Table | None:
+def accuracy_by_difficulty(name: str, found: Mapping[str, Any]) -> Table | None:
     """Accuracy by difficulty, a column a state; None where the data know no difficulty.
 
     Args:
@@ -72,7 +72,7 @@ def difficulty_table(name: str, found: Mapping[str, Any]) -> Table | None:
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in found["rows"]:
         for part in row.get("by_difficulty", ()):
-            about = {"read": READOUTS[row["readout"]], "difficulty": part["difficulty"], "n": part["n"]}
+            about = {"read": _READOUTS[row["readout"]], "difficulty": part["difficulty"], "n": part["n"]}
             key = row["readout"], part["difficulty"]
             rows.setdefault(key, about)[state_name(row)] = part["accuracy"]
     if not rows:
@@ -98,7 +98,7 @@ def probes_text(found: Mapping[str, Any]) -> str:
         f"{found['classes']} classes"
     ]
     for name, of_set in found["sets"].items():
-        tables = [probe_table(name, of_set), difficulty_table(name, of_set)]
+        tables = [probe_table(name, of_set), accuracy_by_difficulty(name, of_set)]
         lines += [f"{name}: {of_set['n']:,} examples", *(as_text(table) for table in tables if table is not None)]
     return "\n\n".join(lines)
 
@@ -143,7 +143,7 @@ def probes(files: RunFiles) -> Section | None:
             "n": of_set["n"],
             "figure": Figure(f"probes_{name}", _panels(of_set)),
             "table": probe_table(name, of_set),
-            "difficulty": difficulty_table(name, of_set),
+            "difficulty": accuracy_by_difficulty(name, of_set),
         }
         for name, of_set in found["sets"].items()
     ]
@@ -156,11 +156,11 @@ def probes(files: RunFiles) -> Section | None:
 def _panels(found: Mapping[str, Any]) -> list[Panel]:
     """The curves of both readouts, and every accuracy with its interval, on one range of accuracies."""
     majority, rows = found["majority"], found["rows"]
-    span = padded([row[end] for row in (*rows, majority) for end in ("low", "high")])
-    of = {readout: [row for row in rows if row["readout"] == readout] for readout in READOUTS}
+    span = with_air([row[end] for row in (*rows, majority) for end in ("low", "high")])
+    of = {readout: [row for row in rows if row["readout"] == readout] for readout in _READOUTS}
     last = max(row["update"] or 0 for row in rows)
     curves = [
-        (READOUTS[readout], [(row["update"], row["accuracy"]) for row in each if row["update"] is not None])
+        (_READOUTS[readout], [(row["update"], row["accuracy"]) for row in each if row["update"] is not None])
         for readout, each in of.items()
     ]
     always = (f"always {majority['class']}", [(0, majority["accuracy"]), (last, majority["accuracy"])])
@@ -174,7 +174,7 @@ def _intervals(readout: str, rows: list[dict[str, Any]], majority: Mapping[str, 
     drawn = [(row["low"], row["accuracy"], row["high"]) for row in (*rows, majority)]
     y = Axis("", (len(names) - 0.4, -0.6), range(len(names)), names)
     x = Axis("accuracy with its 95 % interval", span, percent=True)
-    return Panel(f"Read: {READOUTS[readout]}", Ranges(drawn), x, y)
+    return Panel(f"Read: {_READOUTS[readout]}", Ranges(drawn), x, y)
 
 
 SECTIONS = (Placed(10, probes, alone=PROBES, subtitle="Linear probes"),)

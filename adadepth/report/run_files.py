@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from adadepth.measure.names import words
+from adadepth.measure.names import unit_words
 from adadepth.system.files import write_atomic
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
@@ -22,7 +22,7 @@ EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 WORDS, WORDS_TABLE = "words.json", "depth_by_word.csv"
-PROBES, TEXTS = "probes.json", "texts.json"
+PROBES, TEXTS_FILE = "probes.json", "texts.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 # What the fields of a file are, where they are there: of another type, the file was written by nobody here.
 _TYPES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
@@ -36,10 +36,10 @@ _OF_GROUPS = ("classes", "verdict")  # fields whose values have fields in turn
 SPLITS = ("train", "eval")
 
 
-def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]], max_depth: int, step: int) -> None:
+def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]], max_updates: int, step: int) -> None:
     """Write grids.json: the example grids of every evaluated set by name, after `step` optimiser steps."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"step": step, "max_depth": max_depth, "sets": grids}, allow_nan=False)
+    text = json.dumps({"step": step, "max_depth": max_updates, "sets": grids}, allow_nan=False)
     write_atomic(directory / GRIDS, text + "\n")
 
 
@@ -77,7 +77,7 @@ def write_architectures(directory: Path, comparison: Mapping[str, Any]) -> None:
 
 def write_texts(directory: Path, found: Mapping[str, Any]) -> None:
     """Write texts.json: what a model says about a user's own texts, see `adadepth.tasks.predict`."""
-    write_json(directory / TEXTS, found)
+    write_json(directory / TEXTS_FILE, found)
 
 
 def write_rivals(directory: Path, found: Mapping[str, Any]) -> None:
@@ -96,7 +96,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-Fields = Mapping[str, type | tuple[type, ...]]
+FileFields = Mapping[str, type | tuple[type, ...]]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class RunFiles:
     missing: dict[str, str]
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def of(self, name: str, fields: Fields | None = None) -> dict[str, Any]:
+    def of(self, name: str, fields: FileFields | None = None) -> dict[str, Any]:
         """What a JSON file of the folder says that only some runs have; empty where it is not there, or damaged.
 
         Args:
@@ -152,7 +152,7 @@ def _parsed(
     name: str,
     parse: Callable[[str], Any],
     kind: type = dict,
-    fields: Fields | None = None,
+    fields: FileFields | None = None,
 ) -> Any:
     """What a file says; empty where that cannot be told, which `missing` then explains."""
     try:
@@ -168,7 +168,7 @@ def _parsed(
     return kind()
 
 
-def _is_sound(name: str, value: Any, fields: Fields) -> bool:
+def _is_sound(name: str, value: Any, fields: FileFields) -> bool:
     """Whether the fields of a file are of their types, and its numbers such as there can be."""
     for field_name, kind in fields.items():
         found = value.get(field_name)
@@ -214,7 +214,7 @@ def run_unit(files: RunFiles) -> str:
 
 def halts(files: RunFiles) -> bool:
     """Whether units of a run halt one by one, as tokens and sequences do; a task or an architecture has one depth."""
-    return words(run_unit(files)).halts
+    return unit_words(run_unit(files)).halts
 
 
 def cut_short(files: RunFiles) -> str:
@@ -230,10 +230,10 @@ def is_summary_of_seeds(files: RunFiles) -> bool:
     return bool(files.of(SEEDS)) and HALTING in files.missing
 
 
-def max_depth(files: RunFiles) -> int:
+def max_updates(files: RunFiles) -> int:
     """L of a run: from the statistics, or what it predicted, else the deepest token of the sentences."""
     deepest = max((max(sentence.get("updates") or [1]) for sentence in files.sentences), default=1)
-    return int(files.halting.get("max_depth") or files.of(TEXTS).get("max_depth") or deepest)
+    return int(files.halting.get("max_depth") or files.of(TEXTS_FILE).get("max_depth") or deepest)
 
 
 def sources(files: RunFiles) -> list[str]:

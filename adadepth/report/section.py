@@ -54,7 +54,7 @@ def steps(probabilities: Iterable[float | None], said: Iterable[str] = ()) -> li
     ]
 
 
-def in_words(notes: Sequence[Note]) -> str:
+def notes_in_words(notes: Sequence[Note]) -> str:
     """Notes on one line, for who has no script."""
     return "; ".join(map(_in_words, notes))
 
@@ -136,7 +136,7 @@ def _environment() -> Environment:
         "percent": percent,
         "charts": svg.charts,
         "table": as_html,
-        "in_words": in_words,
+        "in_words": notes_in_words,
         "as_lists": as_lists,
     }
     return environment

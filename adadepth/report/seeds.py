@@ -35,7 +35,7 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
             if is_number(metrics.get(name)) and abs(metrics[name]) < math.inf
         }
         if values:
-            found[name] = describe(values)
+            found[name] = describe_seeds(values)
     summary = {"seeds": [seed for seed, _ in runs], "n": len(runs), "metrics": found}
     over_seeds = {
         "layer_distance": distance_over_seeds(weights_over_seeds(found)),
@@ -44,7 +44,7 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
     return summary | {name: figures for name, figures in over_seeds.items() if figures is not None}
 
 
-def describe(values: Mapping[str, float]) -> dict[str, Any]:
+def describe_seeds(values: Mapping[str, float]) -> dict[str, Any]:
     """`n`, `mean`, of several values the sample standard deviation `std`, and the values themselves, by seed."""
     numbers = list(values.values())
     described: dict[str, Any] = {"n": len(numbers), "mean": fmean(numbers)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadepth.report.page import depth_styles
-from adadepth.report.run_files import GRIDS, RunFiles, halts, max_depth, run_unit, where_and_when
+from adadepth.report.run_files import GRIDS, RunFiles, halts, max_updates, run_unit, where_and_when
 from adadepth.report.section import Note, Placed, Section, Token, absent, fill, steps
 from adadepth.report.table import number
+from adadepth.report.writing import depth_styles
 
 
 def sentence_table(sentences: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -43,7 +43,7 @@ def sentences(files: RunFiles) -> Section | None:
     ]
     if found:
         is_zero_used = any(token.depth == 0 for sentence in found for token in sentence["tokens"])
-        styles = depth_styles(max_depth(files))[0 if is_zero_used else 1 :]
+        styles = depth_styles(max_updates(files))[0 if is_zero_used else 1 :]
         html = fill("sentences", sentences=found, unit=run_unit(files), styles=styles, has_notes=_has_notes(found))
         of = f"n = {len(found)} examples{where_and_when(files)}"
         return Section("Sentences", "sentences", html, of=of)

@@ -14,7 +14,7 @@ OPERATION_COLORS = ("#123f7c", "#e69f00", "#dfe3e8")
 INK, MUTED, GRID = "#1b1f24", "#57606a", "#e3e7eb"
 NONE = "#fdfeff"  # a share of nothing in a heat map
 WRONG, NOTHING = "#d55e00", "#eceef1"  # a mistake; a unit for which nothing was computed
-SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
+MARKER_SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
 
 
 def ramp(position: float) -> str:
@@ -41,12 +41,12 @@ def dash_of(index: int, dashes: int) -> int:
 
 def shape_style(index: int) -> tuple[str, str]:
     """Colour and shape of a group: no two of the first thirty agree in both."""
-    return LINES[index % len(LINES)], SHAPES[index % len(SHAPES)]
+    return LINES[index % len(LINES)], MARKER_SHAPES[index % len(MARKER_SHAPES)]
 
 
-def depth_color(depth: float, max_depth: int) -> str:
-    """The colour of a depth on the fixed scale 1..max_depth; a depth of 0 is grey."""
-    return ramp((depth - 1) / max(max_depth - 1, 1)) if depth > 0 else NOTHING
+def depth_color(depth: float, max_updates: int) -> str:
+    """The colour of a depth on the fixed scale 1..max_updates; a depth of 0 is grey."""
+    return ramp((depth - 1) / max(max_updates - 1, 1)) if depth > 0 else NOTHING
 
 
 def text_on(background: str) -> str:
@@ -66,8 +66,8 @@ def _luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-FAMILY = "DejaVu Sans without shaping"
-WEIGHTS = {"DejaVuSans.ttf": 400, "DejaVuSans-Bold.ttf": 700}
+FONT_FAMILY = "DejaVu Sans without shaping"
+FONT_WEIGHTS = {"DejaVuSans.ttf": 400, "DejaVuSans-Bold.ttf": 700}
 _SHAPING = (b"GDEF", b"GPOS", b"GSUB")
 _HEADER, _RECORD = 12, 16  # bytes of a TrueType file: before its list of tables, and of an entry of that list
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from adadepth.report.page import write_page
 from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, as_text, plain, rounded, text
+from adadepth.report.writing import write_page
 from adadepth.system.files import write_atomic
 
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from adadepth.report.page import depth_styles
-from adadepth.report.run_files import TEXTS, RunFiles
+from adadepth.report.run_files import TEXTS_FILE, RunFiles
 from adadepth.report.section import Note, Placed, Section, Token, fill, steps
 from adadepth.report.style import depth_color, share_color, text_on
+from adadepth.report.writing import depth_styles
 from adadepth.system.console import visible
 
 
@@ -59,7 +59,7 @@ def changed(cells: str, before: str) -> int:
     return sum(cell != other for cell, other in zip(cells, before, strict=True))
 
 
-def progress(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], int]]:
+def puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], int]]:
     """The steps of a puzzle up to its exit: number, what was said after it, and how many cells it changed."""
     steps = (row.get("steps") or [])[: round(row["updates"])]
     answers = [row["text"][0], *(step["label"] for step in steps)]
@@ -81,16 +81,16 @@ def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
 
     console = Console(force_terminal=color, soft_wrap=True, highlight=False)
     is_colored = console.is_terminal and not console.no_color
-    deepest = found["max_depth"]
+    max_updates = found["max_depth"]
 
     def shaded(text: str, depth: int) -> Text:
         if not is_colored:
             return Text(f"{visible(text)}({depth})")
-        background = depth_color(depth, deepest)
+        background = depth_color(depth, max_updates)
         return Text(visible(text), style=f"{text_on(background)} on {background}")
 
     if is_colored:
-        levels = Text(" ").join(shaded(f" {depth} ", depth) for depth in range(1, deepest + 1))
+        levels = Text(" ").join(shaded(f" {depth} ", depth) for depth in range(1, max_updates + 1))
         console.print(Text("updates: "), levels, sep="")
     for row in found["texts"]:
         console.print(Text(visible(_heading(row, found["predicts"]))))
@@ -110,7 +110,7 @@ def print_texts(found: Mapping[str, Any], *, color: bool | None = None) -> None:
         for each in _further(row):
             console.print(Text(visible(f"  {each}")))
     share = f"{found['work']:.0%} of the work of full depth"
-    console.print(Text(f"mean updates {found['mean']:.2f} of at most {deepest}; {share}"))
+    console.print(Text(f"mean updates {found['mean']:.2f} of at most {max_updates}; {share}"))
 
 
 def puzzle_lines(row: Mapping[str, Any]) -> list[str]:
@@ -118,7 +118,7 @@ def puzzle_lines(row: Mapping[str, Any]) -> list[str]:
     boards = zip(board(row["text"][0]), board(row["label"]), strict=True)
     steps = [
         f"{number}: {cells} cells" + ("" if step.get("halting") is None else f" (right {step['halting']:.2f})")
-        for number, step, cells in progress(row)
+        for number, step, cells in puzzle_steps(row)
     ]
     return [*("   ".join(pair) for pair in boards), *([f"changed in step {'; '.join(steps)}"] if steps else [])]
 
@@ -150,9 +150,9 @@ def _further(row: Mapping[str, Any]) -> list[str]:
 
 def texts(files: RunFiles) -> Section | None:
     """Every text with its prediction and the depth of its tokens; a token shows its iterations where one points."""
-    if not files.of(TEXTS):
+    if not files.of(TEXTS_FILE):
         return None
-    found = files.of(TEXTS)
+    found = files.of(TEXTS_FILE)
     rows = [_row(row, found["predicts"]) for row in found["texts"]]
     tokens = [token for row in rows for token in row["tokens"]]
     styles = depth_styles(found["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
@@ -198,7 +198,7 @@ def _puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
         "boards": {"puzzle": board(row["text"][0]), "answer": board(row["label"])},
         "steps": [
             {"number": number, "halting": step.get("halting"), "said": f"{cells} cells changed"}
-            for number, step, cells in progress(row)
+            for number, step, cells in puzzle_steps(row)
         ],
     }
 
@@ -218,4 +218,4 @@ def _notes(about: Mapping[str, Any], predicts: str) -> list[Note]:
     return found + [Note(word, share=score) for word, score in (about.get("candidates") or {}).items()]
 
 
-SECTIONS = (Placed(10, texts, alone=TEXTS, subtitle="Predictions"),)
+SECTIONS = (Placed(10, texts, alone=TEXTS_FILE, subtitle="Predictions"),)

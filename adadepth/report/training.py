@@ -54,8 +54,8 @@ def training(files: RunFiles) -> Section | None:
 
 
 def _panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
-    unit, deepest = run_unit(files), first + len(shares[0][1]) - 1
-    y = depth_axis("mean depth (updates)", deepest, first, air=0.2)
+    unit, max_updates = run_unit(files), first + len(shares[0][1]) - 1
+    y = depth_axis("mean depth (updates)", max_updates, first, air=0.2)
     x, title = step_axis([step for step, _ in shares]), f"Mean depth of {unit} classes over training"
     return [
         heat_over_steps(f"Share of {unit}s at each depth", shares, f"share of {unit}s", "depth (updates)", first),

@@ -8,24 +8,24 @@ from typing import Any
 
 from adadepth.measure.adaptation import FEWEST_CLUSTERS
 from adadepth.measure.names import metric_name
-from adadepth.measure.treebank import FILE_ONLY, KINDS
-from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, padded
+from adadepth.measure.treebank import CLASS_KINDS, FILE_ONLY
+from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, with_air
 from adadepth.report.run_files import WORDS, WORDS_TABLE, RunFiles, write_json
 from adadepth.report.section import Placed, Section, fill
 from adadepth.report.table import Column, Table, as_csv, as_text, percent, rounded, text
 from adadepth.system.files import write_atomic
 
-Found = Mapping[str, Any]  # what words.json holds; see `every_row`
-SHOWN = [kind for kind in KINDS if kind not in FILE_ONLY]
+_Found = Mapping[str, Any]  # what words.json holds; see `every_row`
+SHOWN = [kind for kind in CLASS_KINDS if kind not in FILE_ONLY]
 _INTERVAL = Column("interval", "95 %", text, "text")
 
 
-def kind_table(name: str, kind: str, readings: Mapping[str, Found]) -> Table:
+def kind_table(name: str, kind: str, readings: Mapping[str, _Found]) -> Table:
     """The classes of a kind: n, depth and interval of sentences as they are, and beside it of masked words.
 
     Args:
         name: Of the set.
-        kind: See `adadepth.measure.treebank.KINDS`.
+        kind: See `adadepth.measure.treebank.CLASS_KINDS`.
         readings: `plain`, and `masked` where the model predicts masked words.
     """
     columns = [
@@ -54,12 +54,12 @@ def kind_table(name: str, kind: str, readings: Mapping[str, Found]) -> Table:
     return Table(f"depth_by_{kind}_{name}", columns, rows)
 
 
-def cosine_table(name: str, kind: str, reading: Found, max_depth: int) -> Table | None:
+def cosine_table(name: str, kind: str, reading: _Found, max_updates: int) -> Table | None:
     """Similarity of the states before and after each iteration by class; None where the states are not known."""
     rows = [row for row in _with_all(reading, kind) if "cosine" in row]
     if not rows:
         return None
-    steps = range(1, max_depth + 1)
+    steps = range(1, max_updates + 1)
     columns = [
         Column("class", kind, text, "text"),
         *(Column(f"cosine_{step}", str(step), rounded(3)) for step in steps),
@@ -67,7 +67,7 @@ def cosine_table(name: str, kind: str, reading: Found, max_depth: int) -> Table 
     return Table(f"cosine_by_{kind}_{name}", columns, [{**row, **_cosines(row)} for row in rows])
 
 
-def every_row(found: Found) -> Table:
+def every_row(found: _Found) -> Table:
     """All classes of all kinds, sets and readings, a row each.
 
     Args:
@@ -86,7 +86,7 @@ def every_row(found: Found) -> Table:
     return Table("depth_by_word", [Column(key) for key in keys], rows)
 
 
-def flatten_words(found: Found) -> dict[str, float]:
+def flatten_words(found: _Found) -> dict[str, float]:
     """What trackers show: mean depth of all words and of every part of speech, by set and reading."""
     return {
         metric_name(f"halting/{name}{'_masked' * (reading == 'masked')}/{kind}/{row['class']}/mean"): row["mean"]
@@ -97,7 +97,7 @@ def flatten_words(found: Found) -> dict[str, float]:
     }
 
 
-def words_text(found: Found) -> str:
+def words_text(found: _Found) -> str:
     """The tables of all sets as text."""
     parts = []
     for name, readings in found["sets"].items():
@@ -115,25 +115,25 @@ def words_text(found: Found) -> str:
     return "\n\n".join(parts)
 
 
-def _rows(described: Found) -> Iterator[tuple[str, Found]]:
+def _rows(described: _Found) -> Iterator[tuple[str, _Found]]:
     """(kind, row) of all words, which are the one class of the kind `word`, and of every class."""
     if "all" in described:
         yield "word", described["all"]
     yield from ((kind, row) for kind, rows in described["kinds"].items() for row in rows)
 
 
-def _with_all(described: Found, kind: str) -> list[Found]:
+def _with_all(described: _Found, kind: str) -> list[_Found]:
     """The classes of a kind, after all words together."""
     return [*([described["all"]] if "all" in described else []), *described.get("kinds", {}).get(kind, [])]
 
 
-def _cosines(row: Found) -> dict[str, Any]:
+def _cosines(row: _Found) -> dict[str, Any]:
     """A value an iteration under keys of their own."""
     values = {f"cosine_{step}": value for step, value in enumerate(row.get("cosine", []), start=1)}
     return values | {f"cosine_{step}_n": n for step, n in enumerate(row.get("cosine_n", []), start=1)}
 
 
-def _interval(row: Found) -> str | None:
+def _interval(row: _Found) -> str | None:
     return None if row["low"] is None else f"{row['low']:.2f}–{row['high']:.2f}"
 
 
@@ -164,7 +164,7 @@ def _set(name: str, readings: Mapping[str, Any], found: Mapping[str, Any]) -> di
     """What the page shows of a set: of every kind a figure and a table."""
     kinds = [
         {
-            "title": KINDS[kind],
+            "title": CLASS_KINDS[kind],
             "figure": kind_figure(name, kind, readings),
             "table": kind_table(name, kind, readings),
             "cosines": cosine_table(name, kind, readings["plain"], found["max_depth"]),
@@ -185,9 +185,9 @@ def kind_figure(name: str, kind: str, readings: Mapping[str, Any]) -> Figure:
     ends = [row[end] for rows in drawn.values() for row in rows for end in ("low", "high")]
     panels = []
     for reading, rows in drawn.items():
-        title = f"{KINDS[kind].partition(':')[0].capitalize()}, {_READINGS[reading]}"
+        title = f"{CLASS_KINDS[kind].partition(':')[0].capitalize()}, {_READINGS[reading]}"
         if rows:
-            panels.append(_panel(title, sorted(rows, key=lambda row: order.index(row["class"])), padded(ends)))
+            panels.append(_panel(title, sorted(rows, key=lambda row: order.index(row["class"])), with_air(ends)))
     return Figure(f"depth_by_{kind}_{name}", panels)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
-from adadepth.measure.names import WORK, words
+from adadepth.measure.names import WORK, unit_words
 from adadepth.report.run_files import RunFiles, cut_short, halts, run_unit
 from adadepth.report.section import Placed, Section, fill
 from adadepth.report.work import speedups, wall_clock
@@ -142,14 +142,14 @@ def _updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
     if unit == "task":
         if layers := halting.get("layers"):
             yield f"{layers['deepest']} of {len(layers['weights']) - 1} blocks have to run."
-    elif words(unit).halts:
+    elif unit_words(unit).halts:
         mean, most = halting["classes"]["all"]["mean"], halting["max_depth"]
         yield f"{mean:.2f} of {most} updates a {unit}, {whole_percent(mean / most)}."
 
 
 def _work(needed: float | None, unit: str) -> Iterator[str]:
     if needed is not None:
-        about = words(unit)
+        about = unit_words(unit)
         yield f"{about.needing} {whole_percent(needed)} of the multiply-accumulates of {about.of_full}."
 
 

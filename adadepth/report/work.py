@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from adadepth.measure.names import SPEEDUPS, words
+from adadepth.measure.names import SPEEDUPS, unit_words
 from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles, halts, run_unit, series
 from adadepth.report.section import Placed, Section, absent, fill
 from adadepth.report.table import Column, Table, percent, text
@@ -65,7 +65,7 @@ def _reasons(files: RunFiles) -> Iterator[str]:
 
 def work_table(cost: Mapping[str, Any], unit: str) -> Table:
     """What the model needs, of full depth; below it what the evaluation ran, of the same."""
-    about = words(unit)
+    about = unit_words(unit)
     names = {
         "adaptive": f"{about.needed}, without padding",
         "full": f"{about.full}, without padding",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise, product
 from typing import Any, Literal
 
-from adadepth.measure.architectures import OPERATIONS, is_fixed
+from adadepth.measure.architectures import OPERATION_NAMES, is_fixed
 from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RIVALS, RunFiles, halts
 
 Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
@@ -74,7 +74,7 @@ _NORMAL = 1.96  # two-sided 95 %
 
 
 @dataclass(frozen=True)
-class Comparison:
+class QualityPair:
     """Two figures of quality.
 
     Attributes:
@@ -151,7 +151,7 @@ def at_depth(points: Sequence[tuple[float, float]], depth: float) -> float | Non
     return None
 
 
-def best_of(metrics: Mapping[str, float], others: Mapping[str, float], endings: Sequence[str]) -> str | None:
+def compared_metric(metrics: Mapping[str, float], others: Mapping[str, float], endings: Sequence[str]) -> str | None:
     """The metric that both have and that says most of quality; of several sets the first one's."""
     common = [name for name in metrics if name in others]
     return next((name for end in endings for name in common if name.endswith(end)), None)
@@ -199,7 +199,7 @@ def chooses_operations(described: Mapping[str, Any]) -> Finding:
     if is_fixed(described):
         return Finding("set", [f"The architecture is fixed: {expected:.0f} of {blocks} blocks run.", by_third], figures)
     sure = sum(max(row) >= SURE for row in described["probabilities"])
-    share = described["mean_entropy"] / math.log(len(OPERATIONS))
+    share = described["mean_entropy"] / math.log(len(OPERATION_NAMES))
     answer: Answer = "no" if share >= UNDECIDED else "yes" if sure == blocks else "partly"
     first = (
         f"{sure} of {blocks} blocks are sure of their operation (at least {whole_percent(SURE)}); the entropy of the "
@@ -209,7 +209,7 @@ def chooses_operations(described: Mapping[str, Any]) -> Finding:
 
 
 def _third(name: str, counts: Mapping[str, int]) -> str:
-    told = ", ".join(f"{counts[key]} {key.replace('_', '-')}" for key in OPERATIONS if counts[key])
+    told = ", ".join(f"{counts[key]} {key.replace('_', '-')}" for key in OPERATION_NAMES if counts[key])
     return f"{name} {told}"
 
 
@@ -235,7 +235,7 @@ def worth(files: RunFiles) -> Finding:
     return Finding(_answer(found), sentences, {f"gain_over_{one.key}": one.gain for one in found})
 
 
-def _answer(found: Sequence[Comparison]) -> Answer:
+def _answer(found: Sequence[QualityPair]) -> Answer:
     """No, if the model knows no more than a baseline that reads nothing; else what the comparisons of depth say."""
     if any(one.result <= 0 for one in found if not one.is_about_depth):
         return "no"
@@ -245,7 +245,7 @@ def _answer(found: Sequence[Comparison]) -> Answer:
     return "yes" if min(results) > 0 else "no" if max(results) <= 0 else "partly"
 
 
-def _baselines(files: RunFiles) -> Iterator[Comparison]:
+def _baselines(files: RunFiles) -> Iterator[QualityPair]:
     """What is achieved without reading the input: the frequencies of words, the commonest label."""
     metrics = files.run.get("final_metrics") or {}
     unigram = (files.run.get("baselines") or {}).get("unigram")
@@ -253,7 +253,7 @@ def _baselines(files: RunFiles) -> Iterator[Comparison]:
         other = unigram["cross_entropy"]
         noise, remark = noise_of("mlm_loss", own, other, None)
         remark = f"nats a masked token, n {unigram['positions']:,}; {remark}"
-        yield Comparison("unigram", "word frequencies alone", "mlm_loss", own, other, noise, remark, False)
+        yield QualityPair("unigram", "word frequencies alone", "mlm_loss", own, other, noise, remark, False)
     classes = files.halting.get("classes", {})
     everyone, labelled = classes.get("all", {}), [found for name, found in classes.items() if name[:7] == "label: "]
     # Where a label is a whole sequence's, a class has many tokens and few predictions.
@@ -261,20 +261,20 @@ def _baselines(files: RunFiles) -> Iterator[Comparison]:
     if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
         own, other = everyone["accuracy"], max(labels) / sum(labels)
         noise, remark = score_noise(own, other, everyone["accuracy_n"])
-        yield Comparison("commonest_label", "always the commonest label", "accuracy", own, other, noise, remark, False)
+        yield QualityPair("commonest_label", "always the commonest label", "accuracy", own, other, noise, remark, False)
 
 
-def _rivals(files: RunFiles) -> Iterator[Comparison]:
+def _rivals(files: RunFiles) -> Iterator[QualityPair]:
     """Networks of one depth and as much work, trained the same way."""
     adaptive, *others = files.of(RIVALS).get("rows") or [{}]
     for row in others:
-        name = best_of(adaptive["metrics"], row["metrics"], [f"/{name}" for name in qualities(files)])
+        name = compared_metric(adaptive["metrics"], row["metrics"], [f"/{name}" for name in qualities(files)])
         if name is None:
             continue
         own, other = adaptive["metrics"][name], row["metrics"][name]
         noise, remark = noise_of(name, own, other, _predictions(files))
         against = f"a network of the fixed depth {row['max_depth']}, trained with as much work"
-        yield Comparison("fixed_depth", against, _short(name), own, other, noise, f"one seed each; {remark}")
+        yield QualityPair("fixed_depth", against, _short(name), own, other, noise, f"one seed each; {remark}")
 
 
 def qualities(files: RunFiles) -> list[str]:
@@ -300,7 +300,7 @@ def _short(name: str) -> str:
     return name.removeprefix("eval/")
 
 
-def _steps(files: RunFiles) -> Iterator[Comparison]:
+def _steps(files: RunFiles) -> Iterator[QualityPair]:
     """The same network read at one step for all examples; where all exit at one step, that is the network itself."""
     for name, found in files.of(EXITS).get("sets", {}).items():
         if _is_constant(found):
@@ -311,7 +311,7 @@ def _steps(files: RunFiles) -> Iterator[Comparison]:
         if own is not None and other is not None:
             noise, remark = score_noise(own, other, found["n"])
             against = f"itself read at one step for all, {found['exit']['mean']:.2f} as in the mean"
-            yield Comparison(f"fixed_step/{name}", against, f"{name}/{measure}", own, other, noise, remark)
+            yield QualityPair(f"fixed_step/{name}", against, f"{name}/{measure}", own, other, noise, remark)
 
 
 def _exits_at_one_step(files: RunFiles) -> bool:
@@ -324,7 +324,7 @@ def _is_constant(found: Mapping[str, Any]) -> bool:
     return bool(found["exit"].get("std") == 0)
 
 
-def _rules(files: RunFiles) -> Iterator[Comparison]:
+def _rules(files: RunFiles) -> Iterator[QualityPair]:
     """Of the exit rules the one in the middle by its gain over the same exits dealt to the examples at random."""
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if "score" in row.get("permuted", {}).get("quality", {})]
@@ -337,10 +337,10 @@ def _rules(files: RunFiles) -> Iterator[Comparison]:
         remark = f"{better} of {len(rows)} rules gain more than 2 deviations over {study['draws']} permutations"
         against = f"the exits of {row['rule']} dealt at random, the median rule by gain"
         noise = _deviation(row, measure)
-        yield Comparison(f"random_exits/{name}", against, f"{name}/{measure}", own, other, noise, remark)
+        yield QualityPair(f"random_exits/{name}", against, f"{name}/{measure}", own, other, noise, remark)
 
 
-def _networks(files: RunFiles) -> Iterator[Comparison]:
+def _networks(files: RunFiles) -> Iterator[QualityPair]:
     """Other architectures, trained as the one that a search found was trained."""
     rows = [row for row in files.of(ARCHITECTURES).get("rows", []) if "loss" in (row.get("quality") or {})]
     found = [row for row in rows if row["kind"] == "searched" and row["trained"] != _NOT_RETRAINED]
@@ -351,7 +351,9 @@ def _networks(files: RunFiles) -> Iterator[Comparison]:
         noise, tolerance = noise_of("loss", *losses, None)
         remark = "; ".join([*_work(own.get("macs") or {}, other.get("macs") or {}), "one seed each", tolerance])
         against = f"the architecture {other['name']}, trained the same way ({own['trained']})"
-        yield Comparison(f"architecture/{other['name']}", against, f"{own['quality_set']}/loss", *losses, noise, remark)
+        yield QualityPair(
+            f"architecture/{other['name']}", against, f"{own['quality_set']}/loss", *losses, noise, remark
+        )
 
 
 def _work(own: Mapping[str, float], other: Mapping[str, float]) -> Iterator[str]:

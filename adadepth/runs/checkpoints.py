@@ -16,7 +16,7 @@ from pathlib import Path
 
 from transformers import TrainerState
 
-from adadepth.system.files import DiskFullError, Record, damage, describe, write_atomic, writing
+from adadepth.system.files import DiskFullError, Record, damage, describe_files, write_atomic, writing
 
 MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -87,7 +87,7 @@ def begin_checkpoint(checkpoint: Path) -> None:
 
 def seal_checkpoint(checkpoint: Path) -> None:
     """Say what the checkpoint consists of: it is whole now."""
-    _write_manifest(checkpoint, describe(checkpoint, but=MANIFEST))
+    _write_manifest(checkpoint, describe_files(checkpoint, but=MANIFEST))
 
 
 def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:

@@ -32,14 +32,14 @@ from adadepth.runs.program import own_command
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.settings.declaration import telling
 from adadepth.settings.experiment import Schedule
-from adadepth.settings.interpolations import told, told_within, unresolved
+from adadepth.settings.fingerprint import result_hash, result_settings
+from adadepth.settings.interpolations import as_written, told_within, unresolved
 from adadepth.settings.kinds import dataset_schemas
-from adadepth.settings.results import result_hash, result_settings
 from adadepth.system.files import DiskFullError, refuse_links, remove_leftovers, write_atomic, writing
 
-RECORD, CONFIG = "run.json", "config.yaml"
+RECORD, CONFIG_FILE = "run.json", "config.yaml"
 MODEL = "model"  # the folder of a run that holds its best weights
-CHECKPOINTS, EVALUATIONS = "checkpoints", "evaluations"  # those of a run
+CHECKPOINTS, _EVALUATIONS = "checkpoints", "evaluations"  # those of a run
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
 SWEEP = "ADADEPTH_SWEEP"  # environment variable that names the sweep which a run is a part of
 # By what a run goes on that was at its end.
@@ -61,9 +61,9 @@ class Run:
 
     def update(self, **fields: Any) -> None:
         """Set fields of the record and write it, e.g. ``update(final_metrics=..., best_checkpoint=...)``."""
-        self.record |= told(fields)
+        self.record |= as_written(fields)
         if self.is_main:
-            write_json(self.directory / RECORD, self.record)
+            write_jsonable(self.directory / RECORD, self.record)
 
 
 @contextmanager
@@ -83,8 +83,8 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
     refuse_links(directory)
     with _gone_if_not_begun(directory), writing(directory), locked(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
-        remove_leftovers(directory, EVALUATIONS)
-        write_atomic(directory / CONFIG, OmegaConf.to_yaml(OmegaConf.create(settings_of(config))))
+        remove_leftovers(directory, _EVALUATIONS)
+        write_atomic(directory / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.create(settings_of(config))))
         run.update(**earlier | _description(config, earlier))
 
         def close(status: str, **fields: Any) -> None:
@@ -159,7 +159,7 @@ def _has_trained(run: Path) -> bool:
 
 def _runs_and_evaluations(parent: Path) -> list[Path]:
     """The runs in a folder and the evaluations in them, oldest first."""
-    records = [*parent.glob(f"*/{RECORD}"), *parent.glob(f"*/{EVALUATIONS}/*/{RECORD}")]
+    records = [*parent.glob(f"*/{RECORD}"), *parent.glob(f"*/{_EVALUATIONS}/*/{RECORD}")]
     begun = len("2026-11-22_14-15-16")  # of a name; an evaluation that began in the second of its run came later
     return sorted((path.parent for path in records), key=lambda run: (run.name[:begun], len(run.parts), run.name))
 
@@ -189,7 +189,9 @@ def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
     except CheckpointError:
         return None  # the task says it when it looks for the model
     folders = (model, *model.parents[:2]) if os.path.exists(model) else ()  # RUN/model, RUN/checkpoints/checkpoint-100
-    return next((folder for folder in folders if (folder / RECORD).is_file() and (folder / CONFIG).is_file()), None)
+    return next(
+        (folder for folder in folders if (folder / RECORD).is_file() and (folder / CONFIG_FILE).is_file()), None
+    )
 
 
 def read_record(directory: Path) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def read_settings(directory: Path) -> Any:
     Raises:
         CheckpointError: If it is missing or damaged.
     """
-    path = directory / CONFIG
+    path = directory / CONFIG_FILE
     try:
         settings: Any = OmegaConf.load(path)
         if all(OmegaConf.is_dict(settings[group]) for group in ("model", "dataset", "trainer")) and settings.model.name:
@@ -228,7 +230,7 @@ def read_settings(directory: Path) -> Any:
     raise CheckpointError(f"{path}: is damaged, it holds no settings of a run")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_jsonable(path: Path, value: Any) -> None:
     """Write readable JSON atomically; see ``jsonable``."""
     write_atomic(path, json.dumps(jsonable(value), indent=2, allow_nan=False) + "\n")
 
@@ -263,7 +265,7 @@ def _parent(config: ExperimentConfig) -> Path:
     run = run_of_checkpoint(config)
     if run is not None and run.resolve().is_relative_to(Path(config.output_dir).resolve()):
         refuse_links(run)
-        return run / EVALUATIONS
+        return run / _EVALUATIONS
     return Path(config.output_dir) / config.name
 
 

@@ -15,7 +15,7 @@ from adadepth.errors import CheckpointError
 from adadepth.families.registry import families
 from adadepth.runs.directory import (
     CHECKPOINTS,
-    CONFIG,
+    CONFIG_FILE,
     CONTINUE,
     model_path,
     read_record,
@@ -162,7 +162,7 @@ def _settings_of(run: Path) -> Any:
         return OmegaConf.merge(settings, stored)
     except OmegaConfBaseException as error:
         problem = str(error).splitlines()[0]
-        raise CheckpointError(f"resume={run}: its {CONFIG} is of another version: {problem}") from error
+        raise CheckpointError(f"resume={run}: its {CONFIG_FILE} is of another version: {problem}") from error
 
 
 def _settings(composed: DictConfig, given: Set[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Typed schema of every public key. YAML files and the command line fill it; a wrong key or type fails at composition.
 
 Five groups say what may change a RESULT (``model``, ``dataset``, ``tokenizer``, ``trainer`` and ``seed``); ``runtime``,
-``logger`` and the paths may only change speed and where things are written (see ``adadepth.settings.results``). This
+``logger`` and the paths may only change speed and where files are written (see ``adadepth.settings.fingerprint``). This
 package imports neither torch nor transformers, so composing and checking a configuration takes a fraction of a second.
 
 A module holds the settings of one thing and the enumerations that they need, whose member names are what a YAML file or

@@ -120,7 +120,7 @@ class CorpusConfig(TextConfig, ExamplesConfig):
     masking: MaskingConfig = setting(MaskingConfig, "which tokens are predicted")
 
 
-Problem = StrEnum("Problem", ["classification", "multi_label", "regression"])
+SequenceProblem = StrEnum("SequenceProblem", ["classification", "multi_label", "regression"])
 _CLASS_WEIGHTS = "of the loss: balanced, or {NAME: weight}, 1 where none is named; None: every example counts alike"
 LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 
@@ -157,7 +157,9 @@ class LabelledConfig(TableConfig):
 
     text_columns: list[str] = setting(["sentence"], "one, or two for pairs")
     label_column: str = setting("label", "a class number, a class name, a value, or several names")
-    problem: Problem = setting(Problem.classification, "one class a text, any number of labels, or one value")
+    problem: SequenceProblem = setting(
+        SequenceProblem.classification, "one class a text, any number of labels, or one value"
+    )
     label_separator: str = setting(",", "between the labels of a text, with problem=multi_label; lists need none")
     test_splits: list[str] = setting(["test"], "predicted at the end; may be absent", neutral=True)
     max_test_examples: int | None = setting(None, "of each of them; None: all", at_least(1), neutral=True, debug=8)

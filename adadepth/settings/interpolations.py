@@ -33,12 +33,12 @@ def restore_references(settings: DictConfig, key: str) -> None:
             OmegaConf.update(settings, name, text)
 
 
-def told(values: Any) -> Any:
+def as_written(values: Any) -> Any:
     """What a record says besides, with every text that is a value of the environment as it was written."""
     if isinstance(values, Mapping):
-        return {name: told(value) for name, value in values.items()}
+        return {name: as_written(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return [told(value) for value in values]
+        return [as_written(value) for value in values]
     return _texts.get(values, values) if isinstance(values, str) else values
 
 

@@ -56,7 +56,7 @@ class Kind:
             reads; is told `tokenizer` and `seed`, and of labelled data `cls_tokens` and `double_cls_pairs`.
         columns: What a model reads of a row: the setting that names the column, or the columns, else the column itself.
         tables: Reads a table that is neither of the hub nor a file a split: from the settings to a
-            `adadepth.data.text.tables.Table` for every split, by its name. Tokens, labels, the cache, held-out rows and
+            `adadepth.data.text.data_table.DataTable` a split, by its name. Tokens, labels, the cache, held-out rows and
             batches are made of them as of any other table.
         checks: What the settings need of each other and of the configuration: from the settings, and `config` where an
             argument has that name, to a line for every mistake.
@@ -157,7 +157,7 @@ PREDICTED: dict[Problem, Predicted] = {
         studies_exits=False,
     ),
     "multiple_choice": Predicted(
-        "adadepth.evaluation.choices:ChoiceScorer",
+        "adadepth.evaluation.multiple_choice:ChoiceScorer",
         "multiple_choice",
         "chooses among endings",
         has_classes=False,
@@ -313,7 +313,7 @@ def called(place: str, *values: Any, **known: Any) -> Any:
     return function(*values, **{name: value for name, value in known.items() if name in wanted})
 
 
-def loaded(dataset: DatasetConfig, **known: Any) -> Any:
+def loaded_data(dataset: DatasetConfig, **known: Any) -> Any:
     """What the loader of such data reads, told what it asks for; see `Kind`."""
     loader = kind_of(dataset).loader
     assert loader is not None, "validated"

@@ -187,7 +187,7 @@ Record = Mapping[str, Mapping[str, Any]]  # by path in the folder: `bytes`, and 
 _BYTES_AT_ONCE = 2**22
 
 
-def describe(folder: Path, but: str | None = None) -> dict[str, dict[str, Any]]:
+def describe_files(folder: Path, but: str | None = None) -> dict[str, dict[str, Any]]:
     """Size and CRC-32 of every file in a folder, by its path there.
 
     Args:

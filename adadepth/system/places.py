@@ -70,7 +70,7 @@ def require_hub(what: str, alternative: str, kind: type[DataError] = DataError) 
         ) from error
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _ALLOWED = {"is": False}
 
 
@@ -79,7 +79,7 @@ def allow_remote_code(is_allowed: bool) -> None:
     _ALLOWED["is"] = is_allowed
 
 
-def load_trusted(place: str, load: Callable[[bool], T]) -> T:
+def load_trusted(place: str, load: Callable[[bool], _T]) -> _T:
     """Load something without its own code; what cannot be loaded so, with it where that is allowed, saying so.
 
     Args:

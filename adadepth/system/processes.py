@@ -94,10 +94,10 @@ def exit_with(message: str, status: int) -> NoReturn:
     raise SystemExit(status)
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def main_first(args: TrainingArguments, work: Callable[[], T]) -> T:
+def main_first(args: TrainingArguments, work: Callable[[], _T]) -> _T:
     """Run `work` on the main process, then on the others, which find the main one's results in the cache."""
     if args.world_size == 1:
         return work()
@@ -106,7 +106,7 @@ def main_first(args: TrainingArguments, work: Callable[[], T]) -> T:
     return work() if found is None else found
 
 
-def decide(args: TrainingArguments, work: Callable[[], T]) -> T:
+def decide(args: TrainingArguments, work: Callable[[], _T]) -> _T:
     """Run `work` on the main process only and give every process what it returns."""
     from accelerate.utils import broadcast_object_list
 
@@ -116,7 +116,7 @@ def decide(args: TrainingArguments, work: Callable[[], T]) -> T:
     _raise_everywhere(failure)
     shared: list[Any] = [found]
     broadcast_object_list(shared)
-    decided: T = shared[0]
+    decided: _T = shared[0]
     return decided
 
 
@@ -128,7 +128,7 @@ def wait_for_all(args: TrainingArguments) -> None:
         broadcast_object_list([None])
 
 
-def _attempt(work: Callable[[], T]) -> tuple[T | None, UserError | None]:
+def _attempt(work: Callable[[], _T]) -> tuple[_T | None, UserError | None]:
     try:
         return work(), None
     except UserError as error:
@@ -146,7 +146,7 @@ def _raise_everywhere(failure: UserError | None) -> None:
         raise error_type(message)
 
 
-Found = TypeVar("Found")
+_Found = TypeVar("_Found")
 
 
 def add_over_processes(tensors: Iterable[Tensor]) -> None:
@@ -158,7 +158,7 @@ def add_over_processes(tensors: Iterable[Tensor]) -> None:
             dist.all_reduce(tensor)
 
 
-def of_all_processes(found: Found) -> list[Found]:
+def of_all_processes(found: _Found) -> list[_Found]:
     """What each process has, in their order, on each of them."""
     import torch.distributed as dist
     from accelerate.utils import gather_object

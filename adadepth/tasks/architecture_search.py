@@ -29,7 +29,7 @@ from adadepth.system.files import damage
 from adadepth.system.processes import decide, wait_for_all
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
-from adadepth.tasks.report import write_report
+from adadepth.tasks.report import write_run_report
 from adadepth.tasks.session import Trained, device_name, equipped, fit, open_session, track_figures
 from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint
 from adadepth.training.arguments import training_arguments
@@ -97,7 +97,7 @@ _FOUND = "search_metrics"  # in the record of a run whose supernet is trained
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchRun:
     """What all stages share: the experiment, how it trains, its folder."""
 
     config: ExperimentConfig
@@ -141,7 +141,7 @@ def train(config: ExperimentConfig) -> Trained:
     supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
     if Stage.search in config.search.stages and config.resume is None:
         _set_costs(config, args, supernet)
-    search = Search(config, args, decide(args, lambda: run_directory(config)))
+    search = SearchRun(config, args, decide(args, lambda: run_directory(config)))
     if Stage.search in config.search.stages and not _is_searched(search):
         _search(search, data, supernet)
     wait_for_all(args)  # until the main process has written what the search found
@@ -157,16 +157,16 @@ def train(config: ExperimentConfig) -> Trained:
         metrics = _later_stages(search, run)
         run.update(final_metrics=metrics)
     if search.is_main:
-        say(f"report: {write_report(search.directory)}")
+        say(f"report: {write_run_report(search.directory)}")
     return Trained(metrics, search.directory)
 
 
-def _is_searched(search: Search) -> bool:
+def _is_searched(search: SearchRun) -> bool:
     """Whether a supernet was trained, by the main process's word."""
     return decide(search.args, lambda: _FOUND in read_record(search.directory))
 
 
-def _later_stages(search: Search, run: Run) -> dict[str, float]:
+def _later_stages(search: SearchRun, run: Run) -> dict[str, float]:
     stages, metrics = search.config.search.stages, dict(run.record[_FOUND])
     if Stage.derive in stages:
         _derive(search, run)
@@ -198,7 +198,7 @@ def _later_stages(search: Search, run: Run) -> dict[str, float]:
 # ---- search
 
 
-def _search(search: Search, data: LanguageData, model: PreTrainedModel) -> None:
+def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> None:
     """Train the supernet; its gates hold the architecture."""
     config, directory = search.config, search.directory
     _announce(search, "search: training the supernet")
@@ -250,7 +250,7 @@ def _operation_costs(config: ExperimentConfig, args: TrainingArguments, supernet
 # ---- derive
 
 
-def _derive(search: Search, run: Run) -> None:
+def _derive(search: SearchRun, run: Run) -> None:
     """Cut the network out of the supernet, evaluate it as it is, and choose the baselines of equal work."""
     if "architectures" in run.record:
         return
@@ -269,7 +269,7 @@ def _derive(search: Search, run: Run) -> None:
         _announce(search, latency_line(latency))
 
 
-def _baselines(search: Search, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
+def _baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
     """Those asked for, of as much work at the first shape; none for a network without any."""
     space, (length, memory, batch) = _space(search.config), _shapes(search.config)[0]
     macs = partial(load(space.macs), widths, length=length, memory=memory, batch=batch)
@@ -279,7 +279,7 @@ def _baselines(search: Search, architecture: str, widths: PreTrainedConfig) -> d
     return {str(name): known[str(name)] for name in search.config.search.baselines}
 
 
-def _evaluate_as_it_is(search: Search, derived: PreTrainedModel, architecture: str) -> None:
+def _evaluate_as_it_is(search: SearchRun, derived: PreTrainedModel, architecture: str) -> None:
     config, folder = _fixed(search, architecture), search.directory / DERIVED
     folder.mkdir(exist_ok=True)
     parts = equipped(config, search.args, language_parts(config, search.args, search.data, derived))
@@ -292,7 +292,7 @@ def _evaluate_as_it_is(search: Search, derived: PreTrainedModel, architecture: s
 # ---- retrain
 
 
-def _retrain(search: Search, name: str, architecture: str) -> None:
+def _retrain(search: SearchRun, name: str, architecture: str) -> None:
     """Train one network whose architecture is fixed, or go on with it."""
     folder = _trained(search, name).parent
     if read_record(folder).get("status") == "finished":
@@ -310,7 +310,7 @@ def _retrain(search: Search, name: str, architecture: str) -> None:
         fit(session, checkpoint, owner=search.directory)
 
 
-def _fixed(search: Search, architecture: str) -> ExperimentConfig:
+def _fixed(search: SearchRun, architecture: str) -> ExperimentConfig:
     """The settings of one network's own training, which could be run by themselves."""
     config, fixed = search.config, {_space(search.config).setting: architecture}
     steps = config.search.retrain_steps or config.trainer.max_steps
@@ -328,7 +328,7 @@ def _fixed(search: Search, architecture: str) -> ExperimentConfig:
 # ---- compare
 
 
-def _final_metrics(search: Search, name: str) -> dict[str, float]:
+def _final_metrics(search: SearchRun, name: str) -> dict[str, float]:
     folder = _trained(search, name).parent
     record = read_record(folder)
     if record.get("status") != "finished":
@@ -337,7 +337,7 @@ def _final_metrics(search: Search, name: str) -> dict[str, float]:
 
 
 def _compare(
-    search: Search, architectures: Mapping[str, str], found: Mapping[str, Mapping[str, float]]
+    search: SearchRun, architectures: Mapping[str, str], found: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
     """Quality, multiply-accumulates and measured time of every network: written, printed, and its rows returned."""
     _announce(search, "compare: timing the networks")
@@ -403,12 +403,12 @@ def _quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | No
     return found if all(map(math.isfinite, found.values())) else None
 
 
-def _trained(search: Search, name: str) -> Path:
+def _trained(search: SearchRun, name: str) -> Path:
     """The folder of a network's trained weights."""
     return search.directory / RETRAINED / name / MODEL
 
 
-def _track(search: Search, run: Run, rows: list[dict[str, Any]]) -> None:
+def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
     """The table and the figures, after the last step of the search."""
     step = run.record["search_steps"]
     tracker = open_tracker(search.config, run, size=run.record.get("search_log"))
@@ -423,6 +423,6 @@ def _track(search: Search, run: Run, rows: list[dict[str, Any]]) -> None:
         track_figures(search.directory, tracker, step)
 
 
-def _announce(search: Search, text: str) -> None:
+def _announce(search: SearchRun, text: str) -> None:
     if search.is_main:
         say(text)

@@ -24,10 +24,10 @@ from adadepth.settings import BudgetConfig, BudgetUnit
 from adadepth.system.console import say
 from adadepth.system.processes import add_over_processes
 from adadepth.tasks.session import Session
-from adadepth.training.budget import BUDGET, MEASURES
+from adadepth.training.held_depth import BUDGET_PREFIX, MEASURES
 
 
-def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
+def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     """Fit the model to every target, evaluate it there, and write, print and track the table; returns it.
 
     The model is left at the last target.
@@ -60,10 +60,10 @@ def compare(settings: BudgetConfig, session: Session) -> dict[str, Any]:
 def settle(settings: BudgetConfig, session: Session) -> None:
     """Fit a trained model to its target, leave it so, and say what it spends on other examples than the fit's."""
     assert settings.target is not None
-    found = compare(replace(settings, targets=[settings.target]), session)
+    found = compare_budgets(replace(settings, targets=[settings.target]), session)
     row = found["rows"][-1]
     spent = row["adaptive_over_full"] if settings.unit is BudgetUnit.macs else row["mean"]
-    figures = {f"{BUDGET}target": settings.target, f"{BUDGET}measured": spent}
+    figures = {f"{BUDGET_PREFIX}target": settings.target, f"{BUDGET_PREFIX}measured": spent}
     session.tracking.last_metrics |= figures
     if session.trainer.is_world_process_zero():
         session.tracking.tracker.log(figures, session.trainer.state.global_step)

@@ -24,7 +24,7 @@ from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
 from adadepth.settings.kinds import PREDICTED, called, kind_of, problem_of
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
-from adadepth.tasks import budgets, exit_rules
+from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -90,13 +90,13 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         model.take_classes(data.labels)
     _check_fit(config, data, model)
     check_depth(config, model)
-    rules = exit_rules.parse(config.exit_rules, model)
+    rules = exit_study.parse(config.exit_rules, model)
 
     def further(session: Session) -> None:
         if rules:
-            exit_rules.compare(rules, data, session)
+            exit_study.compare_exit_rules(rules, data, session)
         if config.budget.targets:
-            budgets.compare(config.budget, session)
+            budgets.compare_budgets(config.budget, session)
         _write_tests(config, data, session)
 
     return evaluate_parts(config, args, finetuning_parts(config, args, data, model), path, further)

@@ -19,7 +19,7 @@ from adadepth.report.table import is_number
 from adadepth.runs.directory import RECORD, read_record
 from adadepth.settings import ExperimentConfig, Mode
 from adadepth.settings.experiment import EvalStrategy, SaveStrategy
-from adadepth.settings.results import result_hash
+from adadepth.settings.fingerprint import result_hash
 
 RUNS, SUBMISSION = "runs", "submission"
 _EPOCH = "train/epoch"
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cell:
+class Combination:
     """One combination of the swept values.
 
     Attributes:
@@ -55,18 +55,18 @@ class Cell:
         return next(job for job in self.jobs if seed in job.seeds).only(seed)
 
 
-def cells_of(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: Iterable[str]) -> list[Cell]:
+def cells_of(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: Iterable[str]) -> list[Combination]:
     """The cells of a grid.
 
     Args:
         jobs: The overrides and the configuration of every job.
         swept: Keys with several values.
     """
-    keys, cells = [key for key in swept if key != "seed"], dict[tuple[str, ...], Cell]()
+    keys, cells = [key for key in swept if key != "seed"], dict[tuple[str, ...], Combination]()
     for overrides, config in jobs:
         given = dict(override.split("=", 1) for override in overrides)
         settings = {key: given[key] for key in keys}
-        cell = cells.setdefault(tuple(settings.values()), Cell(settings))
+        cell = cells.setdefault(tuple(settings.values()), Combination(settings))
         cell.jobs.append(Job(overrides, range(config.seed, config.seed + config.seeds)))
         for seed in cell.jobs[-1].seeds:
             cell.hashes[seed] = result_hash(dataclasses.replace(config, seed=seed, seeds=1))
@@ -93,7 +93,7 @@ def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
         )
 
 
-def missing_jobs(cells: Sequence[Cell], runs: Mapping[str, Path]) -> list[tuple[int, list[str]]]:
+def missing_jobs(cells: Sequence[Combination], runs: Mapping[str, Path]) -> list[tuple[int, list[str]]]:
     """The number of the cell and the overrides of every job that is still to be done.
 
     A job of which there is nothing is done as it is; of a begun one every missing seed is a job.
@@ -130,7 +130,7 @@ def epochs_of(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
 
 
 def choose(
-    cells: Sequence[Cell], runs: Mapping[str, Path], failures: Mapping[int, str], metric: str, **options: Any
+    cells: Sequence[Combination], runs: Mapping[str, Path], failures: Mapping[int, str], metric: str, **options: Any
 ) -> dict[str, Any]:
     """The summary of a grid; see `summarise_grid`, which gets the `options`.
 
@@ -156,7 +156,7 @@ def choose(
     return found
 
 
-def evaluated(folder: Path, checkpoint: Path) -> Path | None:
+def newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
     """The newest finished evaluation of a checkpoint below a folder."""
     records = {path.parent: read_record(path.parent) for path in sorted(folder.glob(f"*/*/{RECORD}"))}
     done = [
@@ -167,7 +167,7 @@ def evaluated(folder: Path, checkpoint: Path) -> Path | None:
     return done[-1] if done else None
 
 
-def write_report(folder: Path, found: Mapping[str, Any], runs: Iterable[Path]) -> Path:
+def write_grid_report(folder: Path, found: Mapping[str, Any], runs: Iterable[Path]) -> Path:
     """Write the page of a grid: what was found in it, and its runs side by side; returns its path."""
     from adadepth.report.comparison import comparison_sections
     from adadepth.report.groups import compare  # as above

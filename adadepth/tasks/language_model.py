@@ -17,7 +17,7 @@ from adadepth.families.registry import family, load
 from adadepth.settings import ExperimentConfig, TokenizerConfig
 from adadepth.settings.declaration import telling
 from adadepth.settings.experiment import GateConfig, SearchMethod
-from adadepth.settings.kinds import loaded
+from adadepth.settings.kinds import loaded_data
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
 from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
@@ -60,7 +60,7 @@ def load_data(
     searches = family(model.name).searches(model) if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
     load = partial(
-        loaded,
+        loaded_data,
         config.dataset,
         tokenizer=tokenizer,
         train_rows=args.per_device_train_batch_size,

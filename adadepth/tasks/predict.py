@@ -14,7 +14,7 @@ from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import held_class
-from adadepth.prediction.tables import check_input, check_output, input_file, output_ending, predict_table
+from adadepth.prediction.tabular import check_input, check_output, input_file, output_ending, predict_table
 from adadepth.report.run_files import write_texts
 from adadepth.report.texts import print_texts
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
@@ -22,7 +22,7 @@ from adadepth.settings import ExperimentConfig
 from adadepth.settings.kinds import columns_of
 from adadepth.system.console import say
 from adadepth.tasks.finetune import checkpoint_tokenizer
-from adadepth.tasks.report import write_report
+from adadepth.tasks.report import write_run_report
 from adadepth.tasks.session import overridden_model_settings
 from adadepth.tasks.stored import check_weights, checked_model_path
 
@@ -45,13 +45,13 @@ def predict(config: ExperimentConfig) -> None:
             mean, work = _predict_table(config, pipeline, source, chosen or _place(directory, source))
         else:
             assert texts is not None, "validated"
-            found = describe(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
+            found = describe_texts(pipeline, _puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
             mean, work = found["mean"], found["work"]
             write_texts(directory, found)
             print_texts(found)
         run.update(evaluated=path, final_metrics={"halting/all/mean": mean, "cost/share": work})
     if source is None:
-        say(f"report: {write_report(directory)}")
+        say(f"report: {write_run_report(directory)}")
 
 
 def _place(directory: Path, source: Path) -> Path:
@@ -62,9 +62,9 @@ def _place(directory: Path, source: Path) -> Path:
 def _predict_table(config: ExperimentConfig, pipeline: Pipeline, source: Path, path: Path) -> tuple[float, float]:
     """Write what is predicted of every row; return the mean updates of a unit and the share of the work."""
     found = predict_table(pipeline, source, columns_of(config.dataset), path)
-    mean, work, deepest = found.depths / found.units, found.needed / found.full, pipeline.model.max_updates
+    mean, work, max_updates = found.depths / found.units, found.needed / found.full, pipeline.model.max_updates
     rows = f"{found.rows:,} row{'s' * (found.rows != 1)}"
-    say(f"{rows}: mean updates {mean:.2f} of at most {deepest}, {work:.0%} of the work of full depth")
+    say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the work of full depth")
     say(f"predictions: {path}")
     return mean, work
 
@@ -141,7 +141,7 @@ def _segment_length(config: ExperimentConfig, model: Any) -> int | None:
     return None if run is None else int(read_settings(run).dataset.sequence_length)
 
 
-def describe(pipeline: Pipeline, texts: list[str | tuple[str, str]]) -> dict[str, Any]:
+def describe_texts(pipeline: Pipeline, texts: list[str | tuple[str, str]]) -> dict[str, Any]:
     """What texts.json holds.
 
     `unit` and `max_depth` as in halting.json; what is predicted (`classes`, `tags`, `masks` or `next`); the mean

@@ -12,7 +12,7 @@ from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.families.build import build_pretraining_model, load_model, pretraining_class
 from adadepth.settings import ExperimentConfig, TokenizerConfig
-from adadepth.settings.kinds import loaded
+from adadepth.settings.kinds import loaded_data
 from adadepth.system.processes import main_first
 from adadepth.tasks import budgets
 from adadepth.tasks.session import (
@@ -47,7 +47,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     check_depth(config, model)
-    fit = partial(budgets.compare, config.budget) if config.budget.targets else None
+    fit = partial(budgets.compare_budgets, config.budget) if config.budget.targets else None
     return evaluate_parts(config, args, pretraining_parts(config, args, data, model), path, fit)
 
 
@@ -69,5 +69,5 @@ def _baselines(args: TrainingArguments, data: PretrainingData) -> dict[str, Any]
 
 
 def _load_data(config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig) -> PretrainingData:
-    data: PretrainingData = main_first(args, lambda: loaded(config.dataset, tokenizer=tokenizer, seed=config.seed))
+    data: PretrainingData = main_first(args, lambda: loaded_data(config.dataset, tokenizer=tokenizer, seed=config.seed))
     return data

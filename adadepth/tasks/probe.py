@@ -47,7 +47,7 @@ def probe(config: ExperimentConfig) -> None:
     check_positions(config, model)
     directory = decide(args, lambda: run_directory(config))
     with open_session(config, args, directory, Parts(data, data.evaluation, _never, model)) as session:
-        found = describe(data, _encoded(data, session))
+        found = describe_probes(data, _encoded(data, session))
         accuracies = flat_accuracies(found)
         if session.trainer.is_world_process_zero():
             write_probes(directory, found)
@@ -79,7 +79,7 @@ def _encoded(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
     return {name: encode_set(trainer.forward_passes, trainer.unwrapped_model, each) for name, each in sets.items()}
 
 
-def describe(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[str, Any]:
+def describe_probes(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[str, Any]:
     """What probes.json holds of all sets."""
     (_, train), (chooses, validation), *told = encoded.items()
     places = _places(train)

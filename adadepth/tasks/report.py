@@ -32,17 +32,17 @@ def judge(directory: Path) -> Verdict:
     return verdict(read_run(directory))
 
 
-def write_report(directory: Path) -> Path:
+def write_run_report(directory: Path) -> Path:
     """Write the report of a run; returns its path."""
-    return pages.write_report(directory, own_sections(directory))
+    return pages.write_report(directory, family_sections(directory))
 
 
-def draw_figures(directory: Path) -> list[Path]:
+def draw_run_figures(directory: Path) -> list[Path]:
     """Draw the figures of a run; returns the files."""
-    return pages.draw_figures(directory, own_sections(directory))
+    return pages.draw_figures(directory, family_sections(directory))
 
 
-def own_sections(directory: Path) -> list[SectionOf | Placed]:
+def family_sections(directory: Path) -> list[SectionOf | Placed]:
     """The sections that the family and the kind of data of a run add; none of what is not installed any more."""
     files = read_run(directory)
     model, schema = files.config.get("model") or {}, str(files.run.get("dataset_schema"))
@@ -129,8 +129,8 @@ def rewrite(config: ExperimentConfig) -> None:
     directory = resolve_run(config.run, config)
     read_record(directory)  # of a folder that holds something else a report would say nothing
     refuse_links(directory)
-    say(f"report: {write_report(directory)}")
-    draw_figures(directory)  # most of the time: whoever waits for the page has it
+    say(f"report: {write_run_report(directory)}")
+    draw_run_figures(directory)  # most of the time: whoever waits for the page has it
 
 
 def optimised(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:

@@ -22,11 +22,11 @@ from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_r
 from adadepth.report.table import plain
 from adadepth.report.work import speedups
 from adadepth.report.worth import as_json, as_lines
-from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_json
+from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
 from adadepth.settings import BudgetConfig, ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import is_first_process
-from adadepth.tasks.report import draw_figures, judge, write_report
+from adadepth.tasks.report import draw_run_figures, judge, write_run_report
 from adadepth.tasks.session import Trained
 
 SUFFIX = "_rival"
@@ -37,7 +37,7 @@ def train_rival(config: ExperimentConfig, train: Callable[[ExperimentConfig], Tr
     rival, directory = as_rival(config)
     trained = train(rival)
     if is_first_process():
-        compare(directory, trained.directory)
+        compare_rival(directory, trained.directory)
     return trained.metrics
 
 
@@ -73,20 +73,20 @@ def as_rival(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
     return rival, directory
 
 
-def compare(directory: Path, rival: Path) -> None:
+def compare_rival(directory: Path, rival: Path) -> None:
     """Put the figures of a finished rival beside those of the run in `directory`; print them, draw the report again."""
     own, other = read_run(directory), read_run(rival)
     earlier = own.of(RIVALS).get("rows", [])
     kept = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
-    rows = [describe(own, "adaptive"), *kept, describe(other, "fixed depth")]
+    rows = [describe_network(own, "adaptive"), *kept, describe_network(other, "fixed depth")]
     found = {"rows": rows}
     write_rivals(directory, found)
     judged = judge(directory)
-    write_json(directory / RECORD, {**read_record(directory), "verdict": as_json(judged)})
-    draw_figures(directory)
+    write_jsonable(directory / RECORD, {**read_record(directory), "verdict": as_json(judged)})
+    draw_run_figures(directory)
     for text in _shown(own, other):
         say(f"\n{text}")
-    say(f"\n{rivals_text(found)}\n\n{plain(as_lines(judged))}\n\nreport: {write_report(directory)}")
+    say(f"\n{rivals_text(found)}\n\n{plain(as_lines(judged))}\n\nreport: {write_run_report(directory)}")
 
 
 def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _shown(own: RunFiles, rival: RunFiles) -> Iterator[str]:
         yield f"evaluation without the halted tokens: {speed:.2f} times as fast as with them, and the same results"
 
 
-def describe(files: RunFiles, kind: str) -> dict[str, Any]:
+def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
     """A row: what the network is, its depth and work, and how good it is on every evaluated set."""
     record, found = files.run, files.halting
     everyone, cost = found["classes"]["all"], found["cost"]

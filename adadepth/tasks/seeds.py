@@ -12,7 +12,7 @@ from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import decide
-from adadepth.tasks.report import draw_figures, write_report
+from adadepth.tasks.report import draw_run_figures, write_run_report
 from adadepth.tasks.session import Trained
 from adadepth.training.arguments import training_arguments
 
@@ -39,6 +39,6 @@ def train_with_seeds(config: ExperimentConfig, train: Callable[[ExperimentConfig
         metrics = {name: found["mean"] for name, found in summary["metrics"].items() if found["n"] == len(runs)}
         run.update(final_metrics=metrics)
     if is_main:
-        say(f"{seeds_text(summary)}\nreport: {write_report(directory)}")
-        draw_figures(directory)
+        say(f"{seeds_text(summary)}\nreport: {write_run_report(directory)}")
+        draw_run_figures(directory)
     return metrics

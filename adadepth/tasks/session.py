@@ -15,18 +15,18 @@ from hydra.core.hydra_config import HydraConfig
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
 from adadepth.data.batches import known_lengths
-from adadepth.data.streams.batches import StreamBatches
+from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import HoldsBudget
 from adadepth.families.registry import family, met
 from adadepth.families.size import check_batch, least_bytes
 from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
-from adadepth.report.page import REPORT
 from adadepth.report.run_files import read_run
 from adadepth.report.sentences import sentence_table
 from adadepth.report.table import plain
 from adadepth.report.worth import as_json, as_lines
+from adadepth.report.writing import REPORT
 from adadepth.runs.checkpoints import checkpoint_step, remove_incomplete
 from adadepth.runs.directory import (
     CHECKPOINTS,
@@ -36,21 +36,20 @@ from adadepth.runs.directory import (
     open_run,
     run_directory,
 )
-from adadepth.runs.hub import open_repository, push
 from adadepth.runs.model_card import CARD, write_card
 from adadepth.runs.program import evaluation_command
+from adadepth.runs.upload import open_repository, push
 from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, TokenizerConfig
 from adadepth.settings.experiment import Kept
 from adadepth.settings.kinds import called, kind_of, positions_read
 from adadepth.system.console import say
-from adadepth.system.files import describe, writing
+from adadepth.system.files import describe_files, writing
 from adadepth.system.processes import decide
-from adadepth.tasks.report import draw_figures, judge, write_report
+from adadepth.tasks.report import draw_run_figures, judge, write_run_report
 from adadepth.tasks.stored import check_weights, checked_model_path, resumed_checkpoint
 from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
 from adadepth.training.arguments import choose_precision
 from adadepth.training.averaging import WeightAverage
-from adadepth.training.budget import TrainingBudget, full_depth
 from adadepth.training.callbacks import (
     EarlyStoppingCallback,
     EpochCallback,
@@ -59,8 +58,9 @@ from adadepth.training.callbacks import (
     TrackingCallback,
 )
 from adadepth.training.extension import Batch, Extension
+from adadepth.training.held_depth import TrainingBudget, full_depth
+from adadepth.training.remaining import ConsoleCallback, ProgressBarCallback, TimeLeft
 from adadepth.training.speed import compare_executions, profiled
-from adadepth.training.telling import ConsoleCallback, ProgressBarCallback, TimeLeft
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.tracking import (
     LogPosition,
@@ -176,7 +176,7 @@ def _report(config: ExperimentConfig, directory: Path) -> None:
     """Write the report, and say where it is, and how the model is evaluated; of a folder that is no run nothing."""
     if not (directory / RECORD).is_file():
         return
-    say(f"report: {write_report(directory)}")
+    say(f"report: {write_run_report(directory)}")
     if config.mode is Mode.train and (directory / MODEL).is_dir():
         say(f"evaluate: {evaluation_command(config, directory)}")
 
@@ -273,7 +273,7 @@ def fit(
     with writing(run.directory / folder):
         trainer.save_model(str(run.directory / folder))
     best = trainer.state.best_model_checkpoint
-    saved = describe(run.directory / folder, but=CARD) if trainer.is_world_process_zero() else {}
+    saved = describe_files(run.directory / folder, but=CARD) if trainer.is_world_process_zero() else {}
     run.update(
         saved={**run.record.get("saved", {}), folder: saved},
         final_metrics=session.tracking.last_metrics,
@@ -332,7 +332,7 @@ def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
     columns, rows = sentence_table(read_run(directory).sentences)
     if rows:
         tracker.table("halting/sentences", columns, rows, step)
-    for figure in (path for path in draw_figures(directory) if path.suffix != ".pdf"):
+    for figure in (path for path in draw_run_figures(directory) if path.suffix != ".pdf"):
         show = tracker.animation if figure.suffix == ".gif" else tracker.image
         show(f"figures/{figure.stem}", figure, step)
 

@@ -17,7 +17,7 @@ from adadepth.system.console import say
 from adadepth.system.files import Record, damage
 from adadepth.system.processes import decide
 from adadepth.training.progress import first_not_finite
-from adadepth.training.tracking import METRICS, read_metrics
+from adadepth.training.tracking import METRICS_FILE, read_metrics
 
 
 def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> None:
@@ -66,7 +66,7 @@ def resumable_checkpoint(directory: Path, args: TrainingArguments) -> Path | Non
 
 
 def _newest_whole(directory: Path, needs_best: bool) -> Path | None:
-    read_metrics(directory / METRICS)
+    read_metrics(directory / METRICS_FILE)
     damaged: list[str] = []
     for checkpoint in reversed(checkpoints(directory / CHECKPOINTS)):
         problem = flaw(checkpoint) or (_flaw_of_best(checkpoint) if needs_best else None)

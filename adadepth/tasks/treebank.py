@@ -9,7 +9,7 @@ import numpy as np
 from adadepth.data.labelled.treebank import TreebankData, TreebankSet
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.evaluation.words import MaskedTreebankScorer, TreebankScorer
+from adadepth.evaluation.treebank import MaskedTreebankScorer, TreebankScorer
 from adadepth.families.build import load_model, pretraining_class
 from adadepth.families.folder import read_config
 from adadepth.families.registry import family
@@ -18,7 +18,7 @@ from adadepth.report.table import as_records
 from adadepth.report.treebank import every_row, flatten_words, words_text, write_words
 from adadepth.runs.directory import run_directory
 from adadepth.settings import ExperimentConfig, Task
-from adadepth.settings.kinds import loaded
+from adadepth.settings.kinds import loaded_data
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
 from adadepth.tasks.finetune import checkpoint_tokenizer
@@ -32,7 +32,7 @@ from adadepth.tasks.session import (
 from adadepth.tasks.stored import check_vocabulary, check_weights, checked_model_path
 from adadepth.training.arguments import training_arguments
 
-MASKED = "masked"  # beside `plain`; also the end of the names of masked sets
+_MASKED = "masked"  # beside `plain`; also the end of the names of masked sets
 _HEADS = ("classification", "tagging", "question_answering")  # that read one sentence at a time
 
 
@@ -43,7 +43,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model = _load(config, path)
     check_weights(model, path)
     tokenizer, masks = str(checkpoint_tokenizer(config, path).path), config.task is Task.pretrain
-    data: TreebankData = main_first(args, lambda: loaded(config.dataset, tokenizer=tokenizer, masks=masks))
+    data: TreebankData = main_first(args, lambda: loaded_data(config.dataset, tokenizer=tokenizer, masks=masks))
     check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
     scorers = _scorers(data, args.device)
@@ -95,7 +95,7 @@ def _head(config: ExperimentConfig, path: str) -> Any:
 def _scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer | MaskedTreebankScorer]:
     """A scorer for every set; masked ones come first, because they have the published classes of tokens."""
     scorers: dict[str, TreebankScorer | MaskedTreebankScorer] = {
-        f"{name}_{MASKED}": MaskedTreebankScorer(data.tokenizer, found.masked, device)
+        f"{name}_{_MASKED}": MaskedTreebankScorer(data.tokenizer, found.masked, device)
         for name, found in data.sets.items()
         if found.masked is not None
     }
@@ -106,18 +106,18 @@ def _describe(
     data: TreebankData, scorers: dict[str, TreebankScorer | MaskedTreebankScorer], session: Session
 ) -> dict[str, Any]:
     """What words.json holds of all sets."""
-    max_depth = session.trainer.unwrapped_model.max_updates
+    max_updates = session.trainer.unwrapped_model.max_updates
     sets: dict[str, Any] = {}
     for name, found in data.sets.items():
         readings = {"plain": scorers[name]}
         if found.masked is not None:
-            readings[MASKED] = scorers[f"{name}_{MASKED}"]
+            readings[_MASKED] = scorers[f"{name}_{_MASKED}"]
         sets[name] = {
-            reading: describe_words(scorer.words.pieces(), _classes(found), _sentences(found), max_depth)
+            reading: describe_words(scorer.words.pieces(), _classes(found), _sentences(found), max_updates)
             for reading, scorer in readings.items()
         }
     return {
-        "max_depth": max_depth,
+        "max_depth": max_updates,
         "masks": any(found.masked is not None for found in data.sets.values()),
         "counted_words": data.summary["counted_words"],
         "counted_in": data.summary["counted_in"],

@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from adadepth.training.extension import Extension
 
-WEIGHTS = "weights_in_training.safetensors"
+_WEIGHTS = "weights_in_training.safetensors"
 
 
 class WeightAverage(Extension, TrainerCallback):
@@ -83,11 +83,11 @@ class WeightAverage(Extension, TrainerCallback):
     def save(self, checkpoint: Path, process: int) -> None:
         """Write the weights in training; all processes have the same."""
         if process == 0:
-            save_file({name: weight.contiguous() for name, weight in self._weights.items()}, checkpoint / WEIGHTS)
+            save_file({name: weight.contiguous() for name, weight in self._weights.items()}, checkpoint / _WEIGHTS)
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Take the average from the model, and go on with the weights in training."""
         weights = self._weights
         self._average = [weight.clone() for weight in weights.values()]
-        for name, weight in load_file(checkpoint / WEIGHTS).items():
+        for name, weight in load_file(checkpoint / _WEIGHTS).items():
             weights[name].copy_(weight)

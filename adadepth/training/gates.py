@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from adadepth.data.streams.batches import TwoPhase
+from adadepth.data.streams.contiguous import TwoPhase
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, SearchConfig, TrainerConfig

@@ -56,7 +56,7 @@ def moved_best(checkpoint: Path, folder: Path) -> Path | None:
     return moved if moved is not None and moved.is_dir() else None
 
 
-def refuse_missing(model: Any, missing: list[str]) -> None:
+def refuse_missing_weights(model: Any, missing: list[str]) -> None:
     """Refuse weights that are not all there; tied ones are saved once, and a frozen base may lie elsewhere.
 
     Args:

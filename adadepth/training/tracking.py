@@ -22,7 +22,7 @@ from adadepth.training.extension import Extension
 from adadepth.training.trackers import trackers
 from adadepth.training.trackers.base import Tracker
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 _POSITION = "metrics.json"  # of a checkpoint
 
 
@@ -42,7 +42,7 @@ def open_tracker(
     """
     if not run.is_main:
         return cast(Tracker, _FanOut([]))
-    opened: list[Tracker] = [_JsonLines(run.directory / METRICS, resume_step, size)]
+    opened: list[Tracker] = [_JsonLines(run.directory / METRICS_FILE, resume_step, size)]
     known: dict[str, str] = run.record.get("trackers", {})
     for name in config.logger.report_to:
         tracker: Tracker = load(trackers()[name].place)(config, run.directory, known.get(name), resume_step)
@@ -79,7 +79,7 @@ class LogPosition(Extension):
     """Keeps in a checkpoint how far the log of the run was."""
 
     def __init__(self, directory: Path) -> None:
-        self._log = directory / METRICS
+        self._log = directory / METRICS_FILE
 
     def save(self, checkpoint: Path, process: int) -> None:
         """Write the size of the file, whose every line is flushed."""
@@ -89,7 +89,7 @@ class LogPosition(Extension):
 
 def log_size(directory: Path) -> int:
     """Bytes of a run's log, 0 where there is none."""
-    log = directory / METRICS
+    log = directory / METRICS_FILE
     return log.stat().st_size if log.is_file() else 0
 
 
@@ -101,7 +101,7 @@ def logged_before(checkpoint: Path) -> int | None:
 
 def scalars(directory: Path) -> dict[str, float]:
     """The last value of every number that a run has logged so far; histograms and tables have lines of their own."""
-    lines = (line for line in read_metrics(directory / METRICS) if not any(map(_is_nested, line.values())))
+    lines = (line for line in read_metrics(directory / METRICS_FILE) if not any(map(_is_nested, line.values())))
     values = {name: value for line in lines for name, value in line.items() if isinstance(value, int | float)}
     return {name: value for name, value in values.items() if name not in ("step", "time")}
 
@@ -136,7 +136,7 @@ class _FanOut:
         reason = next(iter(str(error).splitlines()), "")
         say(
             f"warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); it is told nothing more, "
-            f"{METRICS} goes on"
+            f"{METRICS_FILE} goes on"
         )
         self.sinks.remove(sink)
 

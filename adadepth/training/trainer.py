@@ -25,7 +25,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.data.batches import EpochSampler, evaluation_order
-from adadepth.data.streams.batches import StreamBatches
+from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
@@ -35,8 +35,8 @@ from adadepth.runs.checkpoints import rotate, whole_or_nothing
 from adadepth.settings import TrainerConfig
 from adadepth.system.console import say
 from adadepth.system.places import quiet
-from adadepth.training.batches import first_item, in_step, is_read, shared_loader, totals_of_update
 from adadepth.training.extension import Extension
+from adadepth.training.joint_batches import first_item, in_step, is_read, shared_loader, totals_of_update
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
 from adadepth.training.restoring import (
@@ -44,7 +44,7 @@ from adadepth.training.restoring import (
     moved_best,
     read_progress,
     reading,
-    refuse_missing,
+    refuse_missing_weights,
     save_progress,
     tokenizer_of,
 )
@@ -468,5 +468,5 @@ class DepthTrainer(Trainer):
             super()._load_rng_state(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        refuse_missing(self.unwrapped_model, load_result.missing_keys)
+        refuse_missing_weights(self.unwrapped_model, load_result.missing_keys)
         super()._issue_warnings_after_load(load_result)

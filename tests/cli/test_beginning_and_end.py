@@ -13,8 +13,8 @@ import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from adadepth import __version__
-from adadepth.training import telling as time_left
-from adadepth.training.telling import TimeLeft
+from adadepth.training import remaining as time_left
+from adadepth.training.remaining import TimeLeft
 from tests.cli.support import Result
 from tests.figures_support import undrawn
 

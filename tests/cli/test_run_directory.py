@@ -21,11 +21,11 @@ from adadepth.runs.directory import (
     read_record,
     resolve_run,
     run_directory,
-    write_json,
+    write_jsonable,
 )
 from adadepth.runs.lock import locked
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig
-from adadepth.settings.results import result_hash
+from adadepth.settings.fingerprint import result_hash
 from adadepth.system.files import write_atomic
 from tests.configs.support import configured
 
@@ -160,7 +160,7 @@ def test_latest_is_the_newest_run_that_has_what_is_needed(config: ExperimentConf
 
 def write_json_record(directory: Path) -> None:
     directory.mkdir(parents=True)
-    write_json(directory / "run.json", {"status": "finished"})
+    write_jsonable(directory / "run.json", {"status": "finished"})
 
 
 def test_a_wrong_run_names_the_candidates(config: ExperimentConfig) -> None:
@@ -175,7 +175,7 @@ def test_a_wrong_run_names_the_candidates(config: ExperimentConfig) -> None:
 
 def interrupted(config: ExperimentConfig) -> Path:
     directory = finished(config)
-    write_json(directory / "run.json", read_record(directory) | {"status": "interrupted"})
+    write_jsonable(directory / "run.json", read_record(directory) | {"status": "interrupted"})
     return directory
 
 
@@ -247,7 +247,7 @@ def test_a_finished_run_has_nothing_to_continue(config: ExperimentConfig, tmp_pa
     again = ("act_tiny", f"output_dir={tmp_path}", "resume=latest")
     with pytest.raises(CheckpointError, match=re.escape(f"resume={directory}: this run is finished, there is nothing")):
         configured(*again)
-    write_json(directory / "run.json", read_record(directory) | {"stopped_because": "time budget spent"})
+    write_jsonable(directory / "run.json", read_record(directory) | {"stopped_because": "time budget spent"})
     assert run_directory(configured(*again)) == directory
 
 
@@ -270,7 +270,7 @@ def test_an_evaluation_of_an_older_version_beside_its_run_is_not_the_latest(tmp_
     directory = interrupted(configured(*root))
     beside = directory.with_name("2999-01-01_00-00-00_aa-1")
     write_json_record(beside)
-    write_json(beside / "run.json", {"status": "finished", "mode": "evaluate"})
+    write_jsonable(beside / "run.json", {"status": "finished", "mode": "evaluate"})
     (beside / "checkpoints").mkdir()
     assert run_directory(configured(*root, "resume=latest")) == directory
 

@@ -11,7 +11,7 @@ from omegaconf import open_dict
 from adadepth.cli.composition import register_schema
 from adadepth.cli.validation import checked
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
-from adadepth.settings.results import result_hash, result_settings
+from adadepth.settings.fingerprint import result_hash, result_settings
 from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])

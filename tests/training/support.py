@@ -8,7 +8,7 @@ from transformers import set_seed
 
 from adadepth.data import load_pretraining_data
 from adadepth.families.build import build_pretraining_model
-from adadepth.runs.directory import RECORD, read_record, write_json
+from adadepth.runs.directory import RECORD, read_record, write_jsonable
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.pretrain import pretraining_parts
 from adadepth.tasks.session import equipped
@@ -69,7 +69,7 @@ def tiny_trainer(folder: Path, *overrides: str, extensions: Sequence[Extension] 
 
 def stopped_early(run: Path) -> Path:
     """A run that is at its end, told as one that was interrupted: what the caller took away is made again."""
-    write_json(run / RECORD, read_record(run) | {"status": "interrupted"})
+    write_jsonable(run / RECORD, read_record(run) | {"status": "interrupted"})
     return run
 
 

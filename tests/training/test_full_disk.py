@@ -20,7 +20,7 @@ from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import checkpoints, complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, read_record
 from adadepth.system.files import DiskFullError
-from adadepth.tasks.report import write_report
+from adadepth.tasks.report import write_run_report
 from adadepth.training import tracking
 from tests.configs.support import configured
 
@@ -126,7 +126,7 @@ def test_a_report_without_room_is_written_later(tmp_path: Path, monkeypatch: pyt
             train(tmp_path)
     (run,) = (tmp_path / "act_tiny").iterdir()
     assert read_record(run)["status"] == "finished"
-    assert write_report(run).is_file()
+    assert write_run_report(run).is_file()
 
 
 @pytest.fixture

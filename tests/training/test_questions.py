@@ -14,7 +14,7 @@ from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnsweri
 
 from adadepth import tasks
 from adadepth.data import load_labelled_data
-from adadepth.evaluation.questions import Found
+from adadepth.evaluation.questions import FoundAnswer
 from adadepth.families.build import build_classifier
 from adadepth.settings import ExperimentConfig
 from adadepth.tasks.budgets import halves
@@ -220,10 +220,10 @@ def test_answers_are_those_of_a_plain_loop_over_all_windows(threshold: float, tm
 
 
 def test_windows_of_several_processes_are_joined_in_any_order() -> None:
-    found = [Found(1.0, 5, 6, 3.0, 8, 4), Found(2.0, 9, 9, 4.0, 3, 2), Found(2.0, 3, 4, 2.5, 1, 1)]
+    found = [FoundAnswer(1.0, 5, 6, 3.0, 8, 4), FoundAnswer(2.0, 9, 9, 4.0, 3, 2), FoundAnswer(2.0, 3, 4, 2.5, 1, 1)]
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         first, second, third = (found[number] for number in order)
-        assert first.joined(second).joined(third) == Found(2.0, 3, 4, 2.5, 12, 7)
+        assert first.joined(second).joined(third) == FoundAnswer(2.0, 3, 4, 2.5, 12, 7)
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ from adadepth.runs.checkpoints import (
     remove_incomplete,
     rotate,
 )
-from adadepth.training.budget import TrainingBudget
 from adadepth.training.callbacks import EarlyStoppingCallback
+from adadepth.training.held_depth import TrainingBudget
 from tests.training.support import extension, losses, parameters, tiny_trainer
 
 STEPS = 12

@@ -6,7 +6,7 @@ import torch
 
 from adadepth import AlbertActConfig, AlbertActForSequenceClassification
 from adadepth.data import load_labelled_data
-from adadepth.tasks import exit_rules
+from adadepth.tasks import exit_study
 from adadepth.tasks.finetune import finetuning_parts
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
@@ -48,5 +48,5 @@ def test_its_tokens_are_told_apart_when_sequences_are_classified(tmp_path):
     report = next(iter(trainer.last_reports.values()))
     assert {"plain", "cls", "sep"} <= report.statistics["classes"].keys()
     assert report.statistics["classes"]["cls"]["n"] > 0
-    rules = exit_rules.parse(["fixed:2"], trainer.model)
+    rules = exit_study.parse(["fixed:2"], trainer.model)
     assert [rule.label for rule in rules] == ["fixed:2", "fixed:4"]

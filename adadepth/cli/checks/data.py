@@ -24,8 +24,8 @@ from adadepth.settings.data import (
     LabelledUnit,
     MazeConfig,
     ParityConfig,
-    Problem,
     SentEvalConfig,
+    SequenceProblem,
     TextConfig,
     TreebankConfig,
 )
@@ -146,9 +146,9 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
     """What is predicted of a sentence or a pair."""
     if len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
-    if dataset.problem is Problem.multi_label and not dataset.label_separator:
+    if dataset.problem is SequenceProblem.multi_label and not dataset.label_separator:
         yield "dataset.label_separator: must not be empty"
-    if dataset.problem is Problem.multi_label and dataset.source is Source.embedded:
+    if dataset.problem is SequenceProblem.multi_label and dataset.source is Source.embedded:
         yield "dataset.problem=multi_label: read only with dataset.source=local or hub"
     if not config.runtime.trust_remote_code:
         for name in filter(is_hub_metric, dataset.metrics):

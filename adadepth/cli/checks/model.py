@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from adadepth.budget.target import full_in
-from adadepth.families.registry import families, family, load, met, one_of, reading
+from adadepth.families.registry import families, families_reading, family, load, met, one_of
 from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
 
 # Groups that say nothing unless a family reads them; a budget is checked by itself.
@@ -18,7 +18,7 @@ def check_family(config: ExperimentConfig) -> Iterator[str]:
     of_model = family(config.model.name)
     for group in _GROUPS:
         if group not in of_model.reads and getattr(config, group) != OPTIONAL_GROUPS[group]():
-            yield f"{group}: read only with model={one_of(reading(group))}, but model={config.model.name}"
+            yield f"{group}: read only with model={one_of(families_reading(group))}, but model={config.model.name}"
     for place in of_model.checks:
         yield from load(place)(config)
 
@@ -101,7 +101,7 @@ def _reachable(key: str, target: float, config: ExperimentConfig) -> Iterator[st
     unit, held = config.budget.unit, family(config.model.name).budget
     if unit is BudgetUnit.milliseconds:
         return  # what is possible is known once operations are measured
-    low, full = 0.0 if unit is BudgetUnit.macs else float(held.least), full_in(unit, most_updates(config))
+    low, full = 0.0 if unit is BudgetUnit.macs else float(held.least), full_in(unit, max_updates_of(config))
     if target <= 0 or not low <= target <= (full or math.inf):
         most = "" if full is None else f" to {full:g}"
         yield f"{key}={target:g}: must be from {low:g}{most}, in {unit}"
@@ -111,7 +111,7 @@ def _reachable(key: str, target: float, config: ExperimentConfig) -> Iterator[st
 
 def _growth(config: ExperimentConfig) -> Iterator[str]:
     """Only a recurrence without a halting decision can be of any depth."""
-    budget, about, most = config.budget, family(config.model.name), most_updates(config)
+    budget, about, most = config.budget, family(config.model.name), max_updates_of(config)
     if not about.budget.grows:
         able = [name for name, each in families().items() if each.budget.grows]
         yield f"budget.grow={budget.grow:g}: model={about.name} trains every step anyway; read only with {one_of(able)}"
@@ -119,7 +119,7 @@ def _growth(config: ExperimentConfig) -> Iterator[str]:
         yield f"budget.grow_from={budget.grow_from}: must be at most model.{about.depth}={most:g}"
 
 
-def most_updates(config: ExperimentConfig) -> float | None:
+def max_updates_of(config: ExperimentConfig) -> float | None:
     """The largest depth that the settings allow; None where a pretrained model decides."""
     name = family(config.model.name).depth
     found = None if name is None else getattr(config.model, name)

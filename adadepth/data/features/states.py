@@ -31,7 +31,7 @@ from adadepth.data.features.store import (
     finished_tokens,
     size_in_bytes,
 )
-from adadepth.data.labelled.contract import Examples
+from adadepth.data.labelled.contract import ExampleSet
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.arrays import STORE_FORMAT
 from adadepth.errors import DataError
@@ -46,7 +46,7 @@ _INPUTS = ("input_ids", "token_type_ids")  # of an example, on which its states 
 
 def cached_features(
     root: Path,
-    examples: Examples,
+    examples: ExampleSet,
     states: Sequence[int],
     width: int,
     precision: str,
@@ -131,7 +131,7 @@ class RowNumbers(Dataset[dict[str, Any]]):
         first: Rows in the stores before theirs, see `FeatureReader`.
     """
 
-    examples: Examples
+    examples: ExampleSet
     first: int = 0
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ def _discard_other(partial: Path, description: Description) -> None:
         shutil.rmtree(partial)
 
 
-def _fingerprint(examples: Examples) -> tuple[str, np.ndarray]:
+def _fingerprint(examples: ExampleSet) -> tuple[str, np.ndarray]:
     """Return a digest of what the base reads of all examples, and their lengths, (rows,) int64."""
     content = hashlib.blake2b(digest_size=16)
     lengths = np.zeros(len(examples), dtype=np.int64)  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ def _gib(size: int) -> str:
 
 def _compute_share(
     partial: Path,
-    examples: Examples,
+    examples: ExampleSet,
     states: tuple[int, ...],
     compute: Compute,
     collate: Collate,

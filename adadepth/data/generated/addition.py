@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.generated.blocks import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
-from adadepth.data.generated.blocks import (
+from adadepth.data.generated.shared import (
     DrawnExamples,
     DrawnTags,
     check_room,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
-from adadepth.data.generated.blocks import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
 from adadepth.data.labelled.collate import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 

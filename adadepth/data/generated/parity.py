@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adadepth.data.generated.blocks import DrawnExamples, check_room, evaluation_size, range_of, symbol_tokenizer
+from adadepth.data.generated.shared import DrawnExamples, check_room, evaluation_size, range_of, symbol_tokenizer
 from adadepth.data.labelled.collate import SequenceCollator, collate_vectors
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.randomness import EVALUATION_SEED, Purpose

@@ -34,7 +34,7 @@ SHARES = (1.0, 0.5, 0.25)  # of the pairs that fit, each share as likely; its po
 _SHORTEST, _LONGEST = 5, 28  # words of a sentence, as in the probing task
 _EVALUATION_FRACTION = 0.15  # as in dataset=python_docs, so that a model pretrained there has not seen the sentences
 
-Sentence = list[np.ndarray]  # the token ids of each word
+_Sentence = list[np.ndarray]  # the token ids of each word
 
 
 class BigramShiftExamples(Dataset[dict[str, Any]]):
@@ -44,7 +44,7 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
     and the sequence of tokens.
     """
 
-    def __init__(self, sentences: list[Sentence], layout: Layout, seed: int, limit: int | None) -> None:
+    def __init__(self, sentences: list[_Sentence], layout: Layout, seed: int, limit: int | None) -> None:
         self.sentences = sentences
         self.layout = layout
         self.seed = seed
@@ -82,7 +82,7 @@ def draw_pairs(words: int, pairs: int, generator: np.random.Generator) -> list[i
     return [int(place) + before for before, place in enumerate(places)]
 
 
-def swap(words: Sentence, firsts: list[int]) -> Sentence:
+def swap(words: _Sentence, firsts: list[int]) -> _Sentence:
     """Return the words with each of ``firsts`` and the word after it exchanged."""
     shifted = list(words)
     for first in firsts:
@@ -139,7 +139,7 @@ def load_bigram_shift(
     )
 
 
-def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[Sentence]:
+def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[_Sentence]:
     """Return the ids of each word: word by word, so that a swap moves whole words.
 
     Sentences in which a word comes twice in a row are left out: such a swap would change nothing.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adadepth.data.batches import IGNORE, Examples, PaddingCollator, numbers, padded, sequence_columns
+from adadepth.data.batches import IGNORE, Examples, PaddingCollator, numbers_of, padded, sequence_columns
 from adadepth.data.text.layout import Layout
 
 NO_DIFFICULTY = -1  # of a unit for which none is defined
@@ -51,14 +51,14 @@ def example_columns(examples: Examples) -> dict[str, Tensor]:
 
     ``labels`` are int64 for classes, float32 for values; ``difficulty`` is int64.
     """
-    columns = numbers(examples, ("index", "label", "difficulty", "feature_row"))
+    columns = numbers_of(examples, ("index", "label", "difficulty", "feature_row"))
     return {"labels" if name == "label" else name: values for name, values in columns.items()}
 
 
-Store = TypeVar("Store")
+_Store = TypeVar("_Store")
 
 
-class StoredExamples(Dataset[dict[str, Any]], Generic[Store]):
+class StoredExamples(Dataset[dict[str, Any]], Generic[_Store]):
     """One example for each of some rows.
 
     Args:
@@ -67,7 +67,7 @@ class StoredExamples(Dataset[dict[str, Any]], Generic[Store]):
         layout: Special tokens and length of a sequence.
     """
 
-    def __init__(self, store: Store, rows: np.ndarray, layout: Layout) -> None:
+    def __init__(self, store: _Store, rows: np.ndarray, layout: Layout) -> None:
         self.store = store
         self.rows = rows
         self.layout = layout

@@ -18,7 +18,7 @@ from adadepth.settings.kinds import Problem
 if TYPE_CHECKING:
     from adadepth.settings import TableConfig
 
-Examples = Dataset[dict[str, Any]]
+ExampleSet = Dataset[dict[str, Any]]
 Picture = Literal["cells", "chains"]
 
 
@@ -61,9 +61,9 @@ class LabelledData:
         class_weights: What an example of each class counts in the loss, where that is not 1.
     """
 
-    train: Examples
-    evaluation: dict[str, Examples]
-    test: dict[str, Examples]
+    train: ExampleSet
+    evaluation: dict[str, ExampleSet]
+    test: dict[str, ExampleSet]
     tokenizer: PreTrainedTokenizerFast | None
     collate: Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]
     summary: dict[str, Any]

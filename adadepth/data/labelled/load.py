@@ -10,7 +10,7 @@ import numpy as np
 
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.errors import ConfigError, nearest
-from adadepth.settings.kinds import loaded
+from adadepth.settings.kinds import loaded_data
 from adadepth.system.files import write_atomic
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def load_labelled_data(
     Raises:
         DataError: Something the data or the tokenizer lack, in one line.
     """
-    data: LabelledData = loaded(
+    data: LabelledData = loaded_data(
         dataset, tokenizer=tokenizer, seed=seed, cls_tokens=cls_tokens, double_cls_pairs=double_cls_pairs
     )
     return data

@@ -17,16 +17,16 @@ from adadepth.data.labelled.collate import StoredExamples, example_columns
 from adadepth.data.labelled.contract import LabelledData, data_of_tables, describe_labels
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.rows import LabelledStore, read_labels, write_store
+from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
+from adadepth.data.text.data_table import DataTable, Rows, class_reader, first_texts
 from adadepth.data.text.layout import Layout, cut_longest
-from adadepth.data.text.tables import Rows, Table, class_reader, first_texts
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
     from adadepth.settings import ChoiceConfig, TokenizerConfig
 
-SPECIAL, CONTEXT, ENDING = 0, 1, 2  # values of token_text
+_SPECIAL, BEGINNING, ENDING = 0, 1, 2  # values of token_text
 
 
 class ChoiceExamples(StoredExamples[LabelledStore]):
@@ -57,8 +57,8 @@ class ChoiceExamples(StoredExamples[LabelledStore]):
         example = self.layout.build([context, ending])
         ordinary = np.flatnonzero(example["special_tokens_mask"] == 0)
         kept = cut_longest([len(context), len(ending)], self.layout.room(2))
-        texts = np.full(len(example["input_ids"]), SPECIAL, dtype=np.uint8)
-        texts[ordinary] = np.repeat([CONTEXT, ENDING], kept)
+        texts = np.full(len(example["input_ids"]), _SPECIAL, dtype=np.uint8)
+        texts[ordinary] = np.repeat([BEGINNING, ENDING], kept)
         return {**example, "token_text": texts}
 
 
@@ -69,7 +69,7 @@ class ChoiceCollator(PaddingCollator):
         """Return the tokens' columns (B, choices, S) with ``token_text``, and ``index`` and ``labels`` (B,) int64."""
         choices = [choice for example in examples for choice in example["choices"]]
         width = self.width(choices)
-        columns: Columns = {**sequence_columns(self.pad_id), "token_text": (SPECIAL, np.uint8)}
+        columns: Columns = {**sequence_columns(self.pad_id), "token_text": (_SPECIAL, np.uint8)}
         tokens = padded(choices, width, columns)
         grouped = {name: values.view(len(examples), -1, width) for name, values in tokens.items()}
         return {**grouped, **example_columns(examples)}
@@ -102,10 +102,10 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
         parts = [dataset.context_columns[0], *dataset.ending_columns]
         classes = partial(read_labels, column=dataset.label_column, read_label=class_reader(names))
 
-        def write(folder: Path, table: Table) -> None:
-            write_store(folder, choice_table(table, dataset), parts, words, dataset.label_column, class_reader(names))
+        def write(folder: Path, table: DataTable) -> None:
+            write_rows(folder, choice_table(table, dataset), parts, words, dataset.label_column, class_reader(names))
 
-        def store(split: str, table: Table) -> LabelledStore:
+        def store(split: str, table: DataTable) -> LabelledStore:
             name, blanks = f"choices-{digest(key, table.fingerprint())}", dict.fromkeys(texts)
             return LabelledStore.open(cached_rows(root, name, dataset, split, table, write, blanks, classes))
 
@@ -118,7 +118,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     return data_of_tables(dataset, words, tokenizer.path, splits, describe, ChoiceCollator, "multiple_choice", names)
 
 
-def choice_table(table: Table, dataset: ChoiceConfig) -> Table:
+def choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
     """Return the table with a column for the context, one for every whole ending, and the label.
 
     Raises:
@@ -143,7 +143,7 @@ def choice_table(table: Table, dataset: ChoiceConfig) -> Table:
     return replace(table, columns=[context, *dataset.ending_columns, dataset.label_column], batches=batches)
 
 
-def _column(table: Table, batch: Rows, key: str, name: str, *, first: int) -> list[str]:
+def _column(table: DataTable, batch: Rows, key: str, name: str, *, first: int) -> list[str]:
     """Return a column of texts; a missing one is empty."""
     for number, text in enumerate(batch[name], start=first):
         if text is not None and not isinstance(text, str):

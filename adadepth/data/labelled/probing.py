@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adadepth.data.text.files import as_path, files_digest, text_lines
-from adadepth.data.text.tables import Rows, Table
+from adadepth.data.text.data_table import DataTable, Rows
+from adadepth.data.text.local_files import as_path, files_digest, text_lines
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COLUMNS = ["label", "sentence"]
 _ROWS_AT_ONCE = 1000
 
 
-def senteval_tables(dataset: SentEvalConfig) -> dict[str, Table]:
+def senteval_tables(dataset: SentEvalConfig) -> dict[str, DataTable]:
     """Return the splits train, validation and test of a task's file, columns `label` and `sentence`.
 
     Raises:
@@ -43,13 +43,13 @@ def _find(dataset: SentEvalConfig) -> Path:
     return file
 
 
-def _table(file: Path, split: str) -> Table:
+def _table(file: Path, split: str) -> DataTable:
     def batches() -> Iterator[Rows]:
         rows = ((label, sentence) for part, label, sentence in _rows(file) if part == split)
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             yield {name: list(values) for name, values in zip(_COLUMNS, zip(*batch, strict=True), strict=True)}
 
-    return Table(f"dataset.path={file}", _COLUMNS, {}, batches, partial(_fingerprint, file, split))
+    return DataTable(f"dataset.path={file}", _COLUMNS, {}, batches, partial(_fingerprint, file, split))
 
 
 def _rows(file: Path) -> Iterator[tuple[str, str, str]]:
@@ -75,7 +75,7 @@ PREFIX = "prefix"  # the column that is added: the words before the verb
 _NUMBERS_OF = {"train": range(9), "validation": range(9, 10), "test": range(10, 100)}
 
 
-def agreement_tables(table: Table) -> dict[str, Table]:
+def agreement_tables(table: DataTable) -> dict[str, DataTable]:
     """Return the splits train, validation and test of what the file holds, with the column `prefix` beside its own.
 
     Raises:
@@ -87,7 +87,7 @@ def agreement_tables(table: Table) -> dict[str, Table]:
     return {split: _split(table, split) for split in _NUMBERS_OF}
 
 
-def _split(table: Table, split: str) -> Table:
+def _split(table: DataTable, split: str) -> DataTable:
     def batches() -> Iterator[Rows]:
         first = 0
         for batch in table.batches():
@@ -100,10 +100,10 @@ def _split(table: Table, split: str) -> Table:
     def fingerprint() -> list[str]:
         return [*table.fingerprint(), split]
 
-    return Table(table.label, [*table.columns, PREFIX], {}, batches, fingerprint)
+    return DataTable(table.label, [*table.columns, PREFIX], {}, batches, fingerprint)
 
 
-def _before_verb(table: Table, number: int, batch: Rows, place: int) -> str:
+def _before_verb(table: DataTable, number: int, batch: Rows, place: int) -> str:
     """The words before the verb, which are counted from 1."""
     words, verb = str(batch["orig_sentence"][place]).split(), str(batch["verb_index"][place])
     if not verb.isdigit() or not 1 < int(verb) <= len(words):

@@ -9,14 +9,14 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, numbers, padded, sequence_columns
+from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, numbers_of, padded, sequence_columns
 from adadepth.data.cache import CACHE_FORMAT, cache_root, digest
 from adadepth.data.labelled.contract import LabelledData, data_of_tables
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
+from adadepth.data.text.data_table import DataTable, first_texts
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tables import Table, first_texts
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
@@ -122,7 +122,7 @@ class QuestionCollator(PaddingCollator):
         """Return the tokens' columns (B, S), ``token_kind`` among them, and one number a window (B,) int64."""
         width = self.width(examples)
         columns: Columns = {**sequence_columns(self.pad_id), "token_kind": (SPECIAL, np.uint8)}
-        return {**padded(examples, width, columns), **numbers(examples, _NUMBERS)}
+        return {**padded(examples, width, columns), **numbers_of(examples, _NUMBERS)}
 
 
 def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
@@ -151,7 +151,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
         answers = {"text": ["-"], "answer_start": [0]}  # every question needs one
         blanks = {dataset.question_column: "", dataset.context_column: "-", dataset.answers_column: answers}
 
-        def store(split: str, table: Table) -> QuestionStore:
+        def store(split: str, table: DataTable) -> QuestionStore:
             name = f"questions-{digest(key, table.fingerprint())}"
             return QuestionStore.open(cached_rows(root, name, dataset, split, table, write, blanks))
 

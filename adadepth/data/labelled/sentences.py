@@ -18,10 +18,9 @@ from adadepth.data.labelled.contract import LabelledData, data_of_tables, descri
 from adadepth.data.labelled.load import check_submission_names
 from adadepth.data.labelled.splits import cached_rows, open_splits, open_tests, split_examples, table_splits
 from adadepth.data.randomness import epoch_and_index
-from adadepth.data.stores.rows import LabelledStore, read_labels, write_store
-from adadepth.data.text.layout import DoubleCls, Layout
-from adadepth.data.text.tables import (
-    Table,
+from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
+from adadepth.data.text.data_table import (
+    DataTable,
     class_names,
     class_reader,
     first_texts,
@@ -30,6 +29,7 @@ from adadepth.data.text.tables import (
     require_columns,
     with_lists,
 )
+from adadepth.data.text.layout import DoubleCls, Layout
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.settings.kinds import problem_of
 
@@ -121,7 +121,7 @@ def _difficulty(dataset: LabelledConfig) -> list[str]:
 def _store(
     dataset: LabelledConfig,
     split: str,
-    table: Table,
+    table: DataTable,
     key: str,
     names: tuple[str, ...] | None,
     words: PreTrainedTokenizerFast,
@@ -133,9 +133,9 @@ def _store(
     shape = (len(names),) if names and dataset.problem == "multi_label" else ()
     read_label: Any = read_value if not names else class_reader(names) if is_one else labels_reader(names)
 
-    def write(folder: Path, table: Table) -> None:
+    def write(folder: Path, table: DataTable) -> None:
         texts, hard = dataset.text_columns, next(iter(difficulty), None)
-        write_store(folder, table, texts, words, label_column, read_label, hard, shape)
+        write_rows(folder, table, texts, words, label_column, read_label, hard, shape)
 
     name = f"labelled-{digest(key, table.fingerprint(), label_column, *difficulty)}"
     classes = partial(read_labels, column=dataset.label_column, read_label=read_label) if names and is_one else None

@@ -19,7 +19,9 @@ from adadepth.data.labelled.contract import spread_rows
 from adadepth.data.labelled.probing import agreement_tables
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.data.stores.arrays import cached_arrays, versioned
-from adadepth.data.text.files import (
+from adadepth.data.text.data_table import DataTable, Rows, joined, require_columns
+from adadepth.data.text.hub import file_table, hub_tables
+from adadepth.data.text.local_files import (
     COLUMN_TEXT,
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
@@ -30,8 +32,6 @@ from adadepth.data.text.files import (
     split_names,
     text_lines,
 )
-from adadepth.data.text.hub import file_table, hub_tables
-from adadepth.data.text.tables import Rows, Table, joined, require_columns
 from adadepth.errors import DataError, nearest
 from adadepth.settings.kinds import kind_of
 from adadepth.settings.plugins import load
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 HELD_OUT = "held_out"  # the split of the rows set aside
 
 
-Store = TypeVar("Store", bound=Sized)
-Examples = TypeVar("Examples")
+_Store = TypeVar("_Store", bound=Sized)
+_Examples = TypeVar("_Examples")
 
 
 class Named(Protocol):
@@ -65,11 +65,11 @@ def table_splits(dataset: TableConfig) -> list[str]:
 def split_examples(
     dataset: TableConfig,
     tables: Mapping[str, Named],
-    stores: Mapping[str, Store],
-    make: Callable[[Store, np.ndarray], Examples],
-    classes: Callable[[Store], np.ndarray] | None = None,
+    stores: Mapping[str, _Store],
+    make: Callable[[_Store, np.ndarray], _Examples],
+    classes: Callable[[_Store], np.ndarray] | None = None,
     test_splits: Iterable[str] = (),
-) -> tuple[Examples, dict[str, Examples], dict[str, Examples]]:
+) -> tuple[_Examples, dict[str, _Examples], dict[str, _Examples]]:
     """Return the training examples, those of each evaluation split, and those of each test split.
 
     Args:
@@ -90,7 +90,7 @@ def split_examples(
         rows |= rows_by_split(dataset, train, len(stores[train]), found)
         stores[HELD_OUT], tables[HELD_OUT] = stores[train], tables[train]
 
-    def examples(split: str, limit: int | None) -> Examples:
+    def examples(split: str, limit: int | None) -> _Examples:
         if not len(rows[split]):
             raise DataError(f"dataset.name={dataset.name}: the split {split} of {tables[split].label} has no rows")
         return make(stores[split], rows[split][spread_rows(len(rows[split]), limit)])
@@ -140,7 +140,7 @@ _ROWS_AT_ONCE = 1000
 
 def open_splits(
     dataset: TableConfig, columns: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
-) -> dict[str, Table]:
+) -> dict[str, DataTable]:
     """Return those splits that the configuration names, and of the ``optional`` ones those that are there.
 
     Args:
@@ -170,12 +170,12 @@ def open_splits(
     return tables
 
 
-def read_agreement(dataset: AgreementConfig) -> dict[str, Table]:
+def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
     """Return the splits of the agreement data, in one table or in parts."""
     return agreement_tables(joined([open_table(file) for file in find_files("dataset.path", dataset.path)]))
 
 
-def file_splits(path: Any, wanted: list[str]) -> dict[str, Table]:
+def file_splits(path: Any, wanted: list[str]) -> dict[str, DataTable]:
     """Return those of the wanted splits that a folder, or a mapping of splits to files, has.
 
     Raises:
@@ -185,7 +185,7 @@ def file_splits(path: Any, wanted: list[str]) -> dict[str, Table]:
     return {split: joined([open_table(file) for file in files[split]]) for split in wanted if split in files}
 
 
-def open_tests(dataset: LabelledConfig) -> dict[str, Table]:
+def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
     """Return the test splits that are data sets of their own on the hub; of local files they are files like others.
 
     Raises:
@@ -253,7 +253,7 @@ def _called(split: str, names: Sequence[str]) -> list[re.Match[str]]:
     return [match for match in map(pattern.fullmatch, names) if match]
 
 
-def open_table(file: Path, key: str = "dataset.path") -> Table:
+def open_table(file: Path, key: str = "dataset.path") -> DataTable:
     """Return a file as a table by its ending; `key` is the setting that names it.
 
     Raises:
@@ -279,7 +279,7 @@ def csv_delimiter(file: Path, key: str = "dataset.path") -> str:
     return max(",;\t", key=unquoted.count)
 
 
-def _delimited(file: Path, key: str) -> Table:
+def _delimited(file: Path, key: str) -> DataTable:
     """Return a file with a header line: CSV with quoted fields; TSV without, because GLUE's hold single quote marks."""
     label = f"{key}={file}"
     is_quoted = file.suffix == ".csv"
@@ -306,7 +306,7 @@ def _delimited(file: Path, key: str) -> Table:
                     raise DataError(f"{label}: row {number} has {len(row)} fields, its header {len(columns)}")
             yield {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
 
-    return Table(label, columns, {}, batches, partial(files_digest, [file]))
+    return DataTable(label, columns, {}, batches, partial(files_digest, [file]))
 
 
 logger = logging.getLogger(__name__)
@@ -317,10 +317,10 @@ def cached_rows(
     name: str,
     dataset: TableConfig,
     split: str,
-    table: Table,
-    write: Callable[[Path, Table], None],
+    table: DataTable,
+    write: Callable[[Path, DataTable], None],
     blanks: Mapping[str, Any],
-    classes: Callable[[Table], np.ndarray] | None = None,
+    classes: Callable[[DataTable], np.ndarray] | None = None,
 ) -> Path:
     """Return the folder of what a split's rows become: all of them, or where few are used and all are not there, these.
 
@@ -363,7 +363,9 @@ def _uses(dataset: TableConfig, split: str) -> list[int | None]:
     )
 
 
-def _used(dataset: TableConfig, split: str, table: Table, classes: Callable[[Table], np.ndarray] | None) -> np.ndarray:
+def _used(
+    dataset: TableConfig, split: str, table: DataTable, classes: Callable[[DataTable], np.ndarray] | None
+) -> np.ndarray:
     """Return which rows of a table are used, (rows,) bool: those that `split_examples` chooses."""
     rows = sum(len(batch[table.columns[0]]) for batch in table.batches())
     is_split = split == dataset.train_split and dataset.held_out is not None
@@ -375,7 +377,7 @@ def _used(dataset: TableConfig, split: str, table: Table, classes: Callable[[Tab
     return used
 
 
-def _counted(table: Table, columns: Sequence[str], used: np.ndarray | None = None) -> Table:
+def _counted(table: DataTable, columns: Sequence[str], used: np.ndarray | None = None) -> DataTable:
     """Return the table; whoever reads it to its end is told how many texts of the used rows are missing or blank."""
 
     def batches() -> Iterator[Rows]:
@@ -398,7 +400,7 @@ def _is_missing(text: Any) -> bool:
     return text is None or (isinstance(text, str) and not text.strip())
 
 
-def _blanked(table: Table, used: np.ndarray, blanks: Mapping[str, Any]) -> Table:
+def _blanked(table: DataTable, used: np.ndarray, blanks: Mapping[str, Any]) -> DataTable:
     def batches() -> Iterator[Rows]:
         first = 0
         for batch in table.batches():

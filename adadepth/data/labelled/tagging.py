@@ -20,8 +20,8 @@ from adadepth.data.labelled.contract import LabelledData, data_of_tables, descri
 from adadepth.data.labelled.splits import cached_rows, open_splits, split_examples
 from adadepth.data.randomness import epoch_and_index
 from adadepth.data.stores.rows import TaggedStore, write_tagged
+from adadepth.data.text.data_table import DataTable, class_names, class_reader
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tables import Table, class_names, class_reader
 from adadepth.data.text.tokenizer import as_fed, load_or_train, needed_tokens, parallel_encoding
 from adadepth.errors import DataError
 
@@ -100,7 +100,7 @@ def load_tagging(dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens:
         )
         columns = (dataset.token_column, dataset.tag_column)
 
-        def store(split: str, table: Table) -> TaggedStore:
+        def store(split: str, table: DataTable) -> TaggedStore:
             declared = table.class_names.get(dataset.tag_column, [])
             write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=_reader(names, declared))
             key = digest(CACHE_FORMAT, columns, names, declared, words.backend_tokenizer.to_str(), table.fingerprint())
@@ -130,7 +130,7 @@ def later_labels(names: Sequence[str]) -> np.ndarray:
     return np.array([numbers[name] for name in continued])
 
 
-def _sentences(table: Table, column: str, limit: int | None) -> Iterator[str]:
+def _sentences(table: DataTable, column: str, limit: int | None) -> Iterator[str]:
     rows = (words for batch in table.batches() for words in batch[column])
     return (" ".join(map(str, words)) for words in islice(rows, limit))
 

@@ -20,10 +20,10 @@ from adadepth.data.labelled.splits import file_splits
 from adadepth.data.pretraining.examples import NO_PAIR
 from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, epoch_and_index, random_generator
-from adadepth.data.text.files import PLACES, as_path, column_table, find_files
+from adadepth.data.text.data_table import DataTable, joined
 from adadepth.data.text.hub import hub_tables
 from adadepth.data.text.layout import Layout
-from adadepth.data.text.tables import Table, joined
+from adadepth.data.text.local_files import PLACES, as_path, column_table, find_files
 from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, load_tokenizer, needed_tokens
 from adadepth.errors import DataError, nearest
 
@@ -63,7 +63,7 @@ class Trees:
         return self.forms[first:last]
 
 
-def read_trees(table: Table) -> Trees:
+def read_trees(table: DataTable) -> Trees:
     """Return the words of a table with the columns ``COLUMNS``, each a list a sentence.
 
     Sentences without words are left out.
@@ -95,7 +95,7 @@ class _Word(NamedTuple):
     deprel: Any
 
 
-def _sentences(table: Table) -> Iterator[list[_Word]]:
+def _sentences(table: DataTable) -> Iterator[list[_Word]]:
     """Yield the words of each sentence.
 
     CoNLL-U has nothing but words. Other tables may have rows for contractions beside their parts, and for words that
@@ -156,7 +156,7 @@ def _heads(words: Sequence[_Word]) -> list[int]:
     return [allowed[str(word.head)] for word in words]
 
 
-def count_forms(tables: Iterable[Table]) -> Counter[str]:
+def count_forms(tables: Iterable[DataTable]) -> Counter[str]:
     """Return how often each lower-cased form occurs as a word of some tables."""
     counts: Counter[str] = Counter()
     for table in tables:
@@ -319,7 +319,7 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
     return TreebankData(sets, words, summary, dataset.sequence_length, dataset.pad_to_length)
 
 
-def _tables(dataset: TreebankConfig) -> dict[str, Table]:
+def _tables(dataset: TreebankConfig) -> dict[str, DataTable]:
     """Return all splits that there are, or all files as one set where they are not called like splits."""
     path = dataset.path
     if path is None:
@@ -341,7 +341,7 @@ def _treebank_files(path: Any) -> list[Path]:
     return files
 
 
-def _evaluated(dataset: TreebankConfig, tables: Mapping[str, Table]) -> list[str]:
+def _evaluated(dataset: TreebankConfig, tables: Mapping[str, DataTable]) -> list[str]:
     """Return the names of the sets to evaluate, among those that there are."""
     if dataset.evaluation_splits is None:
         return [name for name in ("validation", "test") if name in tables] or list(tables)

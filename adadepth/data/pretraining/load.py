@@ -19,7 +19,7 @@ from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.pretraining.streaming import StreamedExamples, first_documents
 from adadepth.data.randomness import EVALUATION_SEED
 from adadepth.data.stores.arrays import cached_arrays
-from adadepth.data.stores.documents import TokenStore, write_store
+from adadepth.data.stores.documents import TokenStore, write_documents
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.passages import split_sentences
@@ -102,7 +102,7 @@ def corpus_tokenizer(
 
 
 def _store(root: Path, name: str, texts: Callable[[], Iterator[str]], tokenizer: PreTrainedTokenizerFast) -> TokenStore:
-    return TokenStore.open(cached_arrays(root, name, lambda folder: write_store(folder, texts(), tokenizer)))
+    return TokenStore.open(cached_arrays(root, name, lambda folder: write_documents(folder, texts(), tokenizer)))
 
 
 def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adadepth.data.generated.blocks import evaluation_size
 from adadepth.data.generated.maze import distances, draw_mazes
+from adadepth.data.generated.shared import evaluation_size
 from adadepth.data.labelled.contract import LabelledData
 from adadepth.data.puzzles.examples import PuzzleExamples, puzzle_data
 from adadepth.data.puzzles.sudoku import (

@@ -50,7 +50,7 @@ def tokenised_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast
                 yield sentences
 
 
-def write_store(folder: Path, texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> None:
+def write_documents(folder: Path, texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> None:
     """Tokenise ``texts`` into files in ``folder``; memory does not grow with the corpus."""
     arrays = {"tokens": token_type(tokenizer), "sentences": np.int64, "documents": np.int64}
     with ArrayWriter(folder, arrays, totals=("sentences", "documents")) as writer:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.text.tables import Rows, Table
+from adadepth.data.text.data_table import DataTable, Rows
 from adadepth.data.text.tokenizer import encode_sentences, encode_with_spans
 from adadepth.errors import DataError
 
@@ -80,7 +80,9 @@ class QuestionStore(StoredArrays):
         return Question(*json.loads(self.records[first:last].tobytes()))
 
 
-def write_questions(folder: Path, table: Table, dataset: QuestionConfig, tokenizer: PreTrainedTokenizerFast) -> None:
+def write_questions(
+    folder: Path, table: DataTable, dataset: QuestionConfig, tokenizer: PreTrainedTokenizerFast
+) -> None:
     """Tokenise a table's questions and contexts into files in ``folder``, which is there and empty.
 
     Raises:
@@ -118,7 +120,7 @@ def answer_tokens(spans: np.ndarray, start: int, text: str) -> tuple[int, int]:
 
 
 def read_rows(
-    table: Table, batch: Rows, dataset: QuestionConfig, first: int
+    table: DataTable, batch: Rows, dataset: QuestionConfig, first: int
 ) -> Iterator[tuple[str, Question, Sequence[int]]]:
     """Yield the question of each row, the texts that go with it, and where in its context each answer begins.
 

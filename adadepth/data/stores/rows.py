@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.text.tables import Rows, Table
+from adadepth.data.text.data_table import DataTable, Rows
 from adadepth.data.text.tokenizer import encode_sentences, encode_words
 from adadepth.errors import DataError
 
@@ -55,9 +55,9 @@ class LabelledStore(StoredArrays):
         return self.labels
 
 
-def write_store(
+def write_rows(
     folder: Path,
-    table: Table,
+    table: DataTable,
     columns: list[str],
     tokenizer: PreTrainedTokenizerFast,
     label_column: str | None,
@@ -87,7 +87,7 @@ def write_store(
             first += len(batch[columns[0]])
 
 
-def read_labels(table: Table, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
+def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
     """Return the label of every row of a table, (rows,) float64; a DataError names the row that has none."""
     found = [np.empty(0)]
     first = 0
@@ -97,7 +97,7 @@ def read_labels(table: Table, column: str, read_label: Callable[[Any], float]) -
     return np.concatenate(found)
 
 
-def _texts(table: Table, batch: Rows, columns: list[str], first: int) -> Iterator[str]:
+def _texts(table: DataTable, batch: Rows, columns: list[str], first: int) -> Iterator[str]:
     """Yield the texts row by row; a missing one is empty."""
     for number, row in enumerate(zip(*(batch[column] for column in columns), strict=True), start=first):
         for column, text in zip(columns, row, strict=True):
@@ -114,7 +114,7 @@ def _read_difficulty(value: Any) -> int:
 
 
 def _numbers(
-    table: Table, values: list[Any], kind: str, column: str, read: Callable[[Any], float], first: int
+    table: DataTable, values: list[Any], kind: str, column: str, read: Callable[[Any], float], first: int
 ) -> np.ndarray:
     found: list[Any] = []
     for position, value in enumerate(values):
@@ -163,7 +163,7 @@ class TaggedStore(StoredArrays):
 
 def write_tagged(
     folder: Path,
-    table: Table,
+    table: DataTable,
     columns: tuple[str, str],
     tokenizer: PreTrainedTokenizerFast,
     read_tag: Callable[[Any], int],
@@ -193,7 +193,7 @@ def write_tagged(
             first += len(rows)
 
 
-def _rows(table: Table, batch: Rows, columns: tuple[str, str], first: int) -> Iterator[tuple[list[str], list[Any]]]:
+def _rows(table: DataTable, batch: Rows, columns: tuple[str, str], first: int) -> Iterator[tuple[list[str], list[Any]]]:
     """Yield the words and tags of each row."""
     token_column, tag_column = columns
     for number, (words, tags) in enumerate(zip(*map(batch.get, columns), strict=True), start=first):
@@ -211,7 +211,7 @@ def _rows(table: Table, batch: Rows, columns: tuple[str, str], first: int) -> It
 
 
 def _tags(
-    table: Table, rows: list[tuple[list[str], list[Any]]], column: str, read_tag: Callable[[Any], int], first: int
+    table: DataTable, rows: list[tuple[list[str], list[Any]]], column: str, read_tag: Callable[[Any], int], first: int
 ) -> Iterator[int]:
     for number, (_, tags) in enumerate(rows, start=first):
         for tag in tags:

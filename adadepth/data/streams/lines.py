@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.text.corpora import Split
-from adadepth.data.text.files import JSON_SUFFIXES, PARQUET_SUFFIXES, Files, files_by_use, files_digest, text_lines
 from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
+from adadepth.data.text.local_files import (
+    JSON_SUFFIXES,
+    PARQUET_SUFFIXES,
+    Files,
+    files_by_use,
+    files_digest,
+    text_lines,
+)
 from adadepth.errors import DataError
 from adadepth.settings import CorpusConfig
 

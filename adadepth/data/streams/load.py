@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.data.cache import cache_root, digest
 from adadepth.data.stores.arrays import cached_arrays
 from adadepth.data.stores.documents import LineStore, write_lines
-from adadepth.data.streams.batches import RowShare, StreamBatches, TokenStream, TwoPhase
+from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream, TwoPhase
 from adadepth.data.streams.lines import LineText, open_texts
 from adadepth.data.streams.tokenizer import stream_tokenizer
 from adadepth.data.text.tokenizer import parallel_encoding

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from adadepth.settings import TokenizerConfig
 
 # The position is the id.
-SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<eos>"}
-_SPECIAL = list(SPECIAL_TOKENS.values())
+_SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<eos>"}
+_SPECIAL = list(_SPECIAL_TOKENS.values())
 
 
 def stream_tokenizer(
@@ -53,7 +53,7 @@ def stream_tokenizer(
         tokenizer_object=Tokenizer.from_str(file.read_text(encoding="utf-8")),
         model_input_names=["input_ids"],
         split_special_tokens=True,
-        **SPECIAL_TOKENS,
+        **_SPECIAL_TOKENS,
     )
 
 
@@ -81,7 +81,7 @@ def _word(config: TokenizerConfig, lines: Callable[[], Iterable[str]]) -> Tokeni
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     room = None if config.vocab_size is None else max(config.vocab_size - len(_SPECIAL), 0)
     words = [*_SPECIAL, *by_frequency[:room]]
-    unknown = SPECIAL_TOKENS["unk_token"]
+    unknown = _SPECIAL_TOKENS["unk_token"]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=unknown))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.cache import CACHE_FORMAT, digest
-from adadepth.data.text.files import (
+from adadepth.data.text.hub import file_rows, hub_digest, hub_rows, warn_once
+from adadepth.data.text.local_files import (
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
     Files,
@@ -23,7 +24,6 @@ from adadepth.data.text.files import (
     text_documents,
     text_lines,
 )
-from adadepth.data.text.hub import file_rows, hub_digest, hub_rows, warn_once
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from adadepth.data.text.files import JSON_SUFFIXES, files_digest, text_lines
-from adadepth.data.text.tables import Rows, Table
+from adadepth.data.text.data_table import DataTable, Rows
+from adadepth.data.text.local_files import JSON_SUFFIXES, files_digest, text_lines
 from adadepth.errors import DataError, nearest
 from adadepth.system.places import first_line, require_hub
 
@@ -29,7 +29,7 @@ def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
         yield from _texts(f"{key}={file}", _open_file(file), column)
 
 
-def file_table(key: str, file: Path) -> Table:
+def file_table(key: str, file: Path) -> DataTable:
     """Return a jsonl or parquet file as a table, read in the same way."""
 
     def batches() -> Iterator[Rows]:
@@ -39,7 +39,7 @@ def file_table(key: str, file: Path) -> Table:
     with _readable(key, file):
         rows = _open_file(file)
         columns = rows.column_names or list(next(iter(rows), {}))
-    return Table(f"{key}={file}", columns, _class_names(rows), batches, partial(files_digest, [file]))
+    return DataTable(f"{key}={file}", columns, _class_names(rows), batches, partial(files_digest, [file]))
 
 
 def _open_file(file: Path) -> Any:
@@ -113,12 +113,12 @@ def _unbroken(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
         raise DataError(f"{_label(entry)}: {first_line(error)}; start again, or read local files") from error
 
 
-def hub_tables(entry: Mapping[str, Any]) -> dict[str, Table]:
+def hub_tables(entry: Mapping[str, Any]) -> dict[str, DataTable]:
     """Return every split of a hub data set as a table."""
     from datasets import load_dataset
 
     return {
-        str(split): Table(
+        str(split): DataTable(
             _label(entry),
             rows.column_names,
             _class_names(rows),

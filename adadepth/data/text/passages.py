@@ -42,7 +42,7 @@ def split_sentences(document: str) -> list[str]:
 
 
 Text = str | tuple[str, str] | list[str]
-Parts = tuple[str, ...] | list[str]  # a text or two, or the words of one
+TextParts = tuple[str, ...] | list[str]  # a text or two, or the words of one
 
 
 class Place(NamedTuple):
@@ -73,7 +73,7 @@ class EncodedText:
         return len(self.places)
 
 
-def text_parts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> list[Parts]:
+def text_parts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> list[TextParts]:
     """Return the parts of every text, one or two; a single text may come without a list around it.
 
     Args:
@@ -86,7 +86,7 @@ def text_parts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> li
     given = [texts] if isinstance(texts, str | tuple) else list(texts)
     if not given:
         raise DataError("texts=[]: there is nothing to predict")
-    found: list[Parts] = []
+    found: list[TextParts] = []
     for number, text in enumerate(given):
         parts: Any = (text,) if isinstance(text, str) else text
         is_right = (isinstance(parts, tuple) and len(parts) in (1, 2)) or (takes_words and isinstance(parts, list))
@@ -108,7 +108,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def encode_texts(tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequence[Parts]) -> list[EncodedText]:
+def encode_texts(tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequence[TextParts]) -> list[EncodedText]:
     """Tokenise texts, pairs of texts and lists of words, and lay them out as the data sets do.
 
     Args:

@@ -21,8 +21,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data.cache import cached_folder, digest
-from adadepth.data.text.files import as_path
 from adadepth.data.text.layout import Layout, Template, own_template
+from adadepth.data.text.local_files import as_path
 from adadepth.errors import DataError, UnreachableError, nearest
 from adadepth.system.places import first_line, load_trusted, require_hub, resolve_place
 

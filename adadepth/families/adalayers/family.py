@@ -9,7 +9,7 @@ from adadepth.families.registry import Budgeting, Family
 from adadepth.settings import Attention, BudgetUnit, ExperimentConfig, ModelConfig, family_name
 from adadepth.settings.declaration import BELOW_ONE, FINITE, MISSING, POSITIVE, at_least, setting
 
-Mix = StrEnum("Mix", ["projected", "scalar"])
+MixKind = StrEnum("MixKind", ["projected", "scalar"])
 Head = StrEnum("Head", ["attention", "linear"])
 
 
@@ -30,8 +30,8 @@ class AdaLayersSettings(ModelConfig):
     layers_num: int | None = setting(
         None, "with seed_compat: only the first so many states; None: all of the base's", at_least(1), shape=True
     )
-    mix: Mix = setting(
-        Mix.projected,
+    mix: MixKind = setting(
+        MixKind.projected,
         "the weighted sum is of projected states (Adalayers) or of raw ones (ELMo's scalar mix)",
         shape=True,
         more="`projected`: every layer has a projection of its own; `scalar`: the states themselves are mixed (Peters "

@@ -9,9 +9,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from adadepth.families.adalayers.configuration import AdaLayersConfig
-from adadepth.families.adalayers.mixing import attend, class_loss, count_classes, masked_mean
+from adadepth.families.adalayers.mixing import attend, class_or_focal_loss, count_classes, masked_mean
 from adadepth.families.adalayers.modeling import AdaLayersModel
-from adadepth.families.shared.losses import LossTerm, count_sequences, label_count, problem_of, sequence_loss
+from adadepth.families.shared.losses import LossTerm, count_sequences, label_count, problem_type_of, sequence_loss
 
 
 class AdaLayersForSequenceClassification(AdaLayersModel):
@@ -33,13 +33,13 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
         return self.logits(masked_mean(self.dropout(nn.functional.gelu(attended)), mask))
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """As `class_loss`, or as `sequence_loss` where the labels are not classes."""
-        one_class = problem_of(self.config, labels) == "single_label_classification"
-        return (class_loss if one_class else sequence_loss)(self.config, logits, labels)
+        """As `class_or_focal_loss`, or as `sequence_loss` where the labels are not classes."""
+        one_class = problem_type_of(self.config, labels) == "single_label_classification"
+        return (class_or_focal_loss if one_class else sequence_loss)(self.config, logits, labels)
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """Sequences with a target, or the sum of their classes' weights."""
-        one_class = problem_of(self.config, labels) == "single_label_classification"
+        one_class = problem_type_of(self.config, labels) == "single_label_classification"
         return (count_classes if one_class else count_sequences)(self.config, labels)
 
 
@@ -72,8 +72,8 @@ class AdaLayersForTokenClassification(AdaLayersModel):
         return self.logits(self.dropout(tokens.transpose(0, 1)))
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the `class_loss` of the tokens."""
-        return class_loss(self.config, logits, labels)
+        """Return the `class_or_focal_loss` of the tokens."""
+        return class_or_focal_loss(self.config, logits, labels)
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """Tokens with a target, or the sum of their classes' weights."""

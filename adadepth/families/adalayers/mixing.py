@@ -76,7 +76,7 @@ def zero_of(parameters: Iterable[nn.Parameter]) -> Tensor | float:
     return sum(0.0 * parameter.flatten()[0] for parameter in parameters if parameter.requires_grad)
 
 
-def class_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor) -> LossTerm:
+def class_or_focal_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor) -> LossTerm:
     """Cross-entropy or focal loss of logits (..., C) and classes (...), negative where there is no target.
 
     The focal loss is a (1 - p_y)^g CE (Lin et al. 2017, arXiv 1708.02002), p_y the probability of the right class.
@@ -97,7 +97,7 @@ def class_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor) -> LossT
 
 
 def count_classes(config: AdaLayersConfig, labels: Tensor) -> Tensor:
-    """What `class_loss` is divided by: the targets, or the sum of their weights."""
+    """What `class_or_focal_loss` is divided by: the targets, or the sum of their weights."""
     if config.focal_loss_enabled and config.seed_compat:
         return torch.full((), labels.numel(), device=labels.device)
     return target_weights(config, labels).sum()

@@ -23,7 +23,7 @@ from adadepth.families.contract import DepthKnob, HoldsBudget, MixesLayers, Read
 from adadepth.families.shared.encoders import accepted_inputs, block_work, check_words, entry_work
 from adadepth.families.shared.layers import Dropout, sinusoidal_positions
 from adadepth.families.shared.losses import LossTerm, combine_terms, label_count
-from adadepth.families.shared.steps import choose_states, shown
+from adadepth.families.shared.steps import asked_to_show, choose_states
 from adadepth.halting.layer_mixing import layer_weights, tail_masses
 from adadepth.halting.trace import DepthTrace, Execution, Work
 
@@ -55,7 +55,7 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
         return length * (read + _mix_work(config, layers)) + _head_work(config, length, tokens_are_classified)
 
     adaptive = work(tokens, trace.updates.double(), mixed)
-    full = work(tokens, trace.max_depth, len(config.layer_states))
+    full = work(tokens, trace.max_updates, len(config.layer_states))
     executed = work(width, ran.steps, mixed).sum()
     return Work(executed, executed, adaptive.sum(), full.sum())
 
@@ -349,7 +349,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     def _run_whole(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
         """All states of the base, and those of them and the attentions that were asked for; empty where none were."""
-        asked = shown(self.config, options)
+        asked = asked_to_show(self.config, options)
         if not asked:
             return {}
         known = accepted_inputs(self.model, {**inputs, **options})
@@ -437,7 +437,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             unit="task",
             updates=torch.full((rows,), float(active[-1]), device=mixed.device),
             valid=torch.ones_like(full, dtype=torch.bool),
-            max_depth=depth,
+            max_updates=depth,
             execution=Execution(blocks, tokens=full if mask is None else mask.ne(0).sum(dim=1), width=width),
             layer_weights=nn.functional.pad(weights.detach(), (first, depth + 1 - first - len(weights))),
         )

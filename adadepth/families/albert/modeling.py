@@ -99,7 +99,7 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
             unit="sequence",
             updates=torch.full((rows,), float(depth), device=state.device),
             valid=torch.ones_like(full, dtype=torch.bool),
-            max_depth=depth,
+            max_updates=depth,
             execution=Execution(
                 depth, tokens=full if attention_mask is None else attention_mask.ne(0).sum(dim=1), width=width
             ),

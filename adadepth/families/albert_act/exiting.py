@@ -90,12 +90,12 @@ def predict_steps(
         slots = (start.valid if chosen is None else chosen).flatten().nonzero().squeeze(1)
     places = _places(albert, start, by_sequence, options)
     stepper = ActStepper(albert.encoder, places, start.state, slots, model.read, by_sequence=by_sequence)
-    steps = run_steps(stepper, rule, max_steps=model.max_updates, run_all=run_all, generator=generator)
+    steps = run_steps(stepper, rule, max_updates=model.max_updates, run_all=run_all, generator=generator)
     trace = DepthTrace(
         unit="token",
         updates=stepper.updates,
         valid=start.valid,
-        max_depth=model.max_updates,
+        max_updates=model.max_updates,
         execution=Execution(len(steps.rows), computed=steps.computed),
     )
     return {"trace": trace, **unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}

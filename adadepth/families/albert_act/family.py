@@ -16,7 +16,7 @@ from adadepth.settings.kinds import problem_of
 PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
 HaltingScope = StrEnum("HaltingScope", ["token", "sequence"])
-Execution = StrEnum("Execution", ["auto", "dense", "ragged"])
+ExecutionMode = StrEnum("ExecutionMode", ["auto", "dense", "ragged"])
 Pooling = StrEnum("Pooling", ["first", "mean"])
 PositionInit = StrEnum("PositionInit", ["normal", "sinusoidal"])
 
@@ -101,8 +101,8 @@ class AlbertActSettings(AlbertSettings):
         more="`normal`: as ALBERT's. `sinusoidal`: see `sinusoids` in `adadepth.families.shared.albert.block`; with "
         "more than two token types, rows and columns of a grid.",
     )
-    execution: Execution = setting(
-        Execution.auto,
+    execution: ExecutionMode = setting(
+        ExecutionMode.auto,
         "update all tokens until the last has halted, or running ones only",
         more="`dense` and `ragged`, with the same results; `auto` is ragged where that is faster. A state rule whose "
         "halted states keep moving runs dense.",
@@ -120,7 +120,7 @@ def check_execution(config: ExperimentConfig) -> Iterator[str]:
     """Leaving halted tokens out wants states that stay as they are, a kernel for it, and shapes that may change."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
-    if model.execution is not Execution.ragged:
+    if model.execution is not ExecutionMode.ragged:
         return
     setting = "model.execution=ragged"
     if model.state_rule not in (StateRule.single, StateRule.graves):

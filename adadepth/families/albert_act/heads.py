@@ -25,7 +25,7 @@ from adadepth.families.albert_act.modeling import (
 )
 from adadepth.families.albert_act.recurrence import (
     AlbertActConfig,
-    Units,
+    TargetUnits,
     labelled_tokens,
     readout_term,
     refuse_readouts,
@@ -39,7 +39,7 @@ from adadepth.families.shared.losses import (
     combine_terms,
     count_sequences,
     label_count,
-    problem_of,
+    problem_type_of,
     sequence_loss,
     sum_cross_entropy,
     target_weights,
@@ -106,16 +106,18 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         self.albert = AlbertActModel(config, add_pooling_layer=self.needs_pooler)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
 
-    def encode(self, inputs: Sequence[Tensor | None], options: Mapping[str, Any], units: Units | None = None) -> Any:
+    def encode(
+        self, inputs: Sequence[Tensor | None], options: Mapping[str, Any], units: TargetUnits | None = None
+    ) -> Any:
         """The base model's `AlbertActOutput`; of units that are read after every iteration, their states, too."""
         wanted = {} if units is None else {"readout_slots": units.slots}
         return self.albert(*inputs, **{**options, **wanted, "return_dict": True})
 
-    def units_of(self, labels: Tensor | None, shape: torch.Size) -> Units | None:
+    def units_of(self, labels: Tensor | None, shape: torch.Size) -> TargetUnits | None:
         """What is read after every iteration, of inputs (B, T) or (B, choices, T); None where nothing is."""
         return None if labels is None or not self.config.readout_weight else self.labelled_units(labels, shape)
 
-    def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
         """Units with a target; of heads that have readouts."""
         raise NotImplementedError
 
@@ -129,7 +131,7 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         outputs: AlbertActOutput,
         task: LossTerm | None,
         num_targets: Mapping[str, Tensor] | None,
-        units: Units | None = None,
+        units: TargetUnits | None = None,
     ) -> Output:
         """The result with `loss` and `loss_parts`, where the task has a loss."""
         if task is not None:
@@ -223,14 +225,14 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         """Sequences, less those whose class is ignored."""
         return count_sequences(self.config, batch["labels"])
 
-    def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
         """Sequences that `count_labels` counts, at their first tokens."""
-        kind = problem_of(self.config, labels)
+        kind = problem_type_of(self.config, labels)
         if kind == CLASSES:
             rows = (labels >= 0).nonzero().squeeze(1)
         else:
             rows = torch.arange(len(labels), device=labels.device)
-        return Units(rows * shape[1], labels[rows], kind)
+        return TargetUnits(rows * shape[1], labels[rows], kind)
 
 
 class AlbertActForTokenClassification(AlbertActTaskModel):
@@ -284,7 +286,7 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         """Multiply-accumulates of one readout, H C."""
         return self.config.hidden_size * label_count(self.config)
 
-    def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
         """Return the tokens that have a class, as units."""
         return labelled_tokens(labels)
 
@@ -372,11 +374,11 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
         """Logits from the first tokens of all choices, (K, choices, H) to (K, choices)."""
         return self.classifier(self.dropout(self.albert.pooled(state))).squeeze(-1)
 
-    def labelled_units(self, labels: Tensor, shape: torch.Size) -> Units:
+    def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
         """Questions with an answer, at the first tokens of all their choices."""
         rows, choices = (labels >= 0).nonzero().squeeze(1), shape[1]
         sequences = (rows.unsqueeze(1) * choices + torch.arange(choices, device=rows.device)).flatten()
-        return Units(sequences * shape[2], labels[rows], sequences=choices)
+        return TargetUnits(sequences * shape[2], labels[rows], sequences=choices)
 
 
 class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):

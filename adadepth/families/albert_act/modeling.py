@@ -33,7 +33,7 @@ from adadepth.families.albert_act.recurrence import (
     Places,
     ReadoutStates,
     StateRecord,
-    check_execution,
+    refuse_ragged,
 )
 from adadepth.families.contract import DepthKnob, HoldsBudget
 from adadepth.families.shared.albert.block import (
@@ -277,7 +277,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
             unit="token",
             updates=found.halting.updates,
             valid=valid,
-            max_depth=self.config.num_hidden_layers,
+            max_updates=self.config.num_hidden_layers,
             execution=Execution(found.probabilities.shape[-1], computed=found.computed),
             halting=Halting(found.probabilities, found.halting.remainders),
         )
@@ -346,7 +346,7 @@ def ragged_kernel(
         if not pays or config.state_rule not in FREEZING_RULES:
             return None
     else:
-        check_execution(config)
+        refuse_ragged(config)
     kernel = choose_kernel(config, device, dtype, training=training)
     if kernel is None and config.execution == "ragged" and not torch.compiler.is_compiling():
         raise ConfigError(
@@ -377,7 +377,7 @@ def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
     entry = config.embedding_size * hidden
 
     adaptive = updates * query_side + torch.minimum(updates + 1, deepest) * key_side + entry
-    full = trace.max_depth * (query_side + key_side) + entry
+    full = trace.max_updates * (query_side + key_side) + entry
     rows, length = updates.shape
     update = update_work(config, length) + hidden
     dense = updates.new_tensor(rows * length * (ran.steps * update + entry))

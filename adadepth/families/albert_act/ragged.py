@@ -115,7 +115,7 @@ def run_ragged(
     probabilities: list[tuple[Tensor, Tensor]] = []
     computed = []
     enough, recipe = least_to_leave(encoder.config, state.device), encoder.recipe()
-    for step in range(1, recipe.cap + 1):
+    for step in range(1, recipe.max_updates + 1):
         places.renew(tokens.stream.read)  # before anybody leaves: the others see where those halted
         if step > 1:
             running = tokens.halting.running

@@ -15,7 +15,15 @@ from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import CLASSES, LossTerm, target_weights, unit_losses
-from adadepth.halting.act import ActState, CapRemainder, StateRule, act_step, init_act, update_result, update_stream
+from adadepth.halting.act import (
+    ActState,
+    CapRemainderLike,
+    StateRuleLike,
+    act_step,
+    init_act,
+    update_result,
+    update_stream,
+)
 from adadepth.halting.active_set import ActiveSet, take
 from adadepth.halting.rules import halting_rule
 from adadepth.halting.trace import ComputedSteps, DepthTrace
@@ -44,10 +52,10 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
             raise ConfigError(
                 f"fixed_depth={self.fixed_depth} must lie between 1 and num_hidden_layers={self.num_hidden_layers}"
             )
-        check_execution(self)
+        refuse_ragged(self)
 
 
-def check_execution(config: AlbertActConfig) -> None:
+def refuse_ragged(config: AlbertActConfig) -> None:
     """Refuse a ragged execution where it would give other results.
 
     Raises:
@@ -93,13 +101,13 @@ class ReadoutStates:
         return torch.stack(self._steps, dim=1)
 
 
-class Units(NamedTuple):
+class TargetUnits(NamedTuple):
     """The K units that have a target, and where each is read.
 
     Attributes:
         slots: b T + t of the tokens that are read, (K,), or (K sequences,) where a unit is several sequences.
         labels: Of the units, (K,), or (K, C) where classes do not exclude each other; none is ignored.
-        kind: Of the task, as `adadepth.families.shared.losses.problem_of` names it.
+        kind: Of the task, as `adadepth.families.shared.losses.problem_type_of` names it.
         sequences: Of how many sequences a unit consists; it runs until the last of them has halted. None: it is read at
             one token.
     """
@@ -110,13 +118,13 @@ class Units(NamedTuple):
     sequences: int | None = None
 
 
-def labelled_tokens(labels: Tensor) -> Units:
+def labelled_tokens(labels: Tensor) -> TargetUnits:
     """Tokens with a class, of labels (B, T), row by row; waits for the device."""
     slots = (labels >= 0).flatten().nonzero().squeeze(1)
-    return Units(slots, labels.flatten()[slots])
+    return TargetUnits(slots, labels.flatten()[slots])
 
 
-def readout_term(config: AlbertActConfig, outputs: Any, units: Units, read: Read) -> LossTerm:
+def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read: Read) -> LossTerm:
     """The loss part `readouts`, a sum over units, and what these count; the head reads only what a unit ran.
 
     Args:
@@ -205,17 +213,17 @@ class Recipe(NamedTuple):
 
     Attributes:
         rule: See `AlbertActTransformer.rule`.
-        cap: The most iterations.
+        max_updates: The most iterations.
         adapts: Whether tokens halt by themselves.
         threshold: 1 - epsilon.
         cap_remainder: See `act_step`.
     """
 
-    rule: StateRule
-    cap: int
+    rule: StateRuleLike
+    max_updates: int
     adapts: bool
     threshold: float
-    cap_remainder: CapRemainder
+    cap_remainder: CapRemainderLike
 
 
 class Places:
@@ -308,7 +316,7 @@ class AlbertActTransformer(nn.Module):
         """
         tokens, probabilities, may_wait = self.start(state, places.valid), [], self._may_wait()
         recipe = self.recipe()
-        for step in range(1, recipe.cap + 1):
+        for step in range(1, recipe.max_updates + 1):
             if step > 1 and may_wait and not tokens.halting.running.any():
                 break
             before = tokens.stream.state
@@ -338,7 +346,7 @@ class AlbertActTransformer(nn.Module):
             tokens.halting,
             probability,
             threshold=recipe.threshold,
-            is_last=step == recipe.cap,
+            is_last=step == recipe.max_updates,
             cap_remainder=recipe.cap_remainder,
         )
         stream = advance(rule, tokens.stream, output, weight, running)
@@ -383,14 +391,14 @@ class AlbertActTransformer(nn.Module):
         config, fixed = self.config, self.fixed_depth
         return Recipe(
             rule=self.rule,
-            cap=config.num_hidden_layers if fixed is None else fixed,
+            max_updates=config.num_hidden_layers if fixed is None else fixed,
             adapts=fixed is None,
             threshold=1.0 - config.act_epsilon,
             cap_remainder=config.cap_remainder if fixed is None else "forced",
         )
 
     @property
-    def rule(self) -> StateRule:
+    def rule(self) -> StateRuleLike:
         """How states are updated.
 
         Where nobody halts there is nothing to interpolate: a block's output follows, and the last one, which the cap
@@ -410,6 +418,6 @@ class AlbertActTransformer(nn.Module):
         return not self.training or self.embedding_hidden_mapping_in.weight.device.type == "cpu"
 
 
-def advance(rule: StateRule, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:
+def advance(rule: StateRuleLike, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:
     """The stream x_n of tokens of which some run, (...)."""
     return Stream(update_stream(rule, stream.state, output, weight, running), stream.first)

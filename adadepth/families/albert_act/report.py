@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from adadepth.measure.names import CLASS_DEFINITIONS
-from adadepth.report.run_files import RunFiles, max_depth
+from adadepth.report.run_files import RunFiles, max_updates
 from adadepth.report.section import Section
 from adadepth.report.table import Column, Table, as_html, rounded, text
 
@@ -31,7 +31,7 @@ def published(files: RunFiles) -> Section | None:
     columns = [
         Column("class", "class", text, "text", remark="definition"),
         *(Column(name, f"{name} (of {most})", rounded(1)) for name, most in MODELS.items()),
-        Column("mean", f"this run (of {max_depth(files)})", rounded(2)),
+        Column("mean", f"this run (of {max_updates(files)})", rounded(2)),
         Column("n"),
     ]
     rows = [

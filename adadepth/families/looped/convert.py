@@ -68,12 +68,12 @@ def published_weights(path: Any, options: Mapping[str, Any]) -> tuple[dict[str, 
     except OSError:  # transformers says what is wrong with it
         return None
     kind = found.get("model_type")
-    if kind not in PUBLISHED:
+    if kind not in PUBLISHED_MODELS:
         return None
     folder = Path(path)
     if not folder.is_dir():
         folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **place))
-    return found, dict(renamed(kind, _weights(folder), found))
+    return found, dict(renamed_weights(kind, _weights(folder), found))
 
 
 def published_config(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,10 +82,12 @@ def published_config(found: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: If it says what none of the published ones does.
     """
-    return PUBLISHED[found["model_type"]](found)
+    return PUBLISHED_MODELS[found["model_type"]](found)
 
 
-def renamed(kind: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def renamed_weights(
+    kind: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> Iterator[tuple[str, Tensor]]:
     """Weights by our names.
 
     Args:
@@ -157,7 +159,7 @@ def _huginn(found: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-PUBLISHED = {"ouro": _ouro, "huginn_raven": _huginn}
+PUBLISHED_MODELS = {"ouro": _ouro, "huginn_raven": _huginn}
 
 
 def _refuse(found: Mapping[str, Any], name: str, known: Any) -> None:

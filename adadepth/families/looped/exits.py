@@ -40,7 +40,7 @@ ROWS = 1024  # predictions that are made at once for a rule
 
 
 @dataclass
-class Reading:
+class LoopReading:
     """How units are read and let out.
 
     Attributes:
@@ -87,7 +87,7 @@ class Reading:
         return found
 
 
-def run_loops(model: LoopedModel, run: Looping, reading: Reading) -> Loops:
+def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
     """Loop until all units have exited, or through all loops where that is wanted or later tokens will attend to them.
 
     A rule decides on states that do not depend on it: a unit that has exited goes on for the others.

@@ -11,9 +11,9 @@ from adadepth.settings.declaration import OPEN_SHARE, POSITIVE, at_least, betwee
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
 StateNorm = StrEnum("StateNorm", ["none", "fed", "read"])
 Injection = StrEnum("Injection", ["none", "add", "linear", "restart"])
-Start = StrEnum("Start", ["input", "zeros", "drawn"])
+StartState = StrEnum("StartState", ["input", "zeros", "drawn"])
 Queries = StrEnum("Queries", ["state", "previous"])
-Initializer = StrEnum("Initializer", ["normal", "scaled"])
+LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
 Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
 TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
 Pairing = StrEnum("Pairing", ["next", "made"])
@@ -63,8 +63,8 @@ class LoopedSettings(ModelConfig):
         Injection.none, "what a loop gets of its input e: nothing, s + e, A [s, e], or e alone", shape=True,
         more="`linear` is Huginn's adapter; with `restart` a loop knows the one before by `queries` only.",
     )  # fmt: skip
-    start: Start = setting(
-        Start.input, "the state before the first loop: the input e, zeros, or drawn",
+    start: StartState = setting(
+        StartState.input, "the state before the first loop: the input e, zeros, or drawn",
         more="Drawn from a normal of standard deviation sqrt(2/5), cut at three; in training anew, else by position.",
     )  # fmt: skip
     draw_seed: int = setting(
@@ -114,8 +114,8 @@ class LoopedSettings(ModelConfig):
     scale_embeddings: bool = setting(False, "multiply embeddings by sqrt(D)")
     tie_word_embeddings: bool = setting(False, "one matrix for input and output pieces", shape=True)
     rms_norm_eps: float = setting(1e-6, "added to the mean square of every norm", POSITIVE)
-    initializer: Initializer = setting(
-        Initializer.normal, "of weights: normal with initializer_range, or Huginn's, scaled by width and depth",
+    initializer: LoopedInitializer = setting(
+        LoopedInitializer.normal, "of weights: normal with initializer_range, or Huginn's, scaled by width and depth",
         more="`scaled`: standard deviation sqrt(2/(5 D)), cut at three, that of the products that end a branch over "
         "sqrt(2 (P + N C + K)) (Takase et al.).",
     )  # fmt: skip

@@ -17,7 +17,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.families.looped.exits import ROWS, Loops, Reading, run_loops
+from adadepth.families.looped.exits import ROWS, LoopReading, Loops, run_loops
 from adadepth.families.looped.modeling import LoopedConfig, LoopedModel, LoopedPreTrainedModel, Looping
 from adadepth.families.looped.objectives import (
     causal_targets,
@@ -33,7 +33,7 @@ from adadepth.families.shared.losses import (
     combine_terms,
     count_sequences,
     label_count,
-    problem_of,
+    problem_type_of,
     step_losses,
     takes_one_class,
     target_weights,
@@ -174,7 +174,7 @@ class LoopedTaskModel(LoopedPreTrainedModel):
             executed=everything * (config.prelude + config.core * ran.steps),
             dense=everything * (config.prelude + config.core * trace.updates.max().double()),
             adaptive=(each(lengths) * (config.prelude * units + config.core * updates)).sum(),
-            full=(each(lengths) * units * (config.prelude + config.core * trace.max_depth)).sum(),
+            full=(each(lengths) * units * (config.prelude + config.core * trace.max_updates)).sum(),
         )
 
     def _readout_work(self, outputs: int) -> float:
@@ -255,7 +255,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         real = _real(attention_mask, shape, run.embedded.device)
         wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         frozen = targets is not None and self.config.objective == "gate_alone"
-        reading = Reading(None, self.lm_head, rule, real.flatten(), every, wanted, generator, frozen)
+        reading = LoopReading(None, self.lm_head, rule, real.flatten(), every, wanted, generator, frozen)
         found = run_loops(self.model, run, reading)
         exits, halting = found.exit_steps.view(shape), found.halting_logits
         if run.counts is not None:
@@ -349,7 +349,7 @@ class _Classifier(LoopedTaskModel):
         asked = options.get("output_hidden_states")
         wanted = bool(self.config.output_hidden_states if asked is None else asked)
         found = run_loops(
-            self.model, run, Reading(slots, self.score, rule, real, every, wanted, options.get("generator"))
+            self.model, run, LoopReading(slots, self.score, rule, real, every, wanted, options.get("generator"))
         )
         exits = found.exit_steps
         if run.counts is not None:
@@ -388,7 +388,7 @@ class LoopedForSequenceClassification(_Classifier):
         num_targets: Mapping[str, Tensor] | None = None,
         **options: Any,
     ) -> LoopedOutput:
-        """Predict; labels as `problem_of` tells, options are the further arguments of `LoopedForCausalLM.forward`."""
+        """Predict; labels as `problem_type_of` tells, options are further arguments of `LoopedForCausalLM.forward`."""
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None:
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
@@ -405,7 +405,7 @@ class LoopedForSequenceClassification(_Classifier):
             read = output.step_logits if output.step_logits is not None else _known(output.logits).unsqueeze(1)
             losses, _ = step_losses(self.config, read, labels)
             ones = torch.ones_like(losses[:, 0])
-            weights = target_weights(self.config, labels) if problem_of(self.config, labels) == CLASSES else ones
+            weights = target_weights(self.config, labels) if problem_type_of(self.config, labels) == CLASSES else ones
             self._add_loss(output, losses, weights, num_targets)
         return output
 

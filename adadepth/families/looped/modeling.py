@@ -38,7 +38,7 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.contract import DepthModel
-from adadepth.families.looped.convert import PUBLISHED, published_config, published_weights
+from adadepth.families.looped.convert import PUBLISHED_MODELS, published_config, published_weights
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.families.shared.layers import Product
@@ -78,7 +78,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As in transformers; of published models' configurations, too."""
-        if config_dict.get("model_type") in PUBLISHED:
+        if config_dict.get("model_type") in PUBLISHED_MODELS:
             config_dict = published_config(config_dict)
         return super().from_dict(config_dict, **kwargs)
 
@@ -150,7 +150,7 @@ class RMSNorm(nn.RMSNorm):
     """u / sqrt(mean u^2 + eps) * w over the last dimension."""
 
 
-def rotations(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines of theta^(-2i/d) p of every position p, (B, T, d/2) each (Su et al. 2021)."""
     width = config.width_of_head
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width
@@ -158,7 +158,7 @@ def rotations(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tu
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
+def rotated(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
     """Turn heads (B, h, T, d) by their positions: feature i with i + 1, or with i + d/2."""
     cosines, sines = (each.unsqueeze(1) for each in rotation)
     first, second = (heads[..., 0::2], heads[..., 1::2]) if pairs else heads.chunk(2, dim=-1)
@@ -166,7 +166,7 @@ def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tenso
     return torch.stack(turned, dim=-1).flatten(-2) if pairs else torch.cat(turned, dim=-1)
 
 
-class Attention(nn.Module):
+class LoopedAttention(nn.Module):
     """Causal attention with rotary positions."""
 
     is_causal = True
@@ -195,7 +195,7 @@ class Attention(nn.Module):
             project(given).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for project, given in ((self.q_proj, queries), (self.k_proj, states), (self.v_proj, states))
         )
-        query, key = (rotate(each, rotation, self.config.rope_pairs) for each in (query, key))
+        query, key = (rotated(each, rotation, self.config.rope_pairs) for each in (query, key))
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -226,7 +226,7 @@ class LoopedLayer(nn.Module):
     def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
         super().__init__()
         self.norms = config.norms
-        self.self_attn = Attention(config, layer_idx)
+        self.self_attn = LoopedAttention(config, layer_idx)
         self.mlp = GatedMlp(config)
         self.attention_norm, self.mlp_norm = _norm(config), _norm(config)
         if self.norms != "pre":
@@ -261,7 +261,7 @@ def _norm(config: LoopedConfig) -> RMSNorm:
     return RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
-class HaltingUnit(nn.Linear):
+class LoopedHaltingUnit(nn.Linear):
     """z = w u + b, one for all loops, in float32 whatever the model computes in: (..., D) to (...)."""
 
     def forward(self, states: Tensor) -> Tensor:
@@ -292,7 +292,7 @@ def stock_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
 # ---- The model
 
 
-class Place:
+class CachePlace:
     """One layer's place in a cache, as the layer sees it: whatever number it believes to have, it is this one's."""
 
     def __init__(self, cache: Cache, number: int) -> None:
@@ -361,7 +361,7 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
                 attention_mask=run.masks[run.kinds[first + number]] if run.kinds else run.masks,
                 position_embeddings=run.rotation,
                 position_ids=run.positions,
-                past_key_values=None if run.cache is None else Place(run.cache, place + number),
+                past_key_values=None if run.cache is None else CachePlace(run.cache, place + number),
                 use_cache=run.cache is not None,
                 **more,
             )
@@ -424,7 +424,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, HaltingUnit):
+        if isinstance(module, LoopedHaltingUnit):
             init.zeros_(module.bias)
         elif self.config.initializer == "scaled" and isinstance(module, nn.Linear | nn.Embedding):
             deviation = math.sqrt(2 / (5 * self.config.hidden_size))
@@ -465,7 +465,7 @@ class LoopedModel(LoopedPreTrainedModel):
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
         if config.gate:
-            self.gate = HaltingUnit(config.hidden_size, 1)
+            self.gate = LoopedHaltingUnit(config.hidden_size, 1)
         for layer in every if config.base_config is None else ():
             layer.self_attn.o_proj.ends_branch = layer.mlp.down_proj.ends_branch = True
             layer.mlp.up_proj.ends_branch = True  # Huginn's own
@@ -542,7 +542,7 @@ class LoopedModel(LoopedPreTrainedModel):
             masks = create_masks_for_generate(of, embedded, attention_mask, cache, position_ids)
         rotation: Any
         if self.config.base_config is None:
-            rotation = rotations(self.config, position_ids, embedded.dtype)
+            rotation = rotation_tables(self.config, position_ids, embedded.dtype)
         else:
             rotation = self.rotary_emb(embedded, position_ids)
         run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)

@@ -72,7 +72,7 @@ def retrofit(
     config = LoopedConfig(
         **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict(), **fields}
     )
-    weights = renamed(decoder, kept, prelude, core)
+    weights = retrofitted_weights(decoder, kept, prelude, core)
     looped = (model_class or LoopedForCausalLM).from_pretrained(
         None, config=config, state_dict=weights, dtype=decoder.dtype,
         attn_implementation=decoder.config._attn_implementation,
@@ -141,7 +141,7 @@ def _given(settings: LoopedSettings) -> dict[str, Any]:
     return {name: getattr(value, "value", value) for name, value in values.items() if value != getattr(default, name)}
 
 
-def renamed(decoder: Any, kept: list[int], prelude: int, core: int) -> dict[str, Tensor]:
+def retrofitted_weights(decoder: Any, kept: list[int], prelude: int, core: int) -> dict[str, Tensor]:
     """A decoder's weights by the names of a looped model."""
     ends = {"prelude": range(prelude), "core": range(prelude, prelude + core), "coda": range(prelude + core, len(kept))}
     places = {

@@ -58,7 +58,7 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
         self.albert = SteppedAlbert(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.classifiers = nn.ModuleList(
-            nn.Linear(config.hidden_size, label_count(config)) for _ in range(config.max_steps)
+            nn.Linear(config.hidden_size, label_count(config)) for _ in range(config.max_updates)
         )
         self.post_init()
 
@@ -90,7 +90,7 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict with the step's own classifier; see `adadepth.families.shared.albert.stepper.Read`."""
+        """Predict with the step's own classifier; see `adadepth.families.shared.albert.stepper.ReadStates`."""
         return Reading(self.classifiers[step - 1](self.dropout(self.albert.pooled(state))))
 
     def _task(self, losses: Tensor, counted: Tensor) -> LossTerm:

@@ -77,7 +77,7 @@ def kept_positions(cache: Cache | None) -> int:
     return 0 if cache is None else cache.get_mask_sizes(0, 0)[0]
 
 
-Attend = Callable[..., tuple[Tensor, Tensor | None]]
+_Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Context(NamedTuple):
@@ -208,12 +208,12 @@ class RelativeAttention(nn.Module):
         output = output.relu() if self.config.attention_out_act == "relu" else output
         return output, weights if positions.wants_weights else None
 
-    def _implementation(self, positions: Positions, by_distance: Tensor) -> Attend:
+    def _implementation(self, positions: Positions, by_distance: Tensor) -> _Attend:
         """The configured function, or one whose weights or gradients it has not."""
         name = "eager" if positions.wants_weights else self.config._attn_implementation
         if name == "sdpa" and by_distance.requires_grad and by_distance.device.type == "cpu":
             return composed_attention
-        found: Attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
+        found: _Attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
         return found
 
     def _distances(self, codes: Tensor, cache: Cache | None) -> Tensor:

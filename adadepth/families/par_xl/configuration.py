@@ -356,7 +356,7 @@ def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
     assert ran.tokens is not None
     assert isinstance(ran.width, int)
     assert operations is not None
-    batch, blocks = len(ran.tokens), trace.max_depth
+    batch, blocks = len(ran.tokens), trace.max_updates
     costs = _operation_costs(config, ran.width, ran.memory_length, batch)
     alternated = sum(costs[OPERATIONS.index(operation)] for operation in alternating(blocks))
     column = torch.tensor(costs, dtype=torch.float64, device=operations.weights.device)

@@ -178,7 +178,7 @@ def trace_of(weights: Tensor, mixes: Sequence[Mix], real: Tensor, remembered: in
         unit="architecture",
         updates=(1.0 - weights[:, IDENTITY]).sum(dim=0, keepdim=True),
         valid=torch.ones(1, dtype=torch.bool, device=real.device),
-        max_depth=len(mixes),
+        max_updates=len(mixes),
         execution=Execution(
             sum(any(operation != IDENTITY for operation in mix) for mix in mixes),
             tokens=real.sum(dim=1),

@@ -368,7 +368,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict and ponder; see `adadepth.families.shared.albert.stepper.Read`.
+        """Predict and ponder; see `adadepth.families.shared.albert.stepper.ReadStates`.
 
         The memory is the previous step's features, (A, H): PALBERT's halting heads look at how they changed.
         """

@@ -36,7 +36,7 @@ class PonderRnnConfig(FamilyConfig, settings=PonderRnnSettings):
         parse_rule(self.exit_rule)
 
     @property
-    def max_steps(self) -> int:
+    def max_updates(self) -> int:
         """The last step."""
         return self.num_steps
 
@@ -122,7 +122,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
         stepper = RnnStepper(self, inputs, places)
         steps = run_steps(
-            stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator, places=places
+            stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator, places=places
         )
 
         output = stepwise_output(steps, rule, tokens=None)
@@ -151,13 +151,13 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
             executed=rows.sum() + each * computed.to(rows),
             dense=(rows + each * updates.max()).sum(),
             adaptive=(rows + each * updates).sum(),
-            full=(rows + each * trace.max_depth).sum(),
+            full=(rows + each * trace.max_updates).sum(),
         )
 
     @property
     def max_updates(self) -> int:
         """The most updates of a unit."""
-        return self.config.max_steps
+        return self.config.max_updates
 
     @property
     def halting_head(self) -> nn.Module:

@@ -14,7 +14,7 @@ from adadepth.errors import ConfigError, DataError
 
 IGNORED_LABEL = -100
 CLASSES = "single_label_classification"
-LABELS = "multi_label_classification"
+MULTI_LABEL = "multi_label_classification"
 
 
 @dataclass(frozen=True)
@@ -92,27 +92,27 @@ def label_count(config: PreTrainedConfig) -> int:
     return config.num_labels or 2
 
 
-def problem_of(config: PreTrainedConfig, labels: Tensor) -> str:
+def problem_type_of(config: PreTrainedConfig, labels: Tensor) -> str:
     """The kind of sequence task: `problem_type`, or inferred from the labels where it is unset, and never stored."""
     if config.problem_type is not None:
         return config.problem_type
     if label_count(config) == 1:
         return "regression"
-    return LABELS if labels.is_floating_point() else CLASSES
+    return MULTI_LABEL if labels.is_floating_point() else CLASSES
 
 
 def takes_one_class(config: Any) -> bool:
     """Whether the classes of a head exclude each other."""
-    return getattr(config, "problem_type", None) != LABELS
+    return getattr(config, "problem_type", None) != MULTI_LABEL
 
 
 def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
-    """The loss of a sequence task: logits (B, C), labels as `problem_of` tells.
+    """The loss of a sequence task: logits (B, C), labels as `problem_type_of` tells.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
     """
-    kind = problem_of(config, labels)
+    kind = problem_type_of(config, labels)
     if kind == CLASSES:
         return class_loss(config, logits, labels)
     count = torch.full((), labels.shape[0], device=labels.device)
@@ -151,11 +151,11 @@ def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -
         ConfigError: If the task is a regression with several outputs.
         DataError: If a label is not one of the model's classes.
     """
-    kind, outputs = problem_of(config, labels), step_logits.shape[-1]
+    kind, outputs = problem_type_of(config, labels), step_logits.shape[-1]
     if kind == CLASSES:
         return class_losses(step_logits, labels)[0], target_weights(config, labels)
     everyone = torch.ones_like(step_logits[:, 0, 0], dtype=torch.bool)
-    if kind == LABELS:
+    if kind == MULTI_LABEL:
         targets = labels.float().unsqueeze(1).expand(step_logits.shape)
         return unit_losses(kind, step_logits, targets), everyone
     if kind != "regression" or outputs != 1:

@@ -149,11 +149,11 @@ class Cohort:
             Cohort(self.rows[others], self.memory[others], self.step),
         )
 
-    def decide(self, rule: ExitRule, logits: Tensor, halting_logits: Tensor | None, max_steps: int) -> Tensor:
+    def decide(self, rule: ExitRule, logits: Tensor, halting_logits: Tensor | None, max_updates: int) -> Tensor:
         """Ask the rule who exits after the last step, boolean (A,), and remember what it says; in the end everybody."""
-        if self.step == max_steps:
+        if self.step == max_updates:
             return torch.ones_like(self.rows, dtype=torch.bool)
-        exits, self.memory = rule.decide(StepView(self.step, max_steps, logits, halting_logits), self.memory)
+        exits, self.memory = rule.decide(StepView(self.step, max_updates, logits, halting_logits), self.memory)
         return exits
 
     def keep(self, positions: Tensor) -> None:
@@ -162,7 +162,7 @@ class Cohort:
 
 
 def let_exit(
-    rule: ExitRule, running: Sequence[Cohort], logits: Tensor, halting_logits: Tensor | None, max_steps: int
+    rule: ExitRule, running: Sequence[Cohort], logits: Tensor, halting_logits: Tensor | None, max_updates: int
 ) -> Tensor:
     """Take out of the cohorts who exits; returns the positions of the others among the rows that ran, int64 (A',).
 
@@ -171,12 +171,12 @@ def let_exit(
         running: Those that took the step.
         logits: Of the first cohort's rows, then of the next one's, (A, C).
         halting_logits: Likewise, (A,).
-        max_steps: N.
+        max_updates: N.
     """
     sizes = [len(cohort) for cohort in running]
     halting = [None] * len(sizes) if halting_logits is None else _apart(halting_logits, sizes)
     exits = [
-        cohort.decide(rule, own_logits, own_halting, max_steps)
+        cohort.decide(rule, own_logits, own_halting, max_updates)
         for cohort, own_logits, own_halting in zip(running, _apart(logits, sizes), halting, strict=True)
     ]
     # Waits for the device, once for all cohorts: the next step's shape depends on it.
@@ -197,17 +197,17 @@ def run_steps(
     stepper: Stepper,
     rule: ExitRule,
     *,
-    max_steps: int,
+    max_updates: int,
     run_all: bool,
     generator: torch.Generator | None = None,
     places: int | None = None,
 ) -> Steps:
-    """Step until the rule has let every row out, at most `max_steps` times each.
+    """Step until the rule has let every row out, at most `max_updates` times each.
 
     Args:
         stepper: The model's side.
         rule: Decides who exits; whoever is left exits at the last step. It sees every row at the row's own step.
-        max_steps: N.
+        max_updates: N.
         run_all: Run all rows through all steps, and let the rule decide afterwards on what they gave: the loss needs
             every step. The decisions are those of the other way.
         generator: For rules that draw.
@@ -220,7 +220,7 @@ def run_steps(
         reason = "no row waits where all run every step, as losses need" if run_all else "must be at least 1"
         raise ValueError(f"places={places}: {reason}")
     if run_all:
-        return _run_all(stepper, rule, max_steps, generator)
+        return _run_all(stepper, rule, max_updates, generator)
     everybody = torch.arange(stepper.rows, device=stepper.device)
     waiting = Cohort(everybody, rule.start(stepper.rows, stepper.device, generator))
     begun, waiting = waiting.split(stepper.rows if places is None else places)
@@ -232,7 +232,7 @@ def run_steps(
             cohort.step += 1
         taken = [(cohort.rows, cohort.step) for cohort in running]
         results.append(_Result(taken, width, computed, logits, halting_logits))
-        staying = let_exit(rule, running, logits, halting_logits, max_steps)
+        staying = let_exit(rule, running, logits, halting_logits, max_updates)
         running = [cohort for cohort in running if len(cohort)]
         exited = size - len(staying)
         if exited and (running or len(waiting)):
@@ -242,7 +242,7 @@ def run_steps(
             admitted, waiting = waiting.split(exited)
             stepper.admit(admitted.rows)
             running.append(admitted)
-    return _write_back(results, stepper.rows, max_steps)
+    return _write_back(results, stepper.rows, max_updates)
 
 
 class _Result(NamedTuple):
@@ -255,17 +255,17 @@ class _Result(NamedTuple):
     halting_logits: Tensor | None
 
 
-def _run_all(stepper: Stepper, rule: ExitRule, max_steps: int, generator: torch.Generator | None) -> Steps:
-    pairs = [_float32(stepper.advance()) for _ in range(max_steps)]
+def _run_all(stepper: Stepper, rule: ExitRule, max_updates: int, generator: torch.Generator | None) -> Steps:
+    pairs = [_float32(stepper.advance()) for _ in range(max_updates)]
     logits = torch.stack([pair[0] for pair in pairs], dim=1)
     halting = [pair[1] for pair in pairs if pair[1] is not None]
     halting_logits = torch.stack(halting, dim=1) if halting else None
     with torch.no_grad():
         exit_steps = apply_rule(rule, logits, halting_logits, generator)
-    constant = torch.ones(max_steps, dtype=torch.int64)
+    constant = torch.ones(max_updates, dtype=torch.int64)
     computed = None if stepper.computed is None else _every_step(*stepper.computed, constant)
     sizes = stepper.rows * constant, stepper.width * constant
-    return Steps(logits, halting_logits, exit_steps, *sizes, max_steps, computed)
+    return Steps(logits, halting_logits, exit_steps, *sizes, max_updates, computed)
 
 
 def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
@@ -274,14 +274,14 @@ def _every_step(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) 
     return ComputedSteps(queries * constant, keys * constant, every)
 
 
-def _write_back(results: list[_Result], batch: int, max_steps: int) -> Steps:
+def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
     """Put every result where its row came from, at the row's own step."""
     taken = [cohort for result in results for cohort in result.taken]
     rows = torch.cat([numbers for numbers, _ in taken])
     steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
-    logits = _table([result.logits for result in results], rows, steps, (batch, max_steps))
+    logits = _table([result.logits for result in results], rows, steps, (batch, max_updates))
     halting = [result.halting_logits for result in results if result.halting_logits is not None]
-    halting_logits = _table(halting, rows, steps, (batch, max_steps)) if halting else None
+    halting_logits = _table(halting, rows, steps, (batch, max_updates)) if halting else None
     exit_steps = torch.bincount(rows, minlength=batch)  # a row exits at the last step that it took
     counts = torch.tensor([[len(result.logits), result.width] for result in results])
     computed = [result.computed for result in results if result.computed is not None]
@@ -354,7 +354,7 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> Step
         unit="sequence",
         updates=steps.exit_steps.float(),
         valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
-        max_depth=steps.logits.shape[1],
+        max_updates=steps.logits.shape[1],
         execution=Execution(
             len(steps.rows), tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed
         ),
@@ -403,7 +403,7 @@ Choice = bool | int | Sequence[int]
 _NAMES = ("hidden_states", "attentions")
 
 
-def shown(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
+def asked_to_show(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
     """What a call, or else the configuration, asks to see: `hidden_states`, `attentions`; empty where it is nothing."""
     asked = {name: options.get(f"output_{name}") for name in _NAMES}
     found = {name: getattr(config, f"output_{name}") if value is None else value for name, value in asked.items()}

@@ -34,7 +34,7 @@ from adadepth.families.shared.losses import (
     sequence_loss,
     target_weights,
 )
-from adadepth.families.shared.steps import shown
+from adadepth.families.shared.steps import asked_to_show
 from adadepth.families.stock_classifier.family import StockClassifierSettings
 from adadepth.halting.trace import DepthTrace, Execution, Work
 from adadepth.system.places import quiet, resolve_place
@@ -42,7 +42,7 @@ from adadepth.system.places import quiet, resolve_place
 logger = logging.getLogger(__name__)
 
 
-def class_names(config: PreTrainedConfig) -> list[str]:
+def head_classes(config: PreTrainedConfig) -> list[str]:
     """Names of the head's classes, in its order."""
     names: Any = config.id2label
     return [names[number] for number in range(len(names))]
@@ -79,7 +79,7 @@ def take_classes(model: PreTrainedModel, wanted: Sequence[str]) -> None:
     Raises:
         ConfigError: If the head has other classes.
     """
-    own = class_names(model.config)
+    own = head_classes(model.config)
     order = class_order(own, wanted)
     if order is None:
         raise ConfigError(f"its head has the classes {', '.join(own)}; the data have {', '.join(wanted)}")
@@ -243,7 +243,7 @@ class StockClassifier(DepthModel, WithStockConfig):
             "inputs_embeds": inputs_embeds,
             **options,
         }
-        seen = {f"output_{name}": choice for name, choice in shown(self.config, options).items()}
+        seen = {f"output_{name}": choice for name, choice in asked_to_show(self.config, options).items()}
         outputs = super().forward(**{**accepted_inputs(encoder, given), **seen})
         result = StockOutput(
             logits=outputs.logits,
@@ -354,7 +354,7 @@ def build_on_pretrained(
     if not head.has_head(config):
         return _with_new_head(model_class, place, config, fields, attention)
     if not _fits(config, fields):
-        logger.warning("model.pretrained=%s: a new head; its own is for %s", place, ", ".join(class_names(config)))
+        logger.warning("model.pretrained=%s: a new head; its own is for %s", place, ", ".join(head_classes(config)))
         return _with_new_head(model_class, place, config, fields, attention)
     config.problem_type = fields["problem_type"]
     model: Any = loaded("model.pretrained", place, model_class, config, **attention)
@@ -367,7 +367,7 @@ def _fits(config: PreTrainedConfig, fields: Mapping[str, Any]) -> bool:
     """Whether a head has the data's classes, or one value."""
     if "id2label" not in fields:
         return config.num_labels == fields["num_labels"]
-    return class_order(class_names(config), list(fields["id2label"].values())) is not None
+    return class_order(head_classes(config), list(fields["id2label"].values())) is not None
 
 
 def _with_new_head(

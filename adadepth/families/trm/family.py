@@ -10,7 +10,7 @@ from adadepth.settings import BudgetUnit, ExperimentConfig, Mode, ModelConfig, f
 from adadepth.settings.declaration import POSITIVE, SHARE, at_least, setting
 
 Mixing = StrEnum("Mixing", ["attention", "positions"])
-Positions = StrEnum("Positions", ["rotary", "learned", "none"])
+PositionKind = StrEnum("PositionKind", ["rotary", "learned", "none"])
 AnswerLoss = StrEnum("AnswerLoss", ["stablemax", "softmax"])
 
 
@@ -42,7 +42,9 @@ class TrmSettings(ModelConfig):
     mixing_size: int | None = setting(
         None, "inner width of mixing=positions; None: 8/3 S, up to a multiple of 256", at_least(1), shape=True, debug=32
     )
-    positions: Positions = setting(Positions.rotary, "of cells; learned ones are added to their embeddings", shape=True)
+    positions: PositionKind = setting(
+        PositionKind.rotary, "of cells; learned ones are added to their embeddings", shape=True
+    )
     rope_theta: float = setting(10000.0, "base of rotary positions", POSITIVE)
     prefix_length: int = setting(
         16,

@@ -98,7 +98,7 @@ def price_puzzles(config: TrmConfig, trace: DepthTrace) -> Work:
         executed=each * computed.to(updates),
         dense=each * len(updates) * updates.max(),
         adaptive=each * updates.sum(),
-        full=each * len(updates) * updates.new_tensor(trace.max_depth),
+        full=each * len(updates) * updates.new_tensor(trace.max_updates),
     )
 
 
@@ -255,7 +255,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
         run_all = runs_all(run_all_steps, labels if places is None else None, training=self.training)
         stepper = TrmStepper(self, input_ids, puzzle_kinds, places)
         steps = run_steps(
-            stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator, places=places
+            stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator, places=places
         )
         output = TrmOutput(**stepwise_output(steps, rule, tokens=None))
         if labels is not None:

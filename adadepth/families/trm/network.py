@@ -82,7 +82,7 @@ class SwiGlu(nn.Module):
         return mixed
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Every position attends to all, without a mask."""
 
     def __init__(self, config: TrmConfig) -> None:
@@ -96,7 +96,7 @@ class Attention(nn.Module):
         batch, length, width = states.shape
         query, key, value = self.qkv_proj(states).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
+            query, key = rotate_heads(query, rotation), rotate_heads(key, rotation)
         attended = functional.scaled_dot_product_attention(query, key, value)
         mixed: Tensor = self.o_proj(attended.transpose(1, 2).reshape(batch, length, width))
         return mixed
@@ -111,7 +111,7 @@ class Block(GradientCheckpointingLayer):
         if self.mixes_positions:
             self.mlp_t = SwiGlu(config.length, config.mixing_width)
         else:
-            self.self_attn = Attention(config)
+            self.self_attn = SelfAttention(config)
         self.mlp = SwiGlu(config.hidden_size, config.inner_width)
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -151,7 +151,7 @@ def rotations(length: int, width: int, theta: float) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
-def rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def rotate_heads(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate queries or keys (B, h, S, d) by their positions."""
     cosines, sines = rotation
     first, second = heads.chunk(2, dim=-1)

@@ -13,7 +13,7 @@ from adadepth.settings.experiment import TrackerMode
 from adadepth.training.trackers.base import Tracker, Value, bin_edges
 
 
-class Panel(NamedTuple):
+class Chart(NamedTuple):
     """A chart: its section, its title, the metrics in it; each is there in the runs that have it."""
 
     section: str
@@ -24,20 +24,20 @@ class Panel(NamedTuple):
 _OF_TASKS = ("eval/score", "eval/accuracy", "eval/token_accuracy", "eval/mlm_accuracy", "eval/perplexity")
 _MEANS = ("halting/all/mean", "halting/expected_steps", "halting/layers/expected_depth", "search/expected_blocks")
 PANELS = (
-    Panel("Quality", "Loss", ("train/loss", "eval/loss")),
-    Panel("Quality", "Task", _OF_TASKS),
-    Panel("Depth", "Mean depth", _MEANS),
-    Panel("Depth", "Does depth adapt?", ("halting/effective_depths", "halting/effective_depths_within")),
-    Panel("Depth", "Depth and difficulty", ("halting/spearman_depth_loss", "halting/spearman_depth_difficulty")),
-    Panel("Depth", "Price", ("halting/ponder_cost", "halting/kl", "budget/measured", "budget/target")),
-    Panel("Work", "Work that the depths need, of full depth", ("cost/adaptive_over_full",)),
-    Panel("Work", "Work as the evaluation ran, of full depth", ("cost/executed_over_full",)),
-    Panel("Work", "Measured speed", ("cost/speedup_over_dense", "train/tokens_per_second", "eval/tokens_per_second")),
+    Chart("Quality", "Loss", ("train/loss", "eval/loss")),
+    Chart("Quality", "Task", _OF_TASKS),
+    Chart("Depth", "Mean depth", _MEANS),
+    Chart("Depth", "Does depth adapt?", ("halting/effective_depths", "halting/effective_depths_within")),
+    Chart("Depth", "Depth and difficulty", ("halting/spearman_depth_loss", "halting/spearman_depth_difficulty")),
+    Chart("Depth", "Price", ("halting/ponder_cost", "halting/kl", "budget/measured", "budget/target")),
+    Chart("Work", "Work that the depths need, of full depth", ("cost/adaptive_over_full",)),
+    Chart("Work", "Work as the evaluation ran, of full depth", ("cost/executed_over_full",)),
+    Chart("Work", "Measured speed", ("cost/speedup_over_dense", "train/tokens_per_second", "eval/tokens_per_second")),
 )
 _SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)
 
 
-def summary_of(name: str, config: ExperimentConfig) -> str | None:
+def kept_summary(name: str, config: ExperimentConfig) -> str | None:
     """Which value of a metric W&B keeps for its table of runs: `min`, `max`, the last (None), or `none`.
 
     The best is that of the loss and of the metric which selects the model.
@@ -106,7 +106,7 @@ class WandbTracker(Tracker):
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
         for name in metrics:
-            self._define(name, summary=summary_of(name, self.config))
+            self._define(name, summary=kept_summary(name, self.config))
         self.run.log({**metrics, STEP: step})
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:

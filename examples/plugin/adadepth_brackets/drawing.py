@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from adadepth.data import LabelledData
-from adadepth.data.generated.blocks import DrawnTags, evaluation_size, symbol_ids, tagging_data
+from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
 from adadepth.data.randomness import EVALUATION_SEED
 from adadepth_brackets.kind import BracketsConfig
 

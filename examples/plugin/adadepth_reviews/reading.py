@@ -4,14 +4,14 @@ import csv
 import zlib
 from pathlib import Path
 
-from adadepth.data.text.tables import Table, table_of_rows
+from adadepth.data.text.data_table import DataTable, table_of_rows
 from adadepth.errors import DataError
 from adadepth_reviews.data import ReviewsConfig
 
 STARS = ("1", "2", "3", "4", "5")
 
 
-def read_reviews(dataset: ReviewsConfig) -> dict[str, Table]:
+def read_reviews(dataset: ReviewsConfig) -> dict[str, DataTable]:
     """The splits train and validation, with the columns `text` and `label`.
 
     Raises:

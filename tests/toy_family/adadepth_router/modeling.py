@@ -114,7 +114,7 @@ class RouterPreTrainedModel(DepthKnob, HoldsBudget, PreTrainedModel):
     def price(self, trace: DepthTrace) -> Work:
         """An update costs its token `update_work`; every step runs the router."""
         config, real = self.config, trace.valid.sum(dim=1).double()
-        hidden, steps = config.hidden_size, trace.max_depth
+        hidden, steps = config.hidden_size, trace.max_updates
         seen = real if trace.executed.tokens is None else trace.executed.tokens.double()
         update = update_work(config, seen)
         around = config.embedding_size * hidden + steps * config.router_size * (hidden + 1)
@@ -178,7 +178,7 @@ class RouterForTokenClassification(RouterPreTrainedModel):
 
         embedded = self.albert.embeddings(input_ids, token_type_ids, position_ids)
         stepper = RouterStepper(self, self.albert.encoder.embedding_hidden_mapping_in(embedded), mask.bool())
-        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+        steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
 
         fields = unit_fields(steps, rule, stepper.slots, tuple(mask.shape))
         output = RouterOutput(trace=stepper.trace(), probabilities=stepper.probabilities(), **fields)

@@ -14,7 +14,7 @@ from adadepth.data import load_labelled_data
 from adadepth.data.labelled.splits import set_aside
 from adadepth.errors import DataError
 from adadepth.settings import Source, TaggingConfig, TokenizerConfig
-from adadepth.settings.data import Problem
+from adadepth.settings.data import SequenceProblem
 
 from .labelled_support import config, load, rows_of_pairs, write_splits
 
@@ -60,7 +60,7 @@ def test_values_are_not_stratified(tmp_path: Path) -> None:
     rows = [{**row, "label": row["number"] / 7} for row in rows_of_pairs(20)]
     path = write_splits(tmp_path / "in", train=rows)
     data = load(config(path, tmp_path / "cache", held_out=0.2, evaluation_splits=["held_out"],
-                       problem=Problem.regression, metrics=["mse"]))  # fmt: skip
+                       problem=SequenceProblem.regression, metrics=["mse"]))  # fmt: skip
     assert (len(data.train), len(data.evaluation["held_out"])) == (16, 4)
 
 

@@ -43,7 +43,7 @@ class OfTheHub(LabelledConfig):
 
 
 def tables(dataset):
-    from adadepth.data.text.tables import table_of_rows
+    from adadepth.data.text.data_table import table_of_rows
 
     rows = [{"sentence": f"I am {word} .", "label": word} for word in ("glad", "sad")] * dataset.repeats
     return {"train": table_of_rows("moods", rows), "validation": table_of_rows("moods", rows[:2])}

@@ -15,13 +15,13 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data import EpochSampler, LabelledData
-from adadepth.data.generated.blocks import symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS
+from adadepth.data.generated.shared import symbol_tokenizer
 from adadepth.data.labelled import sentences as labelled
 from adadepth.data.text.layout import Layout, cut_longest
 from adadepth.errors import DataError
 from adadepth.settings import Source, TokenizerConfig
-from adadepth.settings.data import HubTable, Problem
+from adadepth.settings.data import HubTable, SequenceProblem
 from tests.configs.support import GLUE, configured
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
@@ -218,7 +218,7 @@ def test_a_regression_has_values(tmp_path: Path) -> None:
     for row in rows:
         row["label"] = float(row["label"])
     write_splits(tmp_path, "tsv", train=rows, validation=rows)
-    found = load(config(tmp_path, tmp_path / "cache", problem=Problem.regression, metrics=["pearson"]))
+    found = load(config(tmp_path, tmp_path / "cache", problem=SequenceProblem.regression, metrics=["pearson"]))
     batch = found.collate([found.train[(0, index)] for index in range(4)])
     assert batch["labels"].dtype == torch.float32
     assert batch["labels"].tolist() == [0.5, 2.0, 3.25, -1.0]
@@ -307,13 +307,13 @@ def test_all_batches_have_one_shape_if_wanted(folder: Path, tmp_path: Path) -> N
 
 def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     built: list[str] = []
-    write = labelled.write_store
+    write = labelled.write_rows
 
     def count(folder: Path, *arguments: Any) -> None:
         built.append(folder.name)
         write(folder, *arguments)
 
-    monkeypatch.setattr(labelled, "write_store", count)
+    monkeypatch.setattr(labelled, "write_rows", count)
     return built
 
 

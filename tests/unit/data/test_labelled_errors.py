@@ -9,7 +9,7 @@ import pytest
 
 from adadepth.errors import UserError
 from adadepth.settings import Source
-from adadepth.settings.data import HubTable, Problem
+from adadepth.settings.data import HubTable, SequenceProblem
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
 
@@ -43,7 +43,8 @@ def message(path: Any, cache: Path, **changes: Any) -> str:
                                 "dataset.path=FOLDER/train.tsv has the label '2'; allowed are 0 to 1 or no, yes"),
     ({"label_column": "number"}, "dataset.label_column=number: row 0 of dataset.path=FOLDER/validation.tsv has the "
                                  "label '12'; allowed are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."),
-    ({"label_column": "premise", "problem": Problem.regression}, "has the label 'The 0. cat says \"much\", doesn\\'t "
+    ({"label_column": "premise", "problem": SequenceProblem.regression},
+     "has the label 'The 0. cat says \"much\", doesn\\'t "
                                                                  "it?'; a finite number is needed"),
     ({"submission": ["CoLa"]}, "dataset.submission=CoLa: "),
 ])  # fmt: skip

@@ -18,7 +18,7 @@ from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import cached_folder, digest
 from adadepth.data.pretraining import load as pretraining
-from adadepth.data.stores.documents import TokenStore, write_store
+from adadepth.data.stores.documents import TokenStore, write_documents
 from adadepth.errors import DataError
 
 from .support import TokenizerConfig, flat, local_config, same, small_tokenizer, write_corpus
@@ -154,9 +154,9 @@ def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def count(folder: Path, texts: Any, tokenizer: Any) -> None:
         built.append(folder.name.split("-")[0])
-        write_store(folder, texts, tokenizer)
+        write_documents(folder, texts, tokenizer)
 
-    monkeypatch.setattr(pretraining, "write_store", count)
+    monkeypatch.setattr(pretraining, "write_documents", count)
     return built
 
 
@@ -219,7 +219,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: py
 
     file, cache = write_corpus(tmp_path), tmp_path / "cache"
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "write_store", fill)
+        patch.setattr(pretraining, "write_documents", fill)
         with pytest.raises(DataError, match=r"dataset.cache_dir=.*No space left on device"):
             load_pretraining_data(local_config(file, cache), small_tokenizer(), 0)
     assert not list(cache.glob("*train*/**")) + list(cache.glob("*.partial"))
@@ -245,7 +245,7 @@ def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_p
 
 def test_store_keeps_every_id_and_boundary(tmp_path: Path, data: PretrainingData) -> None:
     texts = ["One cat. The dog sees.", "", "The whale."]
-    write_store(tmp_path, texts, data.tokenizer)
+    write_documents(tmp_path, texts, data.tokenizer)
     store = TokenStore.open(tmp_path)
     expected = [
         data.tokenizer(s, add_special_tokens=False)["input_ids"] for s in ("One cat.", "The dog sees.", "The whale.")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.data.puzzles.folders import load_puzzle_table
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, minimal_puzzles
-from adadepth.data.puzzles.table import load_puzzle_table
 from adadepth.errors import UserError
 from adadepth.settings.data import Symmetries
 from tests.puzzles_support import MAZE, SUDOKU, Group, sudoku_table, written_arrays, written_table

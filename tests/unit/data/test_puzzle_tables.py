@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.data.puzzles.folders import load_puzzle_table
 from adadepth.data.puzzles.generated import SYMBOLS, load_maze_path
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
@@ -19,7 +20,6 @@ from adadepth.data.puzzles.sudoku import (
     minimal_puzzles,
     square_symmetries,
 )
-from adadepth.data.puzzles.table import load_puzzle_table
 from adadepth.errors import ConfigError, DataError
 from adadepth.settings.data import CellCount, MazePathConfig, Symmetries
 from tests.puzzles_support import sudoku_table

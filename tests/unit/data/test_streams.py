@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from adadepth.data.stores.documents import LineStore
-from adadepth.data.streams.batches import RowShare, StreamBatches, TokenStream, TwoPhase, is_architecture_update
+from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream, TwoPhase, is_architecture_update
 
 EOS, PAD = 1, 0
 

@@ -21,7 +21,7 @@ from adadepth.settings import (
     TaggingConfig,
     TokenizerConfig,
 )
-from adadepth.settings.data import Problem
+from adadepth.settings.data import SequenceProblem
 
 from .labelled_support import rows_of_pairs, write_splits
 from .tokenizers_support import tokenizer
@@ -51,7 +51,12 @@ KINDS: dict[str, tuple[type[TableConfig], dict[str, Any]]] = {
     "pairs": (LabelledConfig, {"text_columns": ["premise", "hypothesis"]}),
     "values": (
         LabelledConfig,
-        {"text_columns": ["premise"], "problem": Problem.regression, "metrics": ["mse"], "label_column": "number"},
+        {
+            "text_columns": ["premise"],
+            "problem": SequenceProblem.regression,
+            "metrics": ["mse"],
+            "label_column": "number",
+        },
     ),
     "tags": (TaggingConfig, {"labels": ["O", "B-X", "I-X"]}),
     "questions": (QuestionConfig, {"sequence_length": 32, "stride": 5, "max_question_length": 12}),

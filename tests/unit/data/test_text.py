@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.data.text.corpora import embedded_documents
-from adadepth.data.text.files import text_documents, text_lines
+from adadepth.data.text.local_files import text_documents, text_lines
 from adadepth.data.text.passages import split_sentences
 
 

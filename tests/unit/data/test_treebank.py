@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adadepth.data.labelled.treebank import TreebankData, Trees, count_forms, load_treebank, per_million, read_trees
-from adadepth.data.text.files import column_table
+from adadepth.data.text.local_files import column_table
 from adadepth.errors import DataError
 from adadepth.settings.data import HubTable, MaskingConfig, TreebankConfig
 from tests.treebank_support import DEPREL, DEPTH, FORMS, UPOS, write_treebank

@@ -23,7 +23,7 @@ class Fixed(DepthModel):
 
     def __call__(self, depth):
         valid = torch.ones_like(depth, dtype=torch.bool)
-        trace = DepthTrace(unit=self.depth_unit, updates=depth.float(), valid=valid, max_depth=4)
+        trace = DepthTrace(unit=self.depth_unit, updates=depth.float(), valid=valid, max_updates=4)
         mean = depth.double().mean()
         return SimpleNamespace(loss=mean, loss_parts={"depth": mean}, trace=trace)
 

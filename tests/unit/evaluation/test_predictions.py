@@ -38,7 +38,7 @@ def test_values_have_neither():
 
 
 def tagged(unit, updates, **fields):
-    trace = DepthTrace(unit, updates, torch.ones_like(updates, dtype=torch.bool), max_depth=4)
+    trace = DepthTrace(unit, updates, torch.ones_like(updates, dtype=torch.bool), max_updates=4)
     logits = torch.tensor([[[0.0, 0.0], [0.0, THREE_QUARTERS], [5.0, 0.0], [THREE_QUARTERS, 0.0]]])
     return word_columns(SimpleNamespace(logits=logits, trace=trace, **fields), [np.array([1, 3])])
 

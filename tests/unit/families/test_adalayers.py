@@ -310,7 +310,7 @@ def test_mixed_precision(variant, kind):
 def test_the_trace_says_what_was_read():
     model = small_model(scores=[0, 1, 0, 1], distribution_cutoff=0.1, include_embeddings=False)
     trace = model(**texts()).trace
-    assert (trace.unit, trace.max_depth, trace.execution.steps, trace.execution.width) == ("task", DEPTH, 4, 11)
+    assert (trace.unit, trace.max_updates, trace.execution.steps, trace.execution.width) == ("task", DEPTH, 4, 11)
     assert trace.updates.tolist() == [4.0, 4.0, 4.0]
     assert trace.execution.tokens.tolist() == [9, 6, 2]
     assert trace.layer_weights.tolist() == pytest.approx([0, 0, 0.5, 0, 0.5])

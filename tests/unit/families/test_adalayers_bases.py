@@ -78,7 +78,7 @@ def test_a_truncated_model_predicts_the_same(base, deepest, tmp_path):
         }
         with torch.no_grad():
             torch.testing.assert_close(loaded(**batch).logits, found.logits)
-            assert loaded(**batch).trace.max_depth == DEPTH
+            assert loaded(**batch).trace.max_updates == DEPTH
 
 
 def test_a_base_stops_after_an_error_as_if_nothing_had_happened(base):

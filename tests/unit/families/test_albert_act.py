@@ -186,7 +186,7 @@ def test_updates_are_zero_at_padding_and_shaped_like_the_input():
     assert (outputs.updates[~padding] >= 1).all()
     assert outputs.updates.dtype == outputs.remainders.dtype == outputs.halting_probabilities.dtype == torch.float32
     assert outputs.trace.valid.equal(~padding)
-    assert outputs.trace.max_depth == 6
+    assert outputs.trace.max_updates == 6
 
 
 @pytest.mark.parametrize("rule", ["single", "graves", "accumulated", "basic"])

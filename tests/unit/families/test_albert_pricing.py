@@ -58,7 +58,7 @@ def token_loop() -> tuple[ComputedSteps, int]:
 
 def test_tokens_that_leave():
     computed, macs = token_loop()
-    trace = DepthTrace("token", UPDATES, UPDATES > 0, max_depth=6, execution=Execution(5))
+    trace = DepthTrace("token", UPDATES, UPDATES > 0, max_updates=6, execution=Execution(5))
     dense = price_tokens(small_config(), trace)
     ragged = price_tokens(small_config(), replace(trace, execution=Execution(5, computed=computed)))
     assert ragged.executed.item() == macs < dense.executed.item()
@@ -69,7 +69,7 @@ def test_tokens_that_leave():
 
 
 def test_tokens_that_stay_cost_what_the_dense_execution_costs():
-    trace = DepthTrace("token", UPDATES, UPDATES > 0, max_depth=6, execution=Execution(5))
+    trace = DepthTrace("token", UPDATES, UPDATES > 0, max_updates=6, execution=Execution(5))
     rows = torch.full((5,), 3 * 4)
     computed = ComputedSteps(queries=rows, keys=rows, pairs=rows * 4)
     work = price_tokens(small_config(), replace(trace, execution=Execution(5, computed=computed)))
@@ -84,7 +84,7 @@ def test_sequences_that_leave(shortened: bool):
     rows = torch.tensor([2, 1, 1])
     units = rows * torch.tensor(widths)
     trace = DepthTrace(
-        unit="sequence", updates=torch.tensor([1.0, 3.0]), valid=torch.ones(2, dtype=torch.bool), max_depth=6,
+        unit="sequence", updates=torch.tensor([1.0, 3.0]), valid=torch.ones(2, dtype=torch.bool), max_updates=6,
         execution=Execution(3, tokens=torch.tensor([4, 2]), rows=rows, width=torch.tensor(widths)),
     )  # fmt: skip
     computed = ComputedSteps(units, units, units * torch.tensor(widths))
@@ -105,7 +105,7 @@ def test_sequences_that_leave(shortened: bool):
 def test_queries_without_their_padding_save_what_they_cost():
     """Of 8 units of a step of one layer 6 are real: two queries, two keys and their pairs are left out."""
     trace = DepthTrace(
-        unit="sequence", updates=torch.tensor([1.0, 1.0]), valid=torch.ones(2, dtype=torch.bool), max_depth=6,
+        unit="sequence", updates=torch.tensor([1.0, 1.0]), valid=torch.ones(2, dtype=torch.bool), max_updates=6,
         execution=Execution(1, tokens=torch.tensor([4, 2]), rows=torch.tensor([2]), width=4),
     )  # fmt: skip
     computed = ComputedSteps(*torch.tensor([[6], [6], [4 * 4 + 2 * 2]]))

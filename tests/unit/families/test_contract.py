@@ -122,7 +122,7 @@ def test_a_model_is_what_it_declares(name):
     assert isinstance(model, DepthModel)
     with torch.no_grad():
         trace = model(**inputs_of(name)).trace
-    assert (trace.unit, trace.max_depth) == (model.depth_unit, model.max_updates)
+    assert (trace.unit, trace.max_updates) == (model.depth_unit, model.max_updates)
     assert trace.updates.max() <= model.max_updates
     assert model.longest_sequence is None or model.longest_sequence >= inputs_of(name)["input_ids"].shape[-1]
     table = None if model.vocabulary_size is None else model.get_input_embeddings()

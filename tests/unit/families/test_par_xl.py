@@ -173,7 +173,7 @@ def test_the_trace_of_a_mix():
     assert trace.operations.executed.all()
     assert trace.operations.executed.shape == (4, 3)
     assert trace.updates.item() == pytest.approx(4 - weights[:, 2].sum().item())
-    assert (trace.unit, trace.max_depth, trace.execution.steps, trace.execution.width) == ("architecture", 4, 4, 5)
+    assert (trace.unit, trace.max_updates, trace.execution.steps, trace.execution.width) == ("architecture", 4, 4, 5)
     assert trace.execution.tokens.tolist() == [5, 5, 5]
     assert trace.valid.tolist() == [True]
     assert (first.trace.execution.memory_length, trace.execution.memory_length) == (0, 4)
@@ -183,7 +183,7 @@ def test_the_fixed_networks_trace():
     trace = small_network("sf--")(words(rows=3, length=5)).trace
     assert trace.operations.weights.argmax(-1).tolist() == [0, 1, 2, 2]
     assert trace.operations.executed.sum().item() == 4
-    assert (trace.updates.item(), trace.execution.steps, trace.max_depth) == (2.0, 2, 4)
+    assert (trace.updates.item(), trace.execution.steps, trace.max_updates) == (2.0, 2, 4)
 
 
 def slopes_of(model, ids, weights, mixes_of):

@@ -46,7 +46,7 @@ def test_work_of_a_trace():
     """Three blocks, of which the second ran attention and feed-forward; T 4, M 2, two rows."""
     config = ParXLConfig(**SIZES, num_hidden_layers=3)
     trace = DepthTrace(
-        unit="architecture", updates=torch.tensor([2.0]), valid=torch.tensor([True]), max_depth=3,
+        unit="architecture", updates=torch.tensor([2.0]), valid=torch.tensor([True]), max_updates=3,
         execution=Execution(3, tokens=torch.tensor([4, 4]), width=4, memory_length=2),
         operations=Operations(
             weights=torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.0, 0.0, 1.0]]),

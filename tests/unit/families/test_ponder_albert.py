@@ -59,7 +59,7 @@ def test_defaults_are_the_seeds():
     assert {name: getattr(config, name) for name in defaults} == defaults
     assert config.cls_tokens == 2
     assert PonderAlbertConfig(readout="pooler").cls_tokens == 1
-    assert PonderAlbertConfig(num_hidden_layers=43).max_steps == 43
+    assert PonderAlbertConfig(num_hidden_layers=43).max_updates == 43
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_configuration_may_be_given_with_any_checkpoint(tmp_path):
     for folder in ("albert", "own"):
         config = PonderAlbertConfig(**(SMALL | {"num_hidden_layers": 9, "kl_penalty_factor": 0.3}))
         model = PonderAlbertForSequenceClassification.from_pretrained(tmp_path / folder, config=config)
-        assert (model.config.max_steps, model.config.kl_penalty_factor) == (9, 0.3)
+        assert (model.config.max_updates, model.config.kl_penalty_factor) == (9, 0.3)
         assert model.config.name_or_path == str(tmp_path / folder)
 
 
@@ -470,7 +470,7 @@ def test_price_counts_what_a_loop_counts():
         unit="sequence",
         updates=outputs.exit_steps.float(),
         valid=torch.ones(4, dtype=torch.bool),
-        max_depth=6,
+        max_updates=6,
         execution=Execution(max(exits), tokens=torch.tensor(lengths)),
     )
     assert model.price(exits_alone)[2:] == work[2:], "what exits cost can be told without running them"

@@ -80,11 +80,11 @@ def test_a_row_that_takes_too_much_memory_is_left_out(load):
     assert cases.why_impossible(inference, 1e15, 1e9, 16 * 2**30) is None
 
 
-@pytest.mark.parametrize(("mean", "cap"), [(3.8, 6), (7.1, 12), (10.0, 24), (3.8, 24)])
-def test_the_distributions_have_their_mean_and_shape(load, mean, cap):
+@pytest.mark.parametrize(("mean", "max_updates"), [(3.8, 6), (7.1, 12), (10.0, 24), (3.8, 24)])
+def test_the_distributions_have_their_mean_and_shape(load, mean, max_updates):
     distribution = load("prescribed_depths").distribution
-    depths = torch.arange(1, cap + 1, dtype=torch.float64)
-    bell, flat = distribution(mean, cap, mean / 3), distribution(mean, cap, float("inf"))
+    depths = torch.arange(1, max_updates + 1, dtype=torch.float64)
+    bell, flat = distribution(mean, max_updates, mean / 3), distribution(mean, max_updates, float("inf"))
     for shares in (bell, flat):
         assert shares.sum().item() == pytest.approx(1)
         assert (shares @ depths).item() == pytest.approx(mean)

@@ -14,7 +14,7 @@ from torch import Tensor
 from adadepth.families.shared.steps import run_steps
 from adadepth.families.trm.modeling import TrmForPuzzles, step_macs
 from adadepth.halting.exit_rules import ExitRule, StepView, parse_rule
-from adadepth.tasks import exit_rules
+from adadepth.tasks import exit_study
 from tests.unit.families.ponder_rnn_support import examples, small_model
 from tests.unit.families.trm_support import puzzles, small
 
@@ -155,7 +155,7 @@ def by_hand(exits: list[int], places: int) -> list[list[int]]:
 @pytest.mark.parametrize("places", [1, 2, 3, 10])
 def test_a_freed_place_is_taken_at_once(places: int, exits: list[int]) -> None:
     stepper = QueueStepper(exits, places)
-    steps = run_steps(stepper, parse_rule("quantile:0.5"), max_steps=5, run_all=False, places=places)
+    steps = run_steps(stepper, parse_rule("quantile:0.5"), max_updates=5, run_all=False, places=places)
     wanted = by_hand(exits, places) or [[]]
     assert [sorted(rows) for rows in stepper.ran] == wanted
     assert steps.exit_steps.tolist() == exits
@@ -274,9 +274,9 @@ def test_exit_rules_are_timed_with_waiting_examples(refills: bool, monkeypatch: 
         data_collator=lambda rows: {"input_ids": torch.stack(rows)}, autocast_smart_context_manager=nullcontext,
         is_world_process_zero=lambda: False,
     )  # fmt: skip
-    monkeypatch.setattr(exit_rules, "REPETITIONS", 1)
-    monkeypatch.setattr(exit_rules, "WARM_UP", 0)
-    timings = exit_rules.measure(trainer, list(puzzles(10)[0]), [parse_rule("fixed:1")])
-    assert set(timings["fixed:1"]) == set(exit_rules.BATCHES)
+    monkeypatch.setattr(exit_study, "REPETITIONS", 1)
+    monkeypatch.setattr(exit_study, "WARM_UP", 0)
+    timings = exit_study.measure(trainer, list(puzzles(10)[0]), [parse_rule("fixed:1")])
+    assert set(timings["fixed:1"]) == set(exit_study.BATCHES)
     of_batches = {(1, None), (8, None), (2, None), (10, None)}
-    assert set(calls) == ({(10, places) for places in exit_rules.BATCHES} if refills else of_batches)
+    assert set(calls) == ({(10, places) for places in exit_study.BATCHES} if refills else of_batches)

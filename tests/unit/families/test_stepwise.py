@@ -158,7 +158,7 @@ def test_the_trace_tells_the_depths():
         assert trace.updates.dtype == torch.float32
         assert trace.updates.equal(outputs.exit_steps.float())
         assert trace.valid.all()
-        assert trace.max_depth == 6
+        assert trace.max_updates == 6
         assert trace.execution.tokens.tolist() == list(LENGTHS)
         for row, depth in enumerate(outputs.exit_steps.tolist()):
             probabilities = trace.halting.probabilities[row]
@@ -250,7 +250,7 @@ class CountingStepper:
 @pytest.mark.parametrize("exits", [[2, 1, 4, 1, 3, 2], [1, 1], [5, 5, 5], [4], [1, 5], [3, 3, 1, 9]])
 def test_results_return_to_the_rows_they_came_from(exits):
     """Row numbers ride along as logits: after rows have left, positions and row numbers differ."""
-    steps = run_steps(CountingStepper(exits), parse_rule("quantile:0.5"), max_steps=5, run_all=False)
+    steps = run_steps(CountingStepper(exits), parse_rule("quantile:0.5"), max_updates=5, run_all=False)
     expected = [min(step, 5) for step in exits]
     assert steps.exit_steps.tolist() == expected
     for row, depth in enumerate(expected):

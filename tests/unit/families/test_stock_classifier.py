@@ -80,7 +80,7 @@ def test_logits_and_loss_are_transformers_own(kind, unit, tmp_path):
     doubled = ours(**batch, labels=labels, num_targets={"task": 2 * count}).loss
     torch.testing.assert_close(2 * doubled, expected.loss)
     trace = found.trace
-    assert (trace.unit, trace.max_depth) == (unit, DEPTH)
+    assert (trace.unit, trace.max_updates) == (unit, DEPTH)
     valid = batch["attention_mask"].bool() if unit == "token" else torch.ones(3, dtype=torch.bool)
     assert torch.equal(trace.updates, DEPTH * valid.float())
 

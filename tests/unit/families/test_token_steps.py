@@ -51,7 +51,7 @@ class Tagger(nn.Module):
         """Tag, token by token."""
         rule, slots = parse_rule(exit_rule), attention_mask.flatten().nonzero().squeeze(1)
         stepper = TaggerStepper(self, self.states(input_ids).flatten(0, 1)[slots])
-        steps = run_steps(stepper, rule, max_steps=STEPS, run_all=run_all_steps, generator=generator)
+        steps = run_steps(stepper, rule, max_updates=STEPS, run_all=run_all_steps, generator=generator)
         updates = torch.zeros(attention_mask.numel()).index_copy(0, slots, steps.exit_steps.float())
         trace = DepthTrace(
             "token", updates.view(attention_mask.shape), attention_mask.bool(), STEPS,

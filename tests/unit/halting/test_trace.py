@@ -22,7 +22,7 @@ def full_trace() -> DepthTrace:
         "token",
         updates=torch.tensor([[2.0, 1.0]]),
         valid=torch.ones(1, 2, dtype=torch.bool),
-        max_depth=3,
+        max_updates=3,
         ran=torch.tensor([[[True, True], [True, False]]]),
         execution=Execution(2, tokens=torch.tensor([2]), width=2, rows=torch.tensor([1, 1]), computed=computed),
         halting=Halting(torch.rand(1, 2, 2), torch.rand(1, 2)),
@@ -34,7 +34,7 @@ def test_torch_walks_through_a_trace():
     trace = full_trace()
     moved = pytree.tree_map(lambda leaf: leaf.double() if isinstance(leaf, torch.Tensor) else leaf, trace)
     assert isinstance(moved, DepthTrace)
-    assert (moved.unit, moved.max_depth, moved.execution.steps, moved.execution.width) == ("token", 3, 2, 2)
+    assert (moved.unit, moved.max_updates, moved.execution.steps, moved.execution.width) == ("token", 3, 2, 2)
     tensors = [leaf for leaf in pytree.tree_leaves(moved) if isinstance(leaf, torch.Tensor)]
     assert len(tensors) == 11
     assert {tensor.dtype for tensor in tensors} == {torch.float64}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from adadepth.evaluation.words import WordRecorder
+from adadepth.evaluation.treebank import WordRecorder
 from adadepth.halting.trace import DepthTrace
 from adadepth.measure.adaptation import FEWEST_CLUSTERS, clustered_mean
 from adadepth.measure.treebank import Pieces, describe_words, joined_pieces, word_classes
@@ -101,7 +101,7 @@ CLASSES = {
 
 
 def described(pieces: Pieces | None = None) -> dict[str, Any]:
-    return describe_words(pieces or Pieces(WORD, FIRST, UPDATES, COSINES), CLASSES, SENTENCES, max_depth=8)
+    return describe_words(pieces or Pieces(WORD, FIRST, UPDATES, COSINES), CLASSES, SENTENCES, max_updates=8)
 
 
 def test_a_word_has_the_depth_of_its_first_piece_and_the_mean_of_all() -> None:
@@ -167,7 +167,7 @@ def recorded(**further: torch.Tensor) -> Pieces:
     valid = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
     still, turned = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     states = [still.expand(2, 5, 2), turned.expand(2, 5, 2), turned.expand(2, 5, 2)]
-    recorder.add(batch, DepthTrace("token", updates, valid, max_depth=6), states)
+    recorder.add(batch, DepthTrace("token", updates, valid, max_updates=6), states)
     return recorder.pieces()
 
 

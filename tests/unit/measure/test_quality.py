@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.measure.quality import METRICS, UNDEFINED, check_metrics, load_metrics, metric_key, quality
+from adadepth.measure.quality import QUALITY_METRICS, UNDEFINED, check_metrics, load_metrics, metric_key, quality
 
 
 def arrays(*columns: list[float]) -> list[np.ndarray]:
@@ -89,7 +89,7 @@ def test_a_wrong_name_is_one_line(metrics: list[str], problem: str, classes: int
 
 def test_right_names_pass() -> None:
     for kind in ("classification", "regression"):
-        check_metrics([name for name, metric in METRICS.items() if metric.kind == kind], kind, 2)
+        check_metrics([name for name, metric in QUALITY_METRICS.items() if metric.kind == kind], kind, 2)
     check_metrics(["evaluate:glue:f1", "evaluate:./mine"], "classification")
 
 

@@ -16,8 +16,8 @@ from tests.unit.report.synthetic_exits import make_records
 FIELDS = ("index", "lengths", "logits", "depth", "labels", "difficulty", "step_logits", "halting_logits", "exit_steps")
 
 
-def sequence_trace(exit_steps: Tensor, max_depth: int) -> DepthTrace:
-    return DepthTrace("sequence", exit_steps.float(), torch.ones_like(exit_steps, dtype=torch.bool), max_depth)
+def sequence_trace(exit_steps: Tensor, max_updates: int) -> DepthTrace:
+    return DepthTrace("sequence", exit_steps.float(), torch.ones_like(exit_steps, dtype=torch.bool), max_updates)
 
 
 def feed(recorder: StepRecorder, records: StepRecords, rows: Tensor, width: int = 64) -> None:
@@ -28,7 +28,7 @@ def feed(recorder: StepRecorder, records: StepRecords, rows: Tensor, width: int 
     steps = records.exit_steps[rows]
     outputs: Any = SimpleNamespace(
         logits=records.logits[rows], step_logits=records.step_logits[rows], exit_steps=steps,
-        halting_logits=records.halting_logits[rows], trace=sequence_trace(steps, records.max_steps),
+        halting_logits=records.halting_logits[rows], trace=sequence_trace(steps, records.max_updates),
     )  # fmt: skip
     recorder.add(batch, outputs)
 
@@ -42,7 +42,7 @@ def test_any_split_over_batches_and_processes_gives_the_same_records(processes: 
         feed(recorders[number % processes], expected, rows)
     feed(recorders[0], expected, order[:2])  # what a sampler repeats to fill the last batch
     merged = merge([recorder.parts() for recorder in recorders])
-    assert merged.max_steps == 3
+    assert merged.max_updates == 3
     assert len(merged) == 23
     for name in FIELDS:
         assert torch.equal(getattr(merged, name), getattr(expected, name)), name
@@ -52,7 +52,7 @@ def test_a_model_without_steps_gives_logits_and_the_mean_depth_of_real_tokens() 
     updates = torch.tensor([[2.0, 4.0, 0.0], [3.0, 3.0, 6.0]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     recorder = StepRecorder()
-    trace = DepthTrace("token", updates, mask.bool(), max_depth=8)
+    trace = DepthTrace("token", updates, mask.bool(), max_updates=8)
     outputs = SimpleNamespace(logits=torch.tensor([[1.0, 2.0], [0.0, -1.0]]).bfloat16(), trace=trace)
     recorder.add({"index": torch.tensor([1, 0]), "attention_mask": mask}, outputs)
     records = merge([recorder.parts(), StepRecorder().parts()])

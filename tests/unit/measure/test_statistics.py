@@ -16,7 +16,7 @@ from adadepth.measure.classes import TOKEN_CLASSES, token_classes
 from adadepth.measure.statistics import COSINE_GROUPS, HaltingStatistics, flatten
 from tests.unit.report import synthetic
 
-MAX_DEPTH = 7
+MAX_UPDATES = 7
 
 
 def make_updates(seed: int, batches: int = 3, size: int = 6) -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ def make_updates(seed: int, batches: int = 3, size: int = 6) -> list[dict[str, A
     made = []
     for _ in range(batches):
         batch = synthetic.make_batch(generator, size=size)
-        trace = synthetic.make_trace(generator, batch, MAX_DEPTH, progress=0.6)
+        trace = synthetic.make_trace(generator, batch, MAX_UPDATES, progress=0.6)
         made.append(
             {
                 "trace": trace,
@@ -37,8 +37,8 @@ def make_updates(seed: int, batches: int = 3, size: int = 6) -> list[dict[str, A
     return made
 
 
-def accumulate(updates: list[dict[str, Any]], max_depth: int = MAX_DEPTH) -> HaltingStatistics:
-    statistics = HaltingStatistics(max_depth, TOKEN_CLASSES, "cpu")
+def accumulate(updates: list[dict[str, Any]], max_updates: int = MAX_UPDATES) -> HaltingStatistics:
+    statistics = HaltingStatistics(max_updates, TOKEN_CLASSES, "cpu")
     for update in updates:
         statistics.update(**update)
     return statistics
@@ -73,8 +73,8 @@ def test_depth_of_a_class(updates: list[dict[str, Any]], summary: dict[str, Any]
     assert found["std"] == pytest.approx(depth.std())
     for key, level in (("p10", 10), ("median", 50), ("p90", 90)):
         assert found[key] == np.percentile(depth, level, method="inverted_cdf")
-    assert found["at_cap"] == pytest.approx((depth == MAX_DEPTH).mean())
-    assert found["histogram"] == np.bincount(depth.astype(int), minlength=MAX_DEPTH + 1).tolist()
+    assert found["at_cap"] == pytest.approx((depth == MAX_UPDATES).mean())
+    assert found["histogram"] == np.bincount(depth.astype(int), minlength=MAX_UPDATES + 1).tolist()
     assert found["entropy"] == pytest.approx(entropy(found["histogram"]))
 
 
@@ -114,7 +114,7 @@ def test_steps(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
             if updates_ >= k
         ]
         assert row.get("probability") == (pytest.approx(np.mean(probabilities)) if probabilities else None)
-    assert [row["depth"] for row in summary["steps"]] == list(range(1, MAX_DEPTH + 1))
+    assert [row["depth"] for row in summary["steps"]] == list(range(1, MAX_UPDATES + 1))
 
 
 @pytest.mark.parametrize("group", COSINE_GROUPS)
@@ -126,7 +126,7 @@ def test_cosines_agree_with_a_loop(group: str) -> None:
         DepthTrace("token", updates[0]["trace"].updates, updates[0]["trace"].valid, 7, execution=Execution(4)),
     )
     found = accumulate(updates).summary()["cosine"][group]
-    for k in range(1, MAX_DEPTH + 1):
+    for k in range(1, MAX_UPDATES + 1):
         running, everyone = [], []
         for update in updates:
             states = update["hidden_states"]
@@ -192,7 +192,7 @@ def test_work(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
         assert cost[f"{name}_macs"] == pytest.approx(sum(float(getattr(update["work"], name)) for update in updates))
     assert cost["executed_over_dense"] == pytest.approx(cost["executed_macs"] / cost["dense_macs"])
     assert 0.5 < cost["executed_over_dense"] < 1
-    assert cost["layer_ratio"] == pytest.approx(MAX_DEPTH / raw(updates, "all", "updates").mean())
+    assert cost["layer_ratio"] == pytest.approx(MAX_UPDATES / raw(updates, "all", "updates").mean())
     assert cost["adaptive_over_full"] == pytest.approx(1 / cost["layer_ratio"])
 
 
@@ -212,7 +212,7 @@ def test_batching_does_not_matter(updates: list[dict[str, Any]], summary: dict[s
         trace, work = update["trace"], update["work"]
         for rows in (slice(0, 2), slice(2, None)):
             part = DepthTrace(
-                "token", trace.updates[rows], trace.valid[rows], MAX_DEPTH, execution=trace.execution,
+                "token", trace.updates[rows], trace.valid[rows], MAX_UPDATES, execution=trace.execution,
                 halting=Halting(trace.halting.probabilities[rows], trace.halting.remainders[rows]),
             )  # fmt: skip
             halves.append(
@@ -264,7 +264,7 @@ def test_padding_never_counts_whatever_it_holds(updates: list[dict[str, Any]], s
         trace, padding = update["trace"], ~update["trace"].valid
         states = [state.masked_fill(padding[..., None], float("nan")) for state in update["hidden_states"]]
         part = DepthTrace(
-            "token", trace.updates.masked_fill(padding, 5.0), trace.valid, MAX_DEPTH, execution=trace.execution,
+            "token", trace.updates.masked_fill(padding, 5.0), trace.valid, MAX_UPDATES, execution=trace.execution,
             halting=Halting(
                 trace.halting.probabilities, trace.halting.remainders.masked_fill(padding, float("nan"))
             ),
@@ -353,7 +353,7 @@ def test_on_a_gpu_in_bfloat16_without_waiting_for_it(updates: list[dict[str, Any
             return [moved(item).bfloat16() for item in value]
         return type(value)(*map(moved, value)) if isinstance(value, tuple) else value
 
-    statistics = HaltingStatistics(MAX_DEPTH, TOKEN_CLASSES, "cuda")
+    statistics = HaltingStatistics(MAX_UPDATES, TOKEN_CLASSES, "cuda")
     on_gpu = [moved(update) for update in updates]
     torch.cuda.set_sync_debug_mode("error")
     try:

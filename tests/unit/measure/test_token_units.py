@@ -12,7 +12,7 @@ from adadepth.measure.exit_records import POSITIONS, StepRecorder, merge, sequen
 from adadepth.measure.exit_steps import step_summary
 from adadepth.measure.exit_study import DRAWS, add_online, online_figures, oracle_exits, study
 from adadepth.measure.scoring import quality_of
-from adadepth.tasks.exit_rules import price_of
+from adadepth.tasks.exit_study import price_of
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths
 
 LENGTHS, STEPS = (10, 7, 3, 12), 6
@@ -130,5 +130,5 @@ def test_price_of_sequences_whose_tokens_halt_together():
         with torch.no_grad():
             trace = model(**alone, exit_rule=f"fixed:{step}").trace
         expected += float(model.price(trace).adaptive) + step * (32 * 32 + 32 * 3)
-    price = price_of(model, SimpleNamespace(max_steps=STEPS), by_token=False)
+    price = price_of(model, SimpleNamespace(max_updates=STEPS), by_token=False)
     assert price(steps, lengths) == pytest.approx(expected)

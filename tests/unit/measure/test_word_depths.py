@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.vocabulary import VocabularyDepths, vocabulary_depths
 from adadepth.measure.adaptation import clustered_mean
-from adadepth.measure.words import FEWEST_CLUSTERS, FEWEST_OCCURRENCES, RANKED, WordDepths, Words
+from adadepth.measure.words import FEWEST_CLUSTERS, FEWEST_OCCURRENCES, RANKED_WORDS, WordDepths, Words
 from adadepth.report.classes import halting_text, ranked_words, write_halting_files
 from adadepth.report.run_files import read_run
 from tests.unit.report import synthetic
@@ -104,11 +104,11 @@ def test_the_ranking_is_that_of_all_words() -> None:
     batches = make_batches(0)
     words, found = every_word(batches), summary([batches])
     expected = ranked(words)
-    assert found["ranked"] == len(expected) > 2 * RANKED
+    assert found["ranked"] == len(expected) > 2 * RANKED_WORDS
     assert found["n"] == sum(not word["selected"] for word in words)
     assert found["selected"] == sum(word["selected"] for word in words) > 0
-    same(found["shallowest"], expected[:RANKED])
-    same(found["deepest"], expected[: -RANKED - 1 : -1])
+    same(found["shallowest"], expected[:RANKED_WORDS])
+    same(found["deepest"], expected[: -RANKED_WORDS - 1 : -1])
 
 
 def test_tags_have_all_their_words_that_the_model_sees() -> None:

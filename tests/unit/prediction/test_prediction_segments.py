@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from adadepth import AlbertActForSequenceClassification, Pipeline
-from adadepth.data.streams.batches import RowShare, StreamBatches, TokenStream
+from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream
 from adadepth.errors import ConfigError
 from adadepth.evaluation.language import LanguageScorer
 from tests.models_support import small_config

@@ -52,14 +52,14 @@ def make_batch(
 
 
 def make_trace(
-    generator: np.random.Generator, batch: dict[str, torch.Tensor], max_depth: int, progress: float = 1.0
+    generator: np.random.Generator, batch: dict[str, torch.Tensor], max_updates: int, progress: float = 1.0
 ) -> DepthTrace:
     """Masked tokens go deeper than others, more so as training progresses."""
     fed, real = batch["input_ids"].numpy(), batch["attention_mask"].numpy() > 0
-    scale = max_depth / 12
+    scale = max_updates / 12
     centre = np.where(fed == MASK, 2 + 7 * progress, np.where(fed == CLS, 2 + 8 * progress, 2 + 3 * progress)) * scale
     noise = generator.normal(0, 0.3 + 1.4 * progress, fed.shape) * scale + (fed % 7 - 3) * 0.4 * progress
-    depth = np.clip(np.rint(centre + noise), 1, max_depth) * real
+    depth = np.clip(np.rint(centre + noise), 1, max_updates) * real
     steps = int(depth.max())
     running = np.arange(steps) < depth[..., None]
     probabilities = running * generator.uniform(0.02, 1.6, (*fed.shape, steps)) / np.maximum(depth, 1)[..., None]
@@ -67,7 +67,7 @@ def make_trace(
         unit="token",
         updates=torch.from_numpy(depth).float(),
         valid=torch.from_numpy(real),
-        max_depth=max_depth,
+        max_updates=max_updates,
         execution=Execution(steps),
         halting=Halting(
             remainders=torch.from_numpy(generator.uniform(0.05, 0.9, fed.shape) * real).float(),
@@ -77,7 +77,7 @@ def make_trace(
 
 
 def make_losses(generator: np.random.Generator, batch: dict[str, torch.Tensor], trace: DepthTrace) -> torch.Tensor:
-    losses = generator.gamma(1.5, 1.0, trace.updates.shape) * (0.3 + trace.updates.numpy() / trace.max_depth)
+    losses = generator.gamma(1.5, 1.0, trace.updates.shape) * (0.3 + trace.updates.numpy() / trace.max_updates)
     return torch.where(batch["labels"] >= 0, torch.from_numpy(losses).float(), torch.nan)
 
 
@@ -95,21 +95,21 @@ def make_states(generator: np.random.Generator, trace: DepthTrace, width: int = 
 def make_work(trace: DepthTrace) -> Work:
     """An execution that saves half of what could be saved."""
     dense = float(trace.execution.steps * trace.updates.numel())
-    needed, full = trace.updates.double().sum(), trace.valid.sum().double() * trace.max_depth
+    needed, full = trace.updates.double().sum(), trace.valid.sum().double() * trace.max_updates
     work = Work(executed=(dense + needed) / 2, dense=torch.tensor(dense).double(), adaptive=needed, full=full)
     return Work(*(7.1e6 * value for value in work))
 
 
 def evaluate(
-    max_depth: int, progress: float, seed: int, batches: int = 6
+    max_updates: int, progress: float, seed: int, batches: int = 6
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Summary and sentences of an evaluation at `progress` (0 to 1) of a made-up training."""
     generator = np.random.default_rng(seed)
-    statistics = HaltingStatistics(max_depth, TOKEN_CLASSES, "cpu")
+    statistics = HaltingStatistics(max_updates, TOKEN_CLASSES, "cpu")
     sampler = SentenceSampler(decode)
     for _ in range(batches):
         batch = make_batch(generator)
-        trace = make_trace(generator, batch, max_depth, progress)
+        trace = make_trace(generator, batch, max_updates, progress)
         losses = make_losses(generator, batch, trace)
         classes = token_classes(batch, cls_id=CLS, sep_id=SEP, mask_id=MASK)
         statistics.update(trace, classes, losses, make_states(generator, trace), make_work(trace))
@@ -118,13 +118,13 @@ def evaluate(
     return statistics.summary(), sampler.sentences()
 
 
-def make_run(directory: Path, max_depth: int = 12, evaluations: int = 12) -> Path:
+def make_run(directory: Path, max_updates: int = 12, evaluations: int = 12) -> Path:
     """Every file of a finished run."""
     generator = np.random.default_rng(0)
     lines = []
     for index in range(evaluations):
         step, progress = 250 * index, 1 - np.exp(-3.5 * index / evaluations)
-        summary, sentences = evaluate(max_depth, progress, seed=index)
+        summary, sentences = evaluate(max_updates, progress, seed=index)
         losses = {
             f"{split}/{name}_loss": float(scale * (1 - 0.55 * progress) * generator.normal(1, 0.01))
             for split in ("train", "eval")

@@ -51,7 +51,7 @@ def make_records(
         lengths=torch.randint(5, 60, (size,), generator=generator),
         logits=predictions_at(parsed, step_logits, halting_logits, exit_steps),
         depth=exit_steps.float(),
-        max_steps=steps,
+        max_updates=steps,
         labels=labels,
         difficulty=difficulty,
         step_logits=step_logits,
@@ -71,7 +71,7 @@ def make_summary(records: StepRecords, **changes: Any) -> dict[str, Any]:
         "problem": "regression" if regression else "classification",
         "labels": () if regression else LABELS,
         "metrics": ["pearson", "spearman"] if regression else ["accuracy", "f1"],
-        "prior_pmf": geometric_prior(0.3, records.max_steps, "renormalise").pmf,
+        "prior_pmf": geometric_prior(0.3, records.max_updates, "renormalise").pmf,
         "truncation": "renormalise",
     }
     return step_summary(records, **settings | changes)
@@ -79,7 +79,7 @@ def make_summary(records: StepRecords, **changes: Any) -> dict[str, Any]:
 
 def make_study(records: StepRecords, timed: bool = True) -> dict[str, Any]:
     regression = records.logits.shape[1] == 1
-    rules = [parse_rule(text) for text in standard_rules(BOTH, records.logits.shape[1], records.max_steps)]
+    rules = [parse_rule(text) for text in standard_rules(BOTH, records.logits.shape[1], records.max_updates)]
     problem, metrics = ("regression", ["pearson", "spearman"]) if regression else ("classification", ["accuracy"])
     found = study(records, rules, problem=problem, metrics=metrics, price=price)  # type: ignore[arg-type]
     if not timed:
@@ -104,9 +104,9 @@ def add_halting_files(directory: Path) -> Path:
     """halting.json and metrics.jsonl of a model that halts whole sequences."""
     records = make_records()
     classes = SequenceClasses(LABELS, (20, 40), (2, 4))
-    statistics = HaltingStatistics(records.max_steps, classes.names, "cpu")
+    statistics = HaltingStatistics(records.max_updates, classes.names, "cpu")
     valid = torch.ones(len(records), dtype=torch.bool)
-    trace = DepthTrace("sequence", records.depth, valid, records.max_steps)
+    trace = DepthTrace("sequence", records.depth, valid, records.max_updates)
     masks = classes.masks(records.logits, records.labels, records.lengths, records.difficulty, valid)
     statistics.update(trace, masks, torch.rand(len(records), generator=torch.Generator().manual_seed(0)))
     summary = statistics.summary()

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="the
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = make_run(tmp_path_factory.mktemp("run"), max_depth=6, evaluations=3)
+    directory = make_run(tmp_path_factory.mktemp("run"), max_updates=6, evaluations=3)
     pieces = {"rule": "first", "index": 9, "tokens": ["▁3", *["141"] * 60, "x" * 90], "updates": [2] * 62}
     with (directory / SENTENCES).open("a", encoding="utf-8") as file:  # nothing but pieces of one word
         file.write(json.dumps(pieces) + "\n")
@@ -153,8 +153,8 @@ def test_numbers_on_light_cells_stay_black_in_the_dark(browser: Any, tmp_path: P
         "index": 0, "kind": "chains", "cells": [["red", ">0", ">1"]], "difficulty": [[0, 1, 2]],
         "updates": [[1, 2, 6]], "label": [["red"] * 3], "predicted": [["red"] * 3],
     }  # fmt: skip
-    directory = make_run(tmp_path, max_depth=6, evaluations=3)
-    write_grids(directory, {"inside": [chain]}, max_depth=6, step=3)
+    directory = make_run(tmp_path, max_updates=6, evaluations=3)
+    write_grids(directory, {"inside": [chain]}, max_updates=6, step=3)
     page = browser.new_page(color_scheme="dark")
     page.goto(write_report(directory).as_uri())
     black = "[...document.querySelectorAll('svg text[fill=\"#000000\"]')].map(text => getComputedStyle(text).fill)"

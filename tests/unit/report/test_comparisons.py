@@ -21,11 +21,11 @@ from adadepth.report.groups import (
     Quality,
     best_of_both,
     compare,
+    compared_quality,
     curves,
     differing,
     listed,
     of_sweep,
-    quality,
     runs_in,
     unshared,
 )
@@ -373,4 +373,4 @@ def test_quality_is_what_was_optimised_but_no_total_loss(
     directory = record(tmp_path / "a", more={"eval/f1": 0.3}, trainer=trainer)
     config = (directory / "config.yaml").read_text().replace("optimise: eval/score", f"optimise: {optimise}")
     (directory / "config.yaml").write_text(config)
-    assert quality(compare([read_run(directory)])) == expected
+    assert compared_quality(compare([read_run(directory)])) == expected

@@ -28,7 +28,7 @@ def lay_over(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def tokens(folder: Path) -> Path:
     """With a measured speed-up."""
-    make_run(folder, max_depth=6, evaluations=2)
+    make_run(folder, max_updates=6, evaluations=2)
     speeds = {"cost/speedup_over_dense": 1.73, "cost/training_speedup_over_dense": 1.2}
     lay_over(folder / "run.json", lambda run: run["final_metrics"].update(speeds))
     return folder
@@ -36,7 +36,7 @@ def tokens(folder: Path) -> Path:
 
 def every_step(folder: Path) -> Path:
     """Whose evaluation ran all steps, as that of models that predict after every one does."""
-    make_run(folder, max_depth=6, evaluations=2)
+    make_run(folder, max_updates=6, evaluations=2)
     lay_over(folder / "halting.json", lambda found: found["cost"].update(executed_over_full=1.026))
     return add_exit_files(folder)
 

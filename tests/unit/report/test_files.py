@@ -15,7 +15,7 @@ from tests.unit.report.synthetic import evaluate
 
 @pytest.fixture(scope="module")
 def evaluation() -> tuple[dict, list[dict]]:
-    return evaluate(max_depth=6, progress=0.8, seed=0, batches=2)
+    return evaluate(max_updates=6, progress=0.8, seed=0, batches=2)
 
 
 def test_written_files_say_what_the_summary_says(evaluation: tuple[dict, list[dict]], tmp_path: Path) -> None:

@@ -14,17 +14,17 @@ import pytest
 
 from adadepth.report import svg
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Stacks, depth_axis
-from adadepth.report.page import downloads
 from adadepth.report.pages import sections_of, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.section import Section
+from adadepth.report.writing import downloads
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_search_run
 from tests.unit.report.synthetic_exits import add_exit_files, add_halting_files
 from tests.unit.report.synthetic_layers import make_layer_run
 
 MAKERS: dict[str, Callable[[Path], object]] = {
-    "token": lambda path: make_run(path, max_depth=4, evaluations=2),
+    "token": lambda path: make_run(path, max_updates=4, evaluations=2),
     "sequence": lambda path: add_halting_files(add_exit_files(path)),
     "task": make_layer_run,
     "architecture": make_search_run,
@@ -86,7 +86,7 @@ def test_what_is_taken_away_is_what_is_shown(sections: list[Section]) -> None:
 
 
 def test_the_files_lie_on_the_disk_too(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path, max_depth=4, evaluations=2)).read_text(encoding="utf-8")
+    page = write_report(make_run(tmp_path, max_updates=4, evaluations=2)).read_text(encoding="utf-8")
     for name in re.findall(r'download="([^"]+\.svg)"', page):
         assert (tmp_path / "figures" / name).is_file()
     for name in re.findall(r'download="([^"]+\.(?:csv|tex))"', page):

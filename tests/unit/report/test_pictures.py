@@ -21,7 +21,7 @@ from tests.unit.report.synthetic import make_run
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
-    return read_run(make_run(tmp_path_factory.mktemp("run"), max_depth=6, evaluations=2))
+    return read_run(make_run(tmp_path_factory.mktemp("run"), max_updates=6, evaluations=2))
 
 
 def solved(rows: int, columns: int) -> list[list[str]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adadepth.report.pages import draw_figures
-from adadepth.report.style import WEIGHTS, without_shaping
+from adadepth.report.style import FONT_WEIGHTS, without_shaping
 from tests.unit.report.synthetic import make_run
 
 NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
@@ -20,7 +20,7 @@ NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
 def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
-    drawn = draw_figures(make_run(tmp_path, max_depth=6, evaluations=3))
+    drawn = draw_figures(make_run(tmp_path, max_updates=6, evaluations=3))
     assert drawn == [tmp_path / "figures" / f"{name}.{suffix}" for name in NAMES for suffix in ("png", "pdf")]
     assert sorted((tmp_path / "figures").iterdir()) == sorted(drawn)
     assert all(path.read_bytes().startswith(b"%PDF") for path in drawn[1::2])
@@ -39,7 +39,7 @@ def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_single_evaluation_can_be_drawn(tmp_path: Path) -> None:
     """What was measured once is no curve over training."""
-    drawn = {path.stem for path in draw_figures(make_run(tmp_path, max_depth=1, evaluations=1))}
+    drawn = {path.stem for path in draw_figures(make_run(tmp_path, max_updates=1, evaluations=1))}
     assert drawn == set(NAMES) - {"depth_over_training", "losses"}
 
 
@@ -54,7 +54,7 @@ def test_the_font_of_drawings_is_matplotlibs_without_its_tables_of_shaping() -> 
     import matplotlib
     from fontTools.ttLib import TTFont
 
-    for name in WEIGHTS:
+    for name in FONT_WEIGHTS:
         original = Path(matplotlib.get_data_path(), "fonts", "ttf", name)
         before, after = TTFont(original), TTFont(BytesIO(without_shaping(original.read_bytes())))
         assert set(before.keys()) - set(after.keys()) == {"GDEF", "GPOS", "GSUB"}

@@ -170,7 +170,7 @@ def test_collapse_is_called_out(run: Path, tmp_path: Path, top: int, warned: boo
 
 
 def test_an_evaluation_says_of_what_and_counts_no_steps(tmp_path: Path) -> None:
-    run = make_run(tmp_path, max_depth=6, evaluations=1)
+    run = make_run(tmp_path, max_updates=6, evaluations=1)
     record = json.loads((run / RUN).read_text()) | {"mode": "evaluate", "evaluated": "outputs/act_small/A/model"}
     (run / RUN).write_text(json.dumps(record))
     page = Page(write_report(run))
@@ -206,11 +206,11 @@ def test_written_atomically(run: Path) -> None:
     assert not list(run.glob(".*"))
 
 
-@pytest.mark.parametrize("max_depth", [1, 2, 6, 12, 24])
-def test_token_text_is_readable_on_every_shade(max_depth: int) -> None:
-    shades = [depth_color(depth, max_depth) for depth in range(max_depth + 1)]
+@pytest.mark.parametrize("max_updates", [1, 2, 6, 12, 24])
+def test_token_text_is_readable_on_every_shade(max_updates: int) -> None:
+    shades = [depth_color(depth, max_updates) for depth in range(max_updates + 1)]
     assert all(contrast(shade, text_on(shade)) >= 4.5 for shade in shades)
-    assert len(set(shades[1:])) == max_depth
+    assert len(set(shades[1:])) == max_updates
 
 
 def test_contrast_is_that_of_the_standard() -> None:

@@ -28,7 +28,7 @@ def run_with(folder: Path, depth: float, target: float | None = 3.0, unit: str =
 
 
 def page_of(folder: Path, run: dict[str, Any]) -> str:
-    path = make_run(folder, max_depth=6, evaluations=2) / "run.json"
+    path = make_run(folder, max_updates=6, evaluations=2) / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | run), encoding="utf-8")
     return write_report(folder).read_text(encoding="utf-8")
 

@@ -21,7 +21,7 @@ from tests.unit.report.synthetic import make_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("run"), max_depth=6, evaluations=2)
+    return make_run(tmp_path_factory.mktemp("run"), max_updates=6, evaluations=2)
 
 
 def with_files(files: RunFiles, **changed: Any) -> RunFiles:

@@ -12,7 +12,7 @@ import pytest
 
 from adadepth.families.registry import families
 from adadepth.settings import LabelledConfig, StreamConfig, TaggingConfig, Task
-from adadepth.settings.data import HopsConfig, LabelledUnit, Problem, SentEvalConfig
+from adadepth.settings.data import HopsConfig, LabelledUnit, SentEvalConfig, SequenceProblem
 from adadepth.settings.kinds import KINDS, PREDICTED, REGIMES, called, kind_of, problem_of
 from adadepth.settings.plugins import load
 
@@ -73,7 +73,7 @@ def test_what_is_predicted_follows_from_the_settings() -> None:
 
     assert problem_of(StreamConfig()) is None
     assert problem_of(LabelledConfig()) == problem_of(SentEvalConfig()) == "classification"
-    assert problem_of(LabelledConfig(problem=Problem.regression)) == "regression"
+    assert problem_of(LabelledConfig(problem=SequenceProblem.regression)) == "regression"
     assert problem_of(HopsConfig()) == "tagging"
     assert problem_of(HopsConfig(unit=LabelledUnit.sequence)) == "classification"
     assert kind_of(OfAPackage()) is KINDS["tagging"]

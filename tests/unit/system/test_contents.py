@@ -10,7 +10,7 @@ import pytest
 
 from adadepth.data.cache import SEAL, find_damage
 from adadepth.runs.checkpoints import MANIFEST, flaw
-from adadepth.system.files import damage, describe
+from adadepth.system.files import damage, describe_files
 
 TEXT = b"123456789"
 CRC = 0xCBF43926  # the check value of CRC-32 in every catalogue
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_record_has_every_file_but_its_own(folder: Path) -> None:
     (folder / "record").write_text("{}")
     entry = {"bytes": 9, "crc32": CRC}
-    assert describe(folder, but="record") == {"a": entry, "inner/b": entry}
+    assert describe_files(folder, but="record") == {"a": entry, "inner/b": entry}
 
 
 @pytest.mark.parametrize("entry", [{"bytes": 9, "crc32": CRC}, {"bytes": 9, "sha256": SHA}])

@@ -9,7 +9,7 @@ from adadepth.budget.controller import EXPONENT
 from adadepth.errors import ConfigError
 from adadepth.families import AdaLayersForSequenceClassification
 from adadepth.halting.layer_mixing import expected_state, tail_masses
-from adadepth.training.budget import MEASURES
+from adadepth.training.held_depth import MEASURES
 from tests.unit.families.adalayers_support import SCORES, small_mixture
 
 

@@ -37,7 +37,7 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
             )
 
     @property
-    def max_steps(self) -> int:
+    def max_updates(self) -> int:
         """The number of the last step, N."""
         return self.num_hidden_layers
 

@@ -44,7 +44,7 @@ def price_sequences(
     updates, valid, tokens = trace.updates.double(), trace.valid.double(), ran.tokens.double()
     before_and_after = tokens * entry + once
     adaptive = updates * step_work(tokens) + before_and_after
-    full = trace.max_depth * step_work(tokens) + before_and_after
+    full = trace.max_updates * step_work(tokens) + before_and_after
 
     width = tokens.max() if ran.width is None else ran.width
     widths = torch.as_tensor(width, dtype=torch.float64, device=tokens.device).expand(ran.steps)

@@ -24,11 +24,11 @@ from adadepth.families.shared.albert.packed_attention import Refresh, count_pair
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.steps import (
     StepwiseOutput,
+    asked_to_show,
     choose_states,
     rule_of,
     run_steps,
     runs_all,
-    shown,
     stepwise_output,
 )
 from adadepth.halting.active_set import pack, take
@@ -58,7 +58,7 @@ class Reading(NamedTuple):
 
 # The heads of a model: from the states of each row's first two tokens or more, (A, 2..T, H), the memory of the previous
 # step's reading, and the step, counted from 1.
-Read = Callable[[Tensor, Tensor | None, int], Reading]
+ReadStates = Callable[[Tensor, Tensor | None, int], Reading]
 
 
 class AlbertStepper:
@@ -80,7 +80,7 @@ class AlbertStepper:
     def __init__(
         self,
         encoder: SharedLayer,
-        read: Read,
+        read: ReadStates,
         embedded: Tensor,
         attention_mask: Tensor | None,
         options: Mapping[str, Any],
@@ -94,7 +94,7 @@ class AlbertStepper:
         else:
             self.tokens = attention_mask.ne(0).sum(dim=1)
         config, state = encoder.config, encoder.embedding_hidden_mapping_in(embedded)
-        packs = _packs(config, self.device, training=encoder.training) and not shown(config, options)
+        packs = _packs(config, self.device, training=encoder.training) and not asked_to_show(config, options)
         kind = PackedRows if packs else PaddedRows
         self._running: PaddedRows | PackedRows = kind(config, state, attention_mask, options)
 
@@ -147,7 +147,7 @@ class PaddedRows:
         self._config = config
         self._state, self._valid = state, attention_mask
         self._mask = _mask(config, state, attention_mask)
-        self._shown = shown(config, options)
+        self._shown = asked_to_show(config, options)
         self._options = {**options, "output_attentions": "attentions" in self._shown}
         self._states = [state]
         self._weights: list[Tensor] = []
@@ -356,7 +356,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         self.albert.embeddings.word_embeddings = value
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """What the heads make of a step's states; see `Read`."""
+        """What the heads make of a step's states; see `ReadStates`."""
         raise NotImplementedError
 
     def take_steps(
@@ -384,11 +384,11 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         """
         input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = inputs
         words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
-        rule, shows = rule_of(self, exit_rule), bool(shown(self.config, options))
+        rule, shows = rule_of(self, exit_rule), bool(asked_to_show(self.config, options))
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
         embedded = self.albert.embeddings(words, token_type_ids, position_ids)
         stepper = AlbertStepper(self.albert.encoder, self.read, embedded, attention_mask, dict(options))
-        steps = run_steps(stepper, rule, max_steps=self.max_updates, run_all=run_all, generator=generator)
+        steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
         output = stepwise_output(steps, rule, stepper.tokens)
         output.hidden_states, output.attentions = stepper.hidden_states, stepper.attentions
         return output, run_all

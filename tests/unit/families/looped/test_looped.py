@@ -89,7 +89,7 @@ def test_more_loops_than_the_configurations_are_the_same_ones_first() -> None:
     model = small(**OURO)
     many = model(IDS, num_loops=7, run_all_steps=True)
     assert many.step_logits.shape == (3, LENGTH, 7, PIECES)
-    assert many.trace.max_depth == 7
+    assert many.trace.max_updates == 7
     near(many.step_logits[:, :, 3], model(IDS).logits)
 
 

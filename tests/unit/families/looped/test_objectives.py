@@ -205,7 +205,7 @@ def test_a_text_trains_its_own_number_of_loops() -> None:
     assert len(set(counts.tolist())) > 1
     found = model(IDS, labels=LABELS)
     assert torch.equal(found.trace.updates, counts.float().unsqueeze(1).expand(-1, LENGTH))
-    assert found.trace.max_depth == counts.max()
+    assert found.trace.max_updates == counts.max()
     total, targets = 0.0, 0
     for row, count in enumerate(counts.tolist()):
         alone = model(IDS[row : row + 1], labels=LABELS[row : row + 1], num_loops=count)

@@ -23,7 +23,7 @@ _MINUS_ONE = "-1 is taken for a class; data sets that mark rows without a label 
 
 
 @dataclass(frozen=True)
-class Table:
+class DataTable:
     """Rows with named columns.
 
     Attributes:
@@ -41,7 +41,7 @@ class Table:
     fingerprint: Callable[[], list[str]]
 
 
-def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
     """Return a table of rows in memory, which have the same columns and values that JSON knows."""
     columns = list(rows[0]) if rows else []
 
@@ -49,10 +49,10 @@ def table_of_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         if rows:
             yield {name: [row[name] for row in rows] for name in columns}
 
-    return Table(label, columns, {}, batches, lambda: [digest([list(row.values()) for row in rows])])
+    return DataTable(label, columns, {}, batches, lambda: [digest([list(row.values()) for row in rows])])
 
 
-def require_columns(table: Table, key: str, names: Sequence[str]) -> None:
+def require_columns(table: DataTable, key: str, names: Sequence[str]) -> None:
     """Fail with the nearest name when a table lacks a column that ``key`` names."""
     for name in names:
         if name not in table.columns:
@@ -62,7 +62,7 @@ def require_columns(table: Table, key: str, names: Sequence[str]) -> None:
             )
 
 
-def first_texts(table: Table, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:
+def first_texts(table: DataTable, columns: Mapping[str, str], rows: int | None) -> Iterator[str]:
     """Yield the texts in some columns of the first rows, row by row, without missing ones.
 
     Args:
@@ -85,7 +85,7 @@ def first_texts(table: Table, columns: Mapping[str, str], rows: int | None) -> I
                 )
 
 
-def with_lists(table: Table, column: str, separator: str) -> Table:
+def with_lists(table: DataTable, column: str, separator: str) -> DataTable:
     """Return a table whose column holds lists, of what stood between separators; what is missing is an empty list."""
 
     def listed(value: Any) -> list[Any]:
@@ -100,13 +100,13 @@ def with_lists(table: Table, column: str, separator: str) -> Table:
     return replace(table, batches=batches, fingerprint=lambda: [*table.fingerprint(), column, separator])
 
 
-def joined(parts: list[Table]) -> Table:
+def joined(parts: list[DataTable]) -> DataTable:
     """Return one table of the rows of several with the same columns."""
     first = parts[0]
     for other in parts[1:]:
         if other.columns != first.columns:
             raise DataError(f"{other.label}: its columns {', '.join(other.columns)} are not those of {first.label}")
-    return Table(
+    return DataTable(
         first.label,
         first.columns,
         first.class_names,
@@ -119,7 +119,7 @@ logger = logging.getLogger(__name__)
 
 
 def class_names(
-    labels: Sequence[str] | None, key: str, column: str, tables: Sequence[Table], root: Path
+    labels: Sequence[str] | None, key: str, column: str, tables: Sequence[DataTable], root: Path
 ) -> tuple[str, ...]:
     """Return the classes in order: those configured, those the data declare, or all that some tables hold.
 
@@ -147,7 +147,7 @@ def class_names(
     return tuple(names)
 
 
-def _distinct(key: str, column: str, table: Table, root: Path) -> list[str]:
+def _distinct(key: str, column: str, table: DataTable, root: Path) -> list[str]:
     """Return the different labels of a table in order; found once and cached."""
     is_of_text = key == "label_column"
     instead = "use dataset.problem=regression" if is_of_text else "tags are the last column of .conll files"

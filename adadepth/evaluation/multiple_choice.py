@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.data.labelled.multiple_choice import CONTEXT, ENDING
+from adadepth.data.labelled.multiple_choice import BEGINNING, ENDING
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import RecordingScorer
 from adadepth.measure.classes import CHOICE_CLASSES, choice_classes
@@ -34,7 +34,7 @@ class ChoiceScorer(RecordingScorer):
             outputs.logits,
             batch["labels"],
             batch["attention_mask"].bool(),
-            batch["token_text"] == CONTEXT,
+            batch["token_text"] == BEGINNING,
             batch["token_text"] == ENDING,
         )
         return Units(masks)

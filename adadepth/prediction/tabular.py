@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from adadepth.data.labelled.splits import DELIMITERS, csv_delimiter, open_table
-from adadepth.data.text.files import find_files, text_lines
+from adadepth.data.text.local_files import find_files, text_lines
 from adadepth.data.text.passages import Text, is_unicode
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.families.shared.losses import takes_one_class
@@ -21,7 +21,7 @@ from adadepth.report.table import csv_text, defused
 from adadepth.system.files import open_atomic
 from adadepth.system.places import first_line
 
-Row = dict[str, Any]
+_Row = dict[str, Any]
 OUTPUTS = (*DELIMITERS, ".jsonl")
 _LINES, _CSV, _JSON_LINES = ".txt", ".csv", ".jsonl"
 _ROWS_AT_ONCE = 1000
@@ -127,7 +127,7 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
 # ---- rows that come
 
 
-def _rows(source: Path, columns: Sequence[str]) -> Iterator[Row]:
+def _rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     """Yield the rows as they are in the file.
 
     Raises:
@@ -139,7 +139,7 @@ def _rows(source: Path, columns: Sequence[str]) -> Iterator[Row]:
         raise DataError(f"input={source}: {first_line(error)}") from error
 
 
-def _read(source: Path, columns: Sequence[str]) -> Iterator[Row]:
+def _read(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     if source.suffix == _LINES:
         return _lines(source, columns)
     if source.suffix == _JSON_LINES:
@@ -154,7 +154,7 @@ def _read(source: Path, columns: Sequence[str]) -> Iterator[Row]:
     )
 
 
-def _lines(source: Path, columns: Sequence[str]) -> Iterator[Row]:
+def _lines(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     for number, line in enumerate(text_lines("input", source)):
         texts = line.split(_PAIR) if len(columns) == 2 else [line]
         if len(texts) != len(columns):
@@ -162,7 +162,7 @@ def _lines(source: Path, columns: Sequence[str]) -> Iterator[Row]:
         yield dict(zip(columns, texts, strict=True))
 
 
-def _json_lines(source: Path) -> Iterator[Row]:
+def _json_lines(source: Path) -> Iterator[_Row]:
     for number, line in enumerate(filter(str.strip, text_lines("input", source))):
         try:
             row = json.loads(line)
@@ -182,7 +182,7 @@ def _require(source: Path, name: str, known: Sequence[str], where: str = "the fi
         )
 
 
-def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: Row) -> Text:
+def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: _Row) -> Text:
     """What the model reads of a row; a text that is missing is empty, as in training."""
     parts = []
     for name in columns:
@@ -204,7 +204,7 @@ def _text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int,
 # ---- what is said of them
 
 
-def _told(pipeline: Pipeline, text: Text, found: Prediction) -> Row:
+def _told(pipeline: Pipeline, text: Text, found: Prediction) -> _Row:
     """The columns that are added to a row."""
     predicts = pipeline.predicts
     updates = {"updates": round(found.updates, _DIGITS)}
@@ -224,7 +224,7 @@ def _told(pipeline: Pipeline, text: Text, found: Prediction) -> Row:
     return told
 
 
-def _of_tokens(found: Prediction, words: int | None) -> Row:
+def _of_tokens(found: Prediction, words: int | None) -> _Row:
     """Lists over the words, None where one was cut off, or over the places that were to be filled."""
     tokens = found.tokens or []
     chosen: list[Any] = [token for token in tokens if token.label is not None]
@@ -244,7 +244,7 @@ def _rounded(value: Any) -> Any:
 
 # ---- rows that go
 
-_Write = Callable[[int, Row], None]
+_Write = Callable[[int, _Row], None]
 
 
 def _delimiter(source: Path) -> str:
@@ -258,7 +258,7 @@ def _writer(path: Path, file: TextIO, delimiter: str) -> _Write:
         return lambda _, row: print(json.dumps(row, ensure_ascii=False), file=file)
     names: list[str] = []
 
-    def write(number: int, row: Row) -> None:
+    def write(number: int, row: _Row) -> None:
         if not names:
             names.extend(row)
             file.write(_line([_cell(name, path) for name in names], path, delimiter))
@@ -279,7 +279,7 @@ def _line(cells: list[Any], path: Path, delimiter: str) -> str:
     return "\t".join("" if cell is None else str(defused(cell)) for cell in cells) + "\n"
 
 
-def _flat(added: Mapping[str, Any]) -> Row:
+def _flat(added: Mapping[str, Any]) -> _Row:
     """A column a class in place of all their probabilities."""
     found = {key: value for key, value in added.items() if key != "probabilities"}
     classes = {f"probability_{name}": score for name, score in added.get("probabilities", {}).items()}

@@ -41,40 +41,40 @@ def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Pric
     def price(exit_steps: Tensor, lengths: Tensor) -> float:
         if by_token:
             steps, sequences = int(exit_steps.max()), sequences_of(records.index)
-            trace = _tokens(records.updates(exit_steps), lengths, sequences, steps, records.max_steps)
+            trace = _tokens(records.updates(exit_steps), lengths, sequences, steps, records.max_updates)
         elif model.depth_unit == "token":
-            trace = _tokens_together(exit_steps, lengths, records.max_steps)
+            trace = _tokens_together(exit_steps, lengths, records.max_updates)
         else:
-            trace = _sequences(exit_steps, lengths, records.max_steps)
+            trace = _sequences(exit_steps, lengths, records.max_updates)
         return float(model.price(trace).adaptive) + work * float(exit_steps.sum())
 
     return price
 
 
-def _sequences(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
+def _sequences(exit_steps: Tensor, lengths: Tensor, max_updates: int) -> DepthTrace:
     """The trace of sequences that ran to these steps one by one, without padding."""
     return DepthTrace(
         unit="sequence",
         updates=exit_steps.float(),
         valid=torch.ones_like(exit_steps, dtype=torch.bool),
-        max_depth=max_steps,
+        max_updates=max_updates,
         execution=Execution(int(exit_steps.max()), tokens=lengths, width=lengths.max()),
     )
 
 
-def _tokens_together(exit_steps: Tensor, lengths: Tensor, max_steps: int) -> DepthTrace:
+def _tokens_together(exit_steps: Tensor, lengths: Tensor, max_updates: int) -> DepthTrace:
     """The trace of sequences (M,) of which all tokens ran to the same step, (M, T)."""
     valid = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
     return DepthTrace(
         unit="token",
         updates=exit_steps.unsqueeze(1) * valid.float(),
         valid=valid,
-        max_depth=max_steps,
+        max_updates=max_updates,
         execution=Execution(int(exit_steps.max())),
     )
 
 
-def _tokens(updates: Tensor, lengths: Tensor, sequences: Tensor, steps: int, max_steps: int) -> DepthTrace:
+def _tokens(updates: Tensor, lengths: Tensor, sequences: Tensor, steps: int, max_updates: int) -> DepthTrace:
     """The trace of some tokens (M,) of sequences, those of one after the other: (S, most that any has)."""
     _, rows, counts = sequences.unique_consecutive(return_inverse=True, return_counts=True)
     first = counts.cumsum(0) - counts
@@ -85,7 +85,7 @@ def _tokens(updates: Tensor, lengths: Tensor, sequences: Tensor, steps: int, max
         unit="token",
         updates=placed,
         valid=torch.zeros_like(placed, dtype=torch.bool).index_put((rows, columns), torch.tensor(True)),
-        max_depth=max_steps,
+        max_updates=max_updates,
         execution=Execution(steps, tokens=lengths[first]),
     )
 
@@ -122,7 +122,7 @@ def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
     return rules
 
 
-def compare(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
+def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
     """Study the rules on every evaluation set; write exit_rules.json and pareto.csv, and print the tables.
 
     Where the evaluation itself ran no unit through all steps, because tokens halt, exits.json too.

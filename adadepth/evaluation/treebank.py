@@ -59,7 +59,7 @@ class WordRecorder:
 def _cosines(trace: DepthTrace, states: Sequence[Tensor]) -> Tensor:
     """Similarity of the states before and after each iteration, NaN where a token did not run it, (B, T, L) float32."""
     ran = trace.iterations_run
-    found = torch.full((*trace.updates.shape, trace.max_depth), math.nan, device=trace.updates.device)
+    found = torch.full((*trace.updates.shape, trace.max_updates), math.nan, device=trace.updates.device)
     for step in range(len(states) - 1):
         cosine = nn.functional.cosine_similarity(states[step].float(), states[step + 1].float(), dim=-1)
         found[..., step] = torch.where(ran[..., step], cosine, math.nan)

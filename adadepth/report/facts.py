@@ -8,13 +8,13 @@ from typing import Any
 from markupsafe import Markup
 
 from adadepth.measure.adaptation import DECIDED, FEWEST_DEPTHS
-from adadepth.measure.names import words
+from adadepth.measure.names import unit_words
 from adadepth.report.run_files import (
     CONFIG,
     EXIT_RULES,
     EXITS,
     SEEDS,
-    TEXTS,
+    TEXTS_FILE,
     RunFiles,
     cut_short,
     is_summary_of_seeds,
@@ -44,7 +44,7 @@ def facts_section(files: RunFiles) -> Section:
         missing=Markup("").join(missing),
         facts=facts(files),
         table=table if metrics else None,
-        expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.of(TEXTS),
+        expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.of(TEXTS_FILE),
         config=config_text(files),
     )
     of = f"n = {files.of(SEEDS)['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
@@ -147,7 +147,7 @@ def definitions(files: RunFiles) -> Section:
     unit, has_exits = run_unit(files), bool(files.of(EXITS).get("sets") or files.of(EXIT_RULES).get("sets"))
     shares = {"decided": whole_percent(DECIDED), "undecided": whole_percent(UNDECIDED), "sure": whole_percent(SURE)}
     shown = {**shares, "fewest": FEWEST_DEPTHS, "not_computed": files.halting.get("missing")}
-    html = fill("run:definitions", terms=words(unit).terms, unit=unit, has_exits=has_exits, **shown)
+    html = fill("run:definitions", terms=unit_words(unit).terms, unit=unit, has_exits=has_exits, **shown)
     return Section("Definitions", "definitions", html, of=None)
 
 

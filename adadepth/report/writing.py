@@ -65,7 +65,7 @@ def write_page(
     sources: Sequence[str],
     whose: str = "this run",
     error: str | None = None,
-    max_depth: int = 0,
+    max_updates: int = 0,
 ) -> Path:
     """Write report.html, its tables as CSV and LaTeX into `tables/`, its figures as SVG into `figures/`.
 
@@ -77,13 +77,13 @@ def write_page(
         sources: The files that it is made of.
         whose: What these are files of.
         error: What a run ended with.
-        max_depth: Up to which depth tokens are shaded.
+        max_updates: Up to which depth tokens are shaded.
 
     Returns:
         The path of the page.
     """
     shown = {"sections": sections, "sources": sources, "whose": whose, "error": error, "downloads": downloads}
-    page = fill("page", title=title, subtitle=subtitle, depth_styles=depth_styles(max_depth), **shown)
+    page = fill("page", title=title, subtitle=subtitle, depth_styles=depth_styles(max_updates), **shown)
     write_atomic(directory / REPORT, page)
     _write_tables(directory / TABLES, sections)
     _write_vectors(directory / FIGURES, sections)

@@ -26,36 +26,36 @@ from adadepth.system.processes import add_over_processes
 from adadepth.training.extension import Batch, Extension
 
 
-class Reading(NamedTuple):
+class DepthReading(NamedTuple):
     """Depths of a batch: their sum, and the units (or the work) it is divided by; float64 scalars."""
 
     total: Tensor
     units: Tensor
 
 
-def read_updates(model: Any, trace: DepthTrace) -> Reading:
+def read_updates(model: Any, trace: DepthTrace) -> DepthReading:
     """Updates, of all units; of a task that mixes layers, the deepest state with weight."""
-    return Reading(trace.updates.double().sum(), trace.valid.double().sum())
+    return DepthReading(trace.updates.double().sum(), trace.valid.double().sum())
 
 
-def read_macs(model: DepthModel, trace: DepthTrace) -> Reading:
+def read_macs(model: DepthModel, trace: DepthTrace) -> DepthReading:
     """Multiply-accumulates that the traced depths need, over those of full depth."""
     work = model.price(trace)
-    return Reading(work.adaptive.double(), work.full.double())
+    return DepthReading(work.adaptive.double(), work.full.double())
 
 
-def read_expected_layer(model: Any, trace: DepthTrace) -> Reading:
+def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
     """sum_n w_n n, the mean depth of the mixed states, once for every sequence."""
     assert trace.layer_weights is not None
     states = torch.arange(len(trace.layer_weights), device=trace.layer_weights.device)
     units = trace.valid.double().sum()
-    return Reading((trace.layer_weights.double() * states).sum() * units, units)
+    return DepthReading((trace.layer_weights.double() * states).sum() * units, units)
 
 
-def read_milliseconds(model: Any, trace: DepthTrace) -> Reading:
+def read_milliseconds(model: Any, trace: DepthTrace) -> DepthReading:
     """What the most probable operation of every block takes, of the one architecture."""
     found: Tensor = model.latency()
-    return Reading(found.double(), torch.ones_like(found, dtype=torch.float64))
+    return DepthReading(found.double(), torch.ones_like(found, dtype=torch.float64))
 
 
 _SAMPLED, _EXACT = Response(), Response(smoothing=0.0)
@@ -74,7 +74,7 @@ class Measure:
             read off the model itself is not.
     """
 
-    read: Callable[[Any, DepthTrace], Reading]
+    read: Callable[[Any, DepthTrace], DepthReading]
     smooth: Callable[[Any, Any], Any] = lambda model, outputs: model.soft_depth(outputs)
     response: Response = _SAMPLED
 
@@ -99,7 +99,7 @@ def full_depth(unit: str, model: Any) -> float:
 
 
 STATE = "budget.json"
-BUDGET = "budget/"  # how the names of what is logged begin
+BUDGET_PREFIX = "budget/"  # how the names of what is logged begin
 
 
 class TrainingBudget(Extension, TrainerCallback):
@@ -122,7 +122,7 @@ class TrainingBudget(Extension, TrainerCallback):
         teaches_depth: Callable[[Batch], bool],
     ) -> None:
         assert settings.target is not None
-        max_depth = model.max_updates
+        max_updates = model.max_updates
         self._teaches_depth = teaches_depth
         self.model = model
         self.unit = settings.unit.value
@@ -130,7 +130,7 @@ class TrainingBudget(Extension, TrainerCallback):
         schedule = BudgetSchedule(
             settings.target,
             full_depth(self.unit, model),
-            max_depth,
+            max_updates,
             settings.grow,
             settings.hold,
             settings.ramp,
@@ -216,12 +216,12 @@ class TrainingBudget(Extension, TrainerCallback):
 
     def logs(self) -> dict[str, float]:
         """Target, measured depth and multiplier, under the names of the log."""
-        return {f"{BUDGET}{name}": value for name, value in self.controller.figures(self.progress).items()}
+        return {f"{BUDGET_PREFIX}{name}": value for name, value in self.controller.figures(self.progress).items()}
 
     def words(self, logs: Mapping[str, float]) -> Iterator[str]:
         """The depth, and what it is to be."""
-        if f"{BUDGET}measured" in logs:
-            yield f"depth {logs[f'{BUDGET}measured']:.2f} of {logs[f'{BUDGET}target']:.2f}"
+        if f"{BUDGET_PREFIX}measured" in logs:
+            yield f"depth {logs[f'{BUDGET_PREFIX}measured']:.2f} of {logs[f'{BUDGET_PREFIX}target']:.2f}"
 
     def save(self, checkpoint: Path, process: int) -> None:
         """Write the controller's state, which is the same in all processes."""

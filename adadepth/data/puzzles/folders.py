@@ -33,8 +33,8 @@ from adadepth.data.puzzles.sudoku import (
     under_square_symmetry,
     under_sudoku_symmetry,
 )
-from adadepth.data.text.files import as_path
-from adadepth.data.text.tables import Table, require_columns
+from adadepth.data.text.data_table import DataTable, require_columns
+from adadepth.data.text.local_files import as_path
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.settings.data import Symmetries
 
@@ -205,7 +205,7 @@ def _tables(dataset: PuzzleTableConfig) -> Splits:
     return tables, {split: read_puzzles(table, dataset) for split, table in tables.items()}
 
 
-def read_puzzles(table: Table, dataset: PuzzleTableConfig) -> PuzzleExamples:
+def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples:
     """All rows of a table; its further columns of whole numbers are attributes of the puzzles."""
     lookup = np.zeros(128, dtype=np.int8)
     for number, symbol in enumerate(dataset.symbols, 1):
@@ -228,7 +228,7 @@ def read_puzzles(table: Table, dataset: PuzzleTableConfig) -> PuzzleExamples:
 
 
 def _parts(
-    table: Table, dataset: PuzzleTableConfig, lookup: np.ndarray
+    table: DataTable, dataset: PuzzleTableConfig, lookup: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
     """Puzzles, answers and the columns of whole numbers, some rows at a time."""
     first, length = 0, None

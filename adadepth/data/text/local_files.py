@@ -13,7 +13,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from adadepth.data.text.tables import Rows, Table
+from adadepth.data.text.data_table import DataTable, Rows
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ _DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
 _SENTENCES_AT_ONCE = 1000
 
 
-def column_table(file: Path, key: str = "dataset.path") -> Table:
+def column_table(file: Path, key: str = "dataset.path") -> DataTable:
     """Return a file, which the setting ``key`` names, as a table: a sentence a row, each column a list of values."""
     columns = COLUMN_TEXT[file.suffix]
     if file.suffix == ".conll" and _width(file, key) == 1:  # words without tags, to be predicted
@@ -283,7 +283,7 @@ def column_table(file: Path, key: str = "dataset.path") -> Table:
             }
             yield {**rows, PLACES: [[word.place for word in sentence] for sentence in batch]}
 
-    return Table(f"{key}={file}", list(columns), {}, batches, partial(files_digest, [file]))
+    return DataTable(f"{key}={file}", list(columns), {}, batches, partial(files_digest, [file]))
 
 
 def _sentences(file: Path, key: str) -> Iterator[list[Row]]:
