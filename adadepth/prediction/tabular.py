@@ -22,7 +22,7 @@ from adadepth.system.files import open_atomic
 from adadepth.system.places import first_line
 
 _Row = dict[str, Any]
-OUTPUTS = (*DELIMITERS, ".jsonl")
+OUTPUT_ENDINGS = (*DELIMITERS, ".jsonl")
 _LINES, _CSV, _JSON_LINES = ".txt", ".csv", ".jsonl"
 _ROWS_AT_ONCE = 1000
 _DIGITS = 6  # of a probability, and of a mean depth
@@ -59,15 +59,15 @@ def input_file(given: str) -> Path:
     return files[0]
 
 
-def check_output(given: str, source: Path) -> Path:
+def check_output_file(given: str, source: Path) -> Path:
     """The file that `output` names, which can be written and is not the input.
 
     Raises:
         ConfigError: It cannot be, or is.
     """
     path = Path(given).expanduser()
-    if path.suffix not in OUTPUTS:
-        raise ConfigError(f"output={given}: must end in one of {', '.join(OUTPUTS)}")
+    if path.suffix not in OUTPUT_ENDINGS:
+        raise ConfigError(f"output={given}: must end in one of {', '.join(OUTPUT_ENDINGS)}")
     if not path.parent.is_dir():
         raise ConfigError(f"output={given}: there is no folder {path.parent}")
     if path.is_dir():
@@ -98,7 +98,7 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
         pipeline: Of the model.
         source: A table that `check_input` accepts, or `.txt` with a text a line.
         columns: Those that the model reads, one, or two of a pair.
-        path: Ends in one of `OUTPUTS`; whole, or not there.
+        path: Ends in one of `OUTPUT_ENDINGS`; whole, or not there.
 
     Raises:
         DataError: Something is wrong with a row; the message names file, row and column.

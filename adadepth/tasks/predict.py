@@ -14,7 +14,7 @@ from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import held_class
-from adadepth.prediction.tabular import check_input, check_output, input_file, output_ending, predict_table
+from adadepth.prediction.tabular import check_input, check_output_file, input_file, output_ending, predict_table
 from adadepth.report.run_files import write_texts
 from adadepth.report.texts import print_texts
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
@@ -35,7 +35,7 @@ def predict(config: ExperimentConfig) -> None:
     """Predict texts, print them, and write texts.json and a page into a new folder; or the rows of a table."""
     texts = None if config.text is None else read_texts(config.text)
     source = None if config.input is None else input_file(config.input)
-    chosen = None if config.output is None or source is None else check_output(config.output, source)
+    chosen = None if config.output is None or source is None else check_output_file(config.output, source)
     pipeline, path = _loaded(config)
     if source is not None:
         check_input(pipeline, source, columns_of(config.dataset))

@@ -201,3 +201,38 @@ def test_a_model_costs_no_command_line_and_no_further_library() -> None:
     """OmegaConf and its parser take a tenth of a second to import; torch and transformers take what they take."""
     others = {"hydra", "omegaconf", "antlr4", "sklearn", "pandas", "peft", "pytorch_optimizer", "rich"}
     assert not loaded_by("from adadepth import AlbertActConfig, AlbertActModel") & {*others, *COSTLY}
+
+
+# Names that are an interface by convention: a family, a task, generated data or a group of plugins has its own.
+# For every other thing a better name is found, or it is imported, or it is private.
+SHARED_NAMES = {
+    "FAMILY", "GROUP", "LABELS", "SYMBOLS", "logger", "train", "evaluate",
+    "check_budget", "check_settings", "first_tokens", "read_config", "rename_weights",
+}  # fmt: skip
+
+
+def public_names(tree: ast.Module) -> set[str]:
+    """Return the public names that a module defines at its top level, not those that it imports."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_public_names_are_those_defined_and_not_imported() -> None:
+    tree = ast.parse("from a import b\nimport c\nd, (e, _f) = 1\ng: int = 2\ndef h():\n    i = 3\nclass J:\n    k = 4")
+    assert public_names(tree) == {"d", "e", "g", "h", "J"}
+
+
+def test_no_public_name_is_defined_in_two_modules() -> None:
+    where: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for name in public_names(parse(path)):
+            where.setdefault(name, []).append(name_of(path))
+    twice = {name: modules for name, modules in where.items() if len(modules) > 1}
+    assert {name: modules for name, modules in twice.items() if name not in SHARED_NAMES} == {}
+    assert not SHARED_NAMES - set(twice), "no longer shared: take it off the list"

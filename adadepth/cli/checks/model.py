@@ -13,7 +13,7 @@ from adadepth.settings import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, Experim
 _GROUPS = [name for name in OPTIONAL_GROUPS if name != "budget"]
 
 
-def check_family(config: ExperimentConfig) -> Iterator[str]:
+def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
     """The checks that the family's descriptor names, and groups that it does not read."""
     of_model = family(config.model.name)
     for group in _GROUPS:

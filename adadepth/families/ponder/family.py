@@ -14,8 +14,8 @@ from adadepth.settings.declaration import FINITE, OPEN_SHARE, at_least, setting
 Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
 Readout = StrEnum("Readout", ["tokens", "pooler"])
 HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_diff"])
-DoubleCls = StrEnum("DoubleCls", ["first", "both"])
-Cell = StrEnum("Cell", ["tanh", "gru"])
+DoubleClsChoice = StrEnum("DoubleCls", ["first", "both"])
+CellKind = StrEnum("Cell", ["tanh", "gru"])
 
 
 @dataclass
@@ -79,8 +79,8 @@ class PonderAlbertSettings(PonderSettings, AlbertSettings):
         128, "inner width of the MLP heads", at_least(1), shape=True,
         more="Of the classifier (`readout=tokens`) and of the halting head (`halting_head=mlp`).",
     )  # fmt: skip
-    double_cls_pairs: DoubleCls = setting(
-        DoubleCls.first,
+    double_cls_pairs: DoubleClsChoice = setting(
+        DoubleClsChoice.first,
         "where a pair gets the second [CLS]",
         more="The `first` text alone begins with an extra [CLS], or `both`.",
     )
@@ -93,7 +93,7 @@ class PonderRnnSettings(PonderSettings, ModelConfig):
     name: str = family_name("ponder_rnn")
     hidden_size: int = setting(128, "H, units of the cell", at_least(1), shape=True, debug=16)
     num_steps: int = setting(20, "N, most steps", at_least(1))
-    cell: Cell = setting(Cell.tanh, "the papers' plain cell, or a gated one", shape=True)
+    cell: CellKind = setting(CellKind.tanh, "the papers' plain cell, or a gated one", shape=True)
 
 
 def check_prior(config: ExperimentConfig) -> Iterator[str]:

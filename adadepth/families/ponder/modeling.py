@@ -254,7 +254,7 @@ class PonderClassificationLoss:
         return {"total_loss": total, **parts}
 
 
-def encode_texts(
+def _encode_texts(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | tuple[str, str]], config: PonderAlbertConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, mask and segments (B, T) of texts, or of pairs of texts.
@@ -298,7 +298,7 @@ def _encode(
     return ids, segments
 
 
-Text = str | tuple[str, str]
+_Text = str | tuple[str, str]
 
 
 class PonderAlbertModel(SteppedAlbertModel):
@@ -341,7 +341,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor | Sequence[Text] | None = None,
+        input_ids: Tensor | Sequence[_Text] | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -359,7 +359,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         see `combine_terms`. `input_ids` may also be B texts, or pairs of texts.
         """
         if input_ids is not None and not isinstance(input_ids, Tensor):
-            encoded = encode_texts(self._tokenizer(), input_ids, self.config)
+            encoded = _encode_texts(self._tokenizer(), input_ids, self.config)
             input_ids, attention_mask, token_type_ids = (tensor.to(self.device) for tensor in encoded)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         output, run_all = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
