@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from adadepth.cli.checks.data import check_data
 from adadepth.cli.checks.measures import check_optimised, check_prediction, check_probing
-from adadepth.cli.checks.model import check_budget, check_settings_of_family, check_halting_stage
+from adadepth.cli.checks.model import check_budget, check_halting_stage, check_settings_of_family
 from adadepth.cli.checks.training import check_trainer
 from adadepth.cli.composition import to_config
 from adadepth.cli.debugging import given_keys, shrunk

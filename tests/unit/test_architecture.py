@@ -206,7 +206,7 @@ def test_a_model_costs_no_command_line_and_no_further_library() -> None:
 # Names that are an interface by convention: a family, a task, generated data or a group of plugins has its own.
 # For every other thing a better name is found, or it is imported, or it is private.
 SHARED_NAMES = {
-    "FAMILY", "GROUP", "LABELS", "SYMBOLS", "logger", "train", "evaluate",
+    "FAMILY", "GROUP", "LABELS", "SECTIONS", "SYMBOLS", "logger", "train", "evaluate",
     "check_budget", "check_settings", "first_tokens", "read_config", "rename_weights",
 }  # fmt: skip
 

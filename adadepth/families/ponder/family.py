@@ -14,8 +14,8 @@ from adadepth.settings.declaration import FINITE, OPEN_SHARE, at_least, setting
 Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
 Readout = StrEnum("Readout", ["tokens", "pooler"])
 HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_diff"])
-DoubleClsChoice = StrEnum("DoubleCls", ["first", "both"])
-CellKind = StrEnum("Cell", ["tanh", "gru"])
+DoubleClsChoice = StrEnum("DoubleClsChoice", ["first", "both"])
+CellKind = StrEnum("CellKind", ["tanh", "gru"])
 
 
 @dataclass

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -20,46 +19,21 @@ from adadepth import (
 )
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.build import classifier_class
-from adadepth.families.contract import DepthModel, PredictsEveryStep, PricesReadouts
+from adadepth.families.contract import DepthModel
 from tests.configs.support import configured
+from tests.unit.families.looped.looped_support import (
+    HUGINN,
+    IDS,
+    KINDS,
+    LENGTH,
+    OURO,
+    PIECES,
+    SIZES,
+    WIDTH,
+    near,
+    small,
+)
 from tests.unit.families.looped.plain_looped import plain_looped
-
-PIECES, WIDTH, LENGTH = 53, 32, 9
-IDS = torch.randint(0, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(1))
-SIZES = {"vocab_size": PIECES, "hidden_size": WIDTH, "num_attention_heads": 4, "intermediate_size": 48}
-OURO = {"core": 2, "num_loops": 4, "norms": "branch", "state_norm": "fed", "gate": True}
-HUGINN = {
-    "prelude": 1, "core": 2, "coda": 1, "num_loops": 3, "norms": "sandwich", "state_norm": "read",
-    "injection": "linear", "start": "drawn", "qk_bias": True, "rope_pairs": True, "scale_embeddings": True,
-}  # fmt: skip
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {"prelude": 1, "core": 1, "coda": 1, "num_loops": 2},
-    "ouro": OURO,
-    "huginn": HUGINN,
-    "fully looped": {"core": 2, "num_loops": 3, "state_norm": "fed", "injection": "restart", "queries": "previous"},
-    "damped": {"prelude": 1, "core": 2, "coda": 1, "num_loops": 4, "damping": None},
-    "half way, from zeros, input added": {
-        "core": 2, "num_loops": 3, "damping": 0.5, "start": "zeros", "injection": "add", "prelude": 1, "coda": 2,
-        "state_norm": "fed",
-    },
-    "few keys, wide heads": {"core": 2, "num_loops": 2, "num_key_value_heads": 2, "head_dim": 10},
-}  # fmt: skip
-
-
-def small(model_class: Any = LoopedForCausalLM, **fields: Any) -> Any:
-    """A model in which every weight is drawn, so that nothing passes for equal that is not."""
-    torch.manual_seed(3)
-    model = model_class(LoopedConfig(**{**SIZES, **fields}))
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            middle = float("norm" in name)
-            weight.copy_(middle + torch.randn_like(weight) * (0.3 if weight.dim() == 1 else weight.shape[-1] ** -0.5))
-    return model.eval()
-
-
-def near(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found.double(), expected.double(), atol=tolerance, rtol=tolerance)
-
 
 # ---- The equations
 
@@ -371,8 +345,6 @@ def test_every_objective_of_a_classifier_has_a_gradient(task: str) -> None:
 def test_it_is_a_model_of_this_house() -> None:
     model = small(**OURO)
     assert isinstance(model, DepthModel)
-    assert isinstance(model, PredictsEveryStep)
-    assert isinstance(model, PricesReadouts)
     assert model.readout_work == WIDTH * PIECES
     assert model.exit_signals == {"logits", "halting"}
     assert small(**KINDS["plain"]).exit_signals == {"logits"}

@@ -13,7 +13,7 @@ from adadepth import LoopedForCausalLM, LoopedForSequenceClassification, LoopedF
 from adadepth.errors import DataError
 from adadepth.families.looped import objectives
 from adadepth.families.looped.objectives import cross_entropies, drawn_loops, gate_losses, text_uniforms
-from tests.unit.families.looped.test_looped import IDS, LENGTH, OURO, PIECES, near, small
+from tests.unit.families.looped.looped_support import IDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
 LABELS[1, 1:] = -100  # a row without a target
