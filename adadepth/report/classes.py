@@ -210,7 +210,7 @@ def classes(files: RunFiles) -> Section | None:
         return Section(title, "classes", absent("Depth by class is", files, "halting.json"))
     table = class_table(files.halting)
     shows_accuracy = any("accuracy" in row for row in table.rows)
-    depths = {"first": first_depth(files.halting), "max_depth": files.halting["max_depth"]}
+    depths = {"first": first_depth(files.halting), "max_updates": files.halting["max_depth"]}
     html = fill("classes:classes", table=table, unit=unit, shows_accuracy=shows_accuracy, **depths)
     return Section(title, "classes", html, class_figures(files), [table])
 
