@@ -153,7 +153,7 @@ def verbatim(override: str) -> str:
 
 
 def beyond_ascii(override: str) -> str:
-    """Quote texts with letters beyond ASCII, which Hydra reads in quotes only: `name=ü`, `dataset.path=/home/jörg`.
+    """Quote texts with letters beyond ASCII, which Hydra reads in quotes only: `name=ü`, `dataset.path=jörg/`.
 
     Lists and the values of a sweep stay what they are; what has quotes, braces or functions is left as it is written.
     """

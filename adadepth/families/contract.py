@@ -40,6 +40,7 @@ class DepthModel:
 
     Attributes:
         config: Its configuration.
+        training: As of any torch module.
         refills: Whether it can compute a part of a batch at a time: its forward takes `places`, how many examples are
             computed at once, and one that exits makes room for one that waits. The output is that without `places`, to
             rounding, but for what the trace says of the execution.
@@ -52,6 +53,7 @@ class DepthModel:
     """
 
     config: Any
+    training: bool
     refills: bool = False
     shows_states: bool = False
     trains_in_slots: bool = False

@@ -225,7 +225,7 @@ KINDS: dict[str, Kind] = {
         vectors=_of_vectors,
     ),
     "puzzles": Kind(
-        PuzzleTableConfig, "puzzle", f"{_DATA}.puzzles.table:load_puzzle_table", "question_column",
+        PuzzleTableConfig, "puzzle", f"{_DATA}.puzzles.folders:load_puzzle_table", "question_column",
         checks=_checks(*_TABLE),
     ),
     "question_answering": Kind(

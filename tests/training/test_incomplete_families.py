@@ -119,7 +119,7 @@ def test_a_member_is_wrong(
     ("        return output\n", "        output.logits = None\n        return output\n",
      f"{OUTPUT}logits must be (B, T, C), not NoneType"),
     ("output.loss, output.loss_parts =", "output.loss, _ =", f"{OUTPUT}loss_parts must be a dictionary"),
-    ('DepthTrace("token"', 'DepthTrace("sequence"', f"{OUTPUT}trace must be of unit token and max_depth 4"),
+    ('DepthTrace("token"', 'DepthTrace("sequence"', f"{OUTPUT}trace must be of unit token, as the model says"),
 ])  # fmt: skip
 def test_what_only_a_model_and_its_first_batch_show(
     old: str, new: str, words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path

@@ -109,7 +109,8 @@ def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("overrides", "expected"), [
     (["model=ponder_albert_pretrained"],
-     "model=ponder_albert: shows no states after its updates, which mode=probe reads; albert or albert_act does"),
+     "model=ponder_albert: shows no states after its updates, which mode=probe reads; albert, albert_act or "
+         "looped does"),
     (["dataset=bigram_shift"], "dataset=bigram_shift: mode=probe reads labelled sentences of files or the hub"),
     (["dataset=hops"], "dataset=hops: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"),
     (["dataset=stsb"], "dataset=stsb: mode=probe reads classes, not dataset.problem=regression"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.families.registry import families, load
+from adadepth.families.registry import Family, families, load
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "adadepth"
@@ -17,25 +17,27 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("families/*/family.py"))
 
 
-def names_by_family() -> dict[str, set[str]]:
-    """Of each family its name, its classes and what else it offers; `albert` alone is the name of an architecture."""
-    return {
-        family.name: {family.name, family.settings.__name__, *family.public}
-        | {
-            load(place).__name__
-            for place in (family.config, *family.heads.values(), *family.auto.values())
-            if place.startswith("adadepth.")
-        }
-        for family in families().values()
-    }
+def names_of(family: Family) -> set[str]:
+    """A family's name, its classes and what else it offers; `albert` alone is the name of an architecture."""
+    places = (family.config, *family.heads.values(), *family.auto.values())
+    own = {load(place).__name__ for place in places if place.startswith("adadepth.")}
+    return {family.name, family.settings.__name__, *family.public} | own
 
 
-NAMES = names_by_family()
+def names_by_folder() -> dict[str, set[str]]:
+    """Of each folder the names of its families."""
+    found: dict[str, set[str]] = {}
+    for family in families().values():
+        found.setdefault(family.settings.__module__.split(".")[-2], set()).update(names_of(family))
+    return found
+
+
+NAMES = names_by_folder()
 ALL = set().union(*NAMES.values()) - {"albert"}
 
 
 def owner(path: Path) -> str | None:
-    """The family in whose folder a module lies."""
+    """The folder of families in which a module lies."""
     return next((name for name in FOLDERS if PACKAGE / "families" / name in path.parents), None)
 
 
@@ -97,6 +99,7 @@ def test_the_checker_sees_folders() -> None:
 def test_no_module_outside_a_familys_folder_names_it(path: Path) -> None:
     """A descriptor may name another family: the one whose weights its own can start from."""
     source, own = path.read_text(encoding="utf-8"), owner(path)
-    starts_from = set(families()[own].starts_from) if own is not None and path.name == "family.py" else set()
+    inside = [family for family in families().values() if family.settings.__module__.split(".")[-2] == own]
+    starts_from = {other for family in inside for other in family.starts_from} if path.name == "family.py" else set()
     assert named(source) <= NAMES.get(own or "", set()) | starts_from
     assert folders_imported(source) <= {own}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -219,7 +219,6 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         generator: torch.Generator | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        shift_labels: Tensor | None = None,
     ) -> LoopedOutput:
         """Predict the next token of every position.
 
@@ -240,11 +239,10 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             generator: For rules that draw.
             num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
             num_items_in_batch: The same as one number, from a stock `Trainer`.
-            shift_labels: Labels that are shifted already, (B, T), instead of `labels`.
         """
         loops = self.config.loops(num_loops)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
-        targets = causal_targets(labels) if labels is not None and shift_labels is None else shift_labels
+        targets = None if labels is None else causal_targets(labels)
         every = self._every(run_all_steps, targets, rule, loops)
         run = self.model.begin(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
@@ -319,6 +317,17 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         model_kwargs["past_key_values"] = DynamicCache()
 
 
+class Asked(NamedTuple):
+    """What a call asks of the loops, by the arguments of its forward pass; None: what the configuration says."""
+
+    num_loops: int | None
+    initial_state: Tensor | None
+    output_hidden_states: bool | None
+    exit_rule: str | ExitRule | None
+    run_all_steps: bool | None
+    generator: torch.Generator | None
+
+
 class _Classifier(LoopedTaskModel):
     """A linear head on units of a text, read after every loop."""
 
@@ -333,24 +342,20 @@ class _Classifier(LoopedTaskModel):
         return self._readout_work(label_count(self.config))
 
     def _read(
-        self, inputs: Sequence[Any], slots: Tensor, options: Mapping[str, Any], labels: Tensor | None
+        self, inputs: Sequence[Any], slots: Tensor, asked: Asked, labels: Tensor | None
     ) -> tuple[Looping, LoopedOutput]:
         """Loop over the inputs, and predict at the K slots: logits are (K, C)."""
-        run = self.model.begin(*inputs, num_loops=options.get("num_loops"), initial_state=options.get("initial_state"))
-        one_class = takes_one_class(self.config)
-        rule = self.rule(options.get("exit_rule"), run.loops, label_count(self.config), one_class=one_class)
-        asked = options.get("run_all_steps")
-        if asked is None and labels is not None and not self.training:
-            asked = True  # evaluations record the predictions of every loop
-        every = self._every(asked, labels, rule, run.loops)
-        self._draw(run, inputs[0], labels, options.get("num_loops"))
+        run = self.model.begin(*inputs, num_loops=asked.num_loops, initial_state=asked.initial_state)
+        rule = self.rule(asked.exit_rule, run.loops, label_count(self.config), one_class=takes_one_class(self.config))
+        # Evaluations record the predictions of every loop.
+        all_steps = True if asked.run_all_steps is None and labels is not None and not self.training else None
+        every = self._every(asked.run_all_steps if all_steps is None else all_steps, labels, rule, run.loops)
+        self._draw(run, inputs[0], labels, asked.num_loops)
         rule = Fixed(run.loops) if run.counts is not None else rule
         real = torch.ones_like(slots, dtype=torch.bool)
-        asked = options.get("output_hidden_states")
-        wanted = bool(self.config.output_hidden_states if asked is None else asked)
-        found = run_loops(
-            self.model, run, LoopReading(slots, self.score, rule, real, every, wanted, options.get("generator"))
-        )
+        states = asked.output_hidden_states
+        wanted = bool(self.config.output_hidden_states if states is None else states)
+        found = run_loops(self.model, run, LoopReading(slots, self.score, rule, real, every, wanted, asked.generator))
         exits = found.exit_steps
         if run.counts is not None:
             exits = exits.minimum(run.counts[slots // run.embedded.shape[1]])
@@ -386,9 +391,14 @@ class LoopedForSequenceClassification(_Classifier):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
-        **options: Any,
+        num_loops: int | None = None,
+        initial_state: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
     ) -> LoopedOutput:
-        """Predict; labels as `problem_type_of` tells, options are further arguments of `LoopedForCausalLM.forward`."""
+        """Predict; labels as `problem_type_of` tells, the other arguments as in `LoopedForCausalLM.forward`."""
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None:
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
@@ -397,7 +407,8 @@ class LoopedForSequenceClassification(_Classifier):
         last = length - 1 - real.flip(1).long().argmax(dim=1)
         slots = torch.arange(rows, device=given.device) * length + last
         inputs = (input_ids, attention_mask, position_ids, None, inputs_embeds)
-        run, output = self._read(inputs, slots, options, labels)
+        asked = Asked(num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator)
+        run, output = self._read(inputs, slots, asked, labels)
         output.trace = self._trace(
             _known(output.exit_steps), torch.ones_like(slots, dtype=torch.bool), run, real.sum(dim=1)
         )
@@ -430,16 +441,22 @@ class LoopedForTokenClassification(_Classifier):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
-        **options: Any,
+        num_loops: int | None = None,
+        initial_state: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
     ) -> LoopedOutput:
-        """Predict; labels (B, T), negative where there is none; options as in `LoopedForSequenceClassification`."""
+        """Predict; labels (B, T), negative where there is none; all else as in `LoopedForCausalLM.forward`."""
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None:
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
         real = _real(attention_mask, given.shape[:2], given.device)
         slots = real.flatten().nonzero().squeeze(1)
         inputs = (input_ids, attention_mask, position_ids, None, inputs_embeds)
-        run, output = self._read(inputs, slots, options, labels)
+        asked = Asked(num_loops, initial_state, output_hidden_states, exit_rule, run_all_steps, generator)
+        run, output = self._read(inputs, slots, asked, labels)
         exits = torch.zeros_like(real, dtype=torch.int64).view(-1).index_copy(0, slots, _known(output.exit_steps))
         output.unit_slots, output.trace = slots, self._trace(exits.view_as(real), real, run)
         assert output.logits is not None
