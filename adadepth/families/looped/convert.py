@@ -24,10 +24,26 @@ from adadepth.errors import CheckpointError
 _PLACE = ("cache_dir", "revision", "token", "local_files_only", "force_download")
 _FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 _KEPT = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "hidden_act", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "initializer_range",
-    "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype", "architectures", "id2label", "label2id",
-)  # fmt: skip
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "initializer_range",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "dtype",
+    "torch_dtype",
+    "architectures",
+    "id2label",
+    "label2id",
+)
 _OURO_NAMES = (
     (r"^(model\.)?layers\.", r"\1core."),
     (r"\.input_layernorm_2\.", ".attention_post_norm."),
@@ -131,17 +147,27 @@ def _ouro(found: Mapping[str, Any]) -> dict[str, Any]:
     rule = None if threshold is None else f"quantile:{threshold!r}"
     return {
         **{name: found[name] for name in _KEPT if name in found},
-        "core": found["num_hidden_layers"], "num_loops": found["total_ut_steps"], "norms": "branch",
-        "state_norm": "fed", "gate": True, "exit_rule": rule if step is None else f"fixed:{step + 1}",
-        "objective": "gate", "rope_theta": found.get("rope_theta", rope.get("rope_theta", 10000.0)),
-    }  # fmt: skip
+        "core": found["num_hidden_layers"],
+        "num_loops": found["total_ut_steps"],
+        "norms": "branch",
+        "state_norm": "fed",
+        "gate": True,
+        "exit_rule": rule if step is None else f"fixed:{step + 1}",
+        "objective": "gate",
+        "rope_theta": found.get("rope_theta", rope.get("rope_theta", 10000.0)),
+    }
 
 
 def _huginn(found: Mapping[str, Any]) -> dict[str, Any]:
     """A linear adapter of [s, e], a drawn state, norms around the sums, the final norm before and behind the coda."""
-    for name, known in (("injection_type", "linear"), ("state_init", "like-init"), ("bias", False),
-                        ("block_class_name", "SandwichBlock"), ("nonlin_name", "SiLU"),
-                        ("test_time_noise", 0)):  # fmt: skip
+    for name, known in (
+        ("injection_type", "linear"),
+        ("state_init", "like-init"),
+        ("bias", False),
+        ("block_class_name", "SandwichBlock"),
+        ("nonlin_name", "SiLU"),
+        ("test_time_noise", 0),
+    ):
         _refuse(found, name, known)
     if not found["n_layers_in_coda"]:
         raise CheckpointError("n_layers_in_coda=0: Huginn's models have a coda")
@@ -149,14 +175,23 @@ def _huginn(found: Mapping[str, Any]) -> dict[str, Any]:
         **{name: found[name] for name in _KEPT if name in found},
         "hidden_size": _first(found, "n_embd", "hidden_size"),
         "num_attention_heads": _first(found, "num_attention_heads", "n_heads"),
-        "max_position_embeddings": found["block_size"], "rms_norm_eps": found["norm_eps"],
-        "prelude": found["n_layers_in_prelude"], "core": found["n_layers_in_recurrent_block"],
-        "coda": found["n_layers_in_coda"], "num_loops": found["mean_recurrence"], "norms": "sandwich",
-        "state_norm": "read", "injection": "linear", "start": "drawn", "qk_bias": found.get("qk_bias", True),
-        "rope_theta": found.get("rope_base", 50_000), "rope_pairs": True, "scale_embeddings": True,
+        "max_position_embeddings": found["block_size"],
+        "rms_norm_eps": found["norm_eps"],
+        "prelude": found["n_layers_in_prelude"],
+        "core": found["n_layers_in_recurrent_block"],
+        "coda": found["n_layers_in_coda"],
+        "num_loops": found["mean_recurrence"],
+        "norms": "sandwich",
+        "state_norm": "read",
+        "injection": "linear",
+        "start": "drawn",
+        "qk_bias": found.get("qk_bias", True),
+        "rope_theta": found.get("rope_base", 50_000),
+        "rope_pairs": True,
+        "scale_embeddings": True,
         "tie_word_embeddings": found.get("tie_embeddings", found.get("tie_word_embeddings", True)),
         "initializer": "scaled",
-    }  # fmt: skip
+    }
 
 
 PUBLISHED_MODELS = {"ouro": _ouro, "huginn_raven": _huginn}

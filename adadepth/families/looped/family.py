@@ -27,8 +27,9 @@ class LoopedSettings(ModelConfig):
     vocab_size: int | None = setting(
         None, "V, pieces; None: as many as the tokenizer has", at_least(2), shape=True, hub=49152
     )
-    prelude: int = setting(0, "P, layers before the loop, whose result is the input e of every loop", at_least(0),
-                           shape=True)  # fmt: skip
+    prelude: int = setting(
+        0, "P, layers before the loop, whose result is the input e of every loop", at_least(0), shape=True
+    )
     core: int = setting(
         2, "C, layers of a loop; of a pretrained decoder those right before the coda", at_least(1), shape=True
     )
@@ -38,73 +39,97 @@ class LoopedSettings(ModelConfig):
         None, "D, width; None: that of model.pretrained", at_least(1), shape=True, hub=128, debug=16
     )
     num_attention_heads: int | None = setting(
-        None, "must divide hidden_size, unless head_dim is given; None: those of model.pretrained", at_least(1),
-        shape=True, hub=4, debug=2,
-    )  # fmt: skip
+        None,
+        "must divide hidden_size, unless head_dim is given; None: those of model.pretrained",
+        at_least(1),
+        shape=True,
+        hub=4,
+        debug=2,
+    )
     num_key_value_heads: int | None = setting(
         None, "heads of keys and values; None: as many as of queries", at_least(1), shape=True
     )
     head_dim: int | None = setting(None, "width of a head; None: hidden_size over the heads", at_least(2), shape=True)
     intermediate_size: int | None = setting(
-        None, "F, inner width of the gated feed-forward layers; None: that of model.pretrained", at_least(1),
-        shape=True, hub=512, debug=32,
-    )  # fmt: skip
+        None,
+        "F, inner width of the gated feed-forward layers; None: that of model.pretrained",
+        at_least(1),
+        shape=True,
+        hub=512,
+        debug=32,
+    )
     hidden_act: Activation = setting(Activation.silu, "of the feed-forward layers' gates")
     norms: Norms = setting(
-        Norms.pre, "where a layer has its norms: before its branches, also behind them, or also around the sums",
-        shape=True, more="`pre`: x + f(rms(x)); `branch`: x + rms(f(rms(x))) (Ouro); `sandwich`: rms(x + f(rms(x))) "
-        "(Huginn).",
-    )  # fmt: skip
+        Norms.pre,
+        "where a layer has its norms: before its branches, also behind them, or also around the sums",
+        shape=True,
+        more="`pre`: x + f(rms(x)); `branch`: x + rms(f(rms(x))) (Ouro); `sandwich`: rms(x + f(rms(x))) (Huginn).",
+    )
     state_norm: StateNorm = setting(
-        StateNorm.none, "the final norm between loop and coda: none, for what is read, or for what is fed back, too",
-        shape=True, more="`read`: Huginn, which applies it before and after the coda; `fed`: Ouro.",
-    )  # fmt: skip
+        StateNorm.none,
+        "the final norm between loop and coda: none, for what is read, or for what is fed back, too",
+        shape=True,
+        more="`read`: Huginn, which applies it before and after the coda; `fed`: Ouro.",
+    )
     injection: Injection = setting(
-        Injection.none, "what a loop gets of its input e: nothing, s + e, A [s, e], or e alone", shape=True,
+        Injection.none,
+        "what a loop gets of its input e: nothing, s + e, A [s, e], or e alone",
+        shape=True,
         more="`linear` is Huginn's adapter; with `restart` a loop knows the one before by `queries` only.",
-    )  # fmt: skip
+    )
     start: StartState = setting(
-        StartState.input, "the state before the first loop: the input e, zeros, or drawn",
+        StartState.input,
+        "the state before the first loop: the input e, zeros, or drawn",
         more="Drawn from a normal of standard deviation sqrt(2/5), cut at three; in training anew, else by position.",
-    )  # fmt: skip
+    )
     draw_seed: int = setting(
-        0, "of drawn states outside training, where a position has the same one in every row, and of drawn loops",
+        0,
+        "of drawn states outside training, where a position has the same one in every row, and of drawn loops",
         at_least(0),
-    )  # fmt: skip
+    )
     queries: Queries = setting(
-        Queries.state, "what attention's queries are made of: the layer's own input, or the loop before's final state",
+        Queries.state,
+        "what attention's queries are made of: the layer's own input, or the loop before's final state",
         more="`previous`: fully looped transformers (arXiv 2605.18797); the first loop has the layer's own input.",
-    )  # fmt: skip
+    )
     damping: float | None = setting(
-        1.0, "share of the way to its result that a loop goes; None: 1 over the number of loops", between(1e-3, 1),
+        1.0,
+        "share of the way to its result that a loop goes; None: 1 over the number of loops",
+        between(1e-3, 1),
         more="s + damping (g(s) - s): the damped substeps of arXiv 2605.23872.",
-    )  # fmt: skip
+    )
     gate: bool = setting(False, "whether a halting unit reads the state after every loop", shape=True)
     exit_rule: str | None = setting(
-        None, "which loop's prediction a token gets; None: the last one's",
+        None,
+        "which loop's prediction a token gets; None: the last one's",
         more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
-    )  # fmt: skip
+    )
     objective: Objective = setting(
-        Objective.last, "which loops' losses training weighs how: the last one, all alike, early ones more, or as the "
+        Objective.last,
+        "which loops' losses training weighs how: the last one, all alike, early ones more, or as the "
         "halting unit says; gate_alone trains that unit and nothing else",
         more="The equations are those of `adadepth.families.looped.objectives`.",
-    )  # fmt: skip
+    )
     geometric_share: float = setting(0.3, "g of objective=geometric: a loop weighs 1 - g of the one before", OPEN_SHARE)
     entropy_weight: float = setting(0.05, "beta of objective=gate: what a nat of entropy is worth", at_least(0))
     gate_pairing: Pairing = setting(
-        Pairing.next, "objective=gate_alone: a loop's unit learns what the next loop gains; made: what its own has",
+        Pairing.next,
+        "objective=gate_alone: a loop's unit learns what the next loop gains; made: what its own has",
         more="`made` is as Ouro prints it.",
-    )  # fmt: skip
+    )
     train_loops: TrainLoops = setting(
-        TrainLoops.fixed, "how many loops a text trains: N, or drawn for each text, around N",
+        TrainLoops.fixed,
+        "how many loops a text trains: N, or drawn for each text, around N",
         more="`drawn`: 1 + Poisson(rate), ln rate normal with mean ln N - spread^2/2 (Huginn), for every text of an "
         "update by itself. The loss is that of the last of them.",
-    )  # fmt: skip
+    )
     loop_spread: float = setting(0.5, "train_loops=drawn: standard deviation of the logarithm of the rate", at_least(0))
     backprop_loops: int | None = setting(
-        None, "so many last loops of a text have gradients in training; None: all", at_least(1),
+        None,
+        "so many last loops of a text have gradients in training; None: all",
+        at_least(1),
         more="Where nothing is injected, prelude and embedding then learn nothing from texts with more loops.",
-    )  # fmt: skip
+    )
     max_position_embeddings: int = setting(2048, "longest text", at_least(1))
     rope_theta: float = setting(10000.0, "base of the rotary positions", POSITIVE)
     rope_pairs: bool = setting(
@@ -115,10 +140,11 @@ class LoopedSettings(ModelConfig):
     tie_word_embeddings: bool = setting(False, "one matrix for input and output pieces", shape=True)
     rms_norm_eps: float = setting(1e-6, "added to the mean square of every norm", POSITIVE)
     initializer: LoopedInitializer = setting(
-        LoopedInitializer.normal, "of weights: normal with initializer_range, or Huginn's, scaled by width and depth",
+        LoopedInitializer.normal,
+        "of weights: normal with initializer_range, or Huginn's, scaled by width and depth",
         more="`scaled`: standard deviation sqrt(2/(5 D)), cut at three, that of the products that end a branch over "
         "sqrt(2 (P + N C + K)) (Takase et al.).",
-    )  # fmt: skip
+    )
     initializer_range: float = setting(0.02, "standard deviation of normal initial weights", POSITIVE)
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
 

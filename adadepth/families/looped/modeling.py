@@ -60,9 +60,10 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     base_config: dict | PreTrainedConfig | None = setting(
-        None, "of the decoder of transformers whose layers these are, with as many layers as are kept; None: our own",
+        None,
+        "of the decoder of transformers whose layers these are, with as many layers as are kept; None: our own",
         shape=True,
-    )  # fmt: skip
+    )
 
     def __post_init__(self, **kwargs: object) -> None:
         if isinstance(self.base_config, dict):

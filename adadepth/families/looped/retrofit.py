@@ -74,9 +74,12 @@ def retrofit(
     )
     weights = retrofitted_weights(decoder, kept, prelude, core)
     looped = (model_class or LoopedForCausalLM).from_pretrained(
-        None, config=config, state_dict=weights, dtype=decoder.dtype,
+        None,
+        config=config,
+        state_dict=weights,
+        dtype=decoder.dtype,
         attn_implementation=decoder.config._attn_implementation,
-    )  # fmt: skip
+    )
     looped.train(decoder.training)
     _compare(decoder, base, kept, looped)
     return looped
@@ -126,12 +129,24 @@ def adopted(
 
 
 _OF_THE_DECODER = (
-    "vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
-)  # fmt: skip
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+)
 _OF_THE_LAYERS = (
-    "hidden_act", "norms", "queries", "max_position_embeddings", "rope_theta", "rope_pairs", "qk_bias",
-    "tie_word_embeddings", "rms_norm_eps",
-)  # fmt: skip
+    "hidden_act",
+    "norms",
+    "queries",
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_pairs",
+    "qk_bias",
+    "tie_word_embeddings",
+    "rms_norm_eps",
+)
 
 
 def _given(settings: LoopedSettings) -> dict[str, Any]:
