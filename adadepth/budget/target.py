@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 TOLERANCE = 0.05  # a share of the target
-
-
 # Units in which nothing may be deeper than the target once the schedule has come to it; less is within the budget, too.
 CEILINGS = frozenset({"deepest_layer"})
 

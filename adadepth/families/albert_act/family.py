@@ -84,7 +84,7 @@ class AlbertActSettings(AlbertSettings):
         0.0,
         "initial halting bias; negative starts deep, positive starts shallow",
         FINITE,
-        more="0 in the paper, where at first every token halts at its second update; 1 in Universal Transformers.",
+        more="0 in the paper, where at first most tokens halt after two or three updates; 1 in Universal Transformers.",
     )
     recall: bool = setting(
         False,

@@ -347,9 +347,10 @@ class _Classifier(LoopedTaskModel):
         """Loop over the inputs, and predict at the K slots: logits are (K, C)."""
         run = self.model.begin(*inputs, num_loops=asked.num_loops, initial_state=asked.initial_state)
         rule = self.rule(asked.exit_rule, run.loops, label_count(self.config), one_class=takes_one_class(self.config))
-        # Evaluations record the predictions of every loop.
-        all_steps = True if asked.run_all_steps is None and labels is not None and not self.training else None
-        every = self._every(asked.run_all_steps if all_steps is None else all_steps, labels, rule, run.loops)
+        all_steps = asked.run_all_steps
+        if all_steps is None and labels is not None and not self.training:
+            all_steps = True  # evaluations record the predictions of every loop
+        every = self._every(all_steps, labels, rule, run.loops)
         self._draw(run, inputs[0], labels, asked.num_loops)
         rule = Fixed(run.loops) if run.counts is not None else rule
         real = torch.ones_like(slots, dtype=torch.bool)
