@@ -81,6 +81,8 @@ class LoopReading:
         if isinstance(self.rule, Fixed):
             return running & (step >= self.rule.k)
         for rows in running.nonzero().squeeze(1).split(ROWS):
+            if not len(rows):  # everybody has exited, and the loops go on for other reasons
+                break
             logits = self.head(read[rows]).float() if read is not None and LOGITS in self.rule.needs else None
             view = StepView(step, steps, logits, None if halting is None else halting[rows])
             found[rows], self._memory[rows] = self.rule.decide(view, self._memory[rows])
