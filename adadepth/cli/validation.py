@@ -88,7 +88,8 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
             yield f"model={about.name}: task={config.task} trains {one_of(with_head(regime.head))}"
         elif kind.reading is not None and config.task in kind.tasks and kind.reading != about.text:
             readers = [name for name in with_head(regime.head) if family(name).text == kind.reading]
-            yield f"dataset={dataset.name}: is read as {kind.reading}, by {one_of(readers)}; {about.name} reads {about.text}"
+            how = f"is read as {kind.reading}, by {one_of(readers)}"
+            yield f"dataset={dataset.name}: {how}; {about.name} reads {about.text}"
         return
     vectors = kind.vectors(dataset)
     if about.reads_vectors != vectors and config.task in kind.tasks:

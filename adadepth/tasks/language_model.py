@@ -1,4 +1,4 @@
-"""Language modelling: of streams a fixed network, or a supernet whose gates learn with it; of blocks any causal model."""
+"""Language modelling: of streams a fixed network, or a supernet whose gates learn; of blocks any causal model."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ from tests.training.support import stopped_early
 
 ROOT = ("--config-name", "loop_tiny")
 SMALL = (
-    "dataset.sequence_length=32", "dataset.evaluation_fraction=0.1", "model.hidden_size=16", "tokenizer=bytes", "tokenizer.vocab_size=null",
+    "dataset.sequence_length=32", "dataset.evaluation_fraction=0.1", "model.hidden_size=16", "tokenizer=bytes",
+    "tokenizer.vocab_size=null",
     "model.intermediate_size=16", "model.num_attention_heads=2", "model.num_loops=3", "model.core=1",
     "model.injection=linear", "model.objective=last", "model.train_loops=drawn", "model.backprop_loops=2",
     "model.loop_curriculum=sqrt", "model.curriculum_share=0.9", "trainer.max_steps=6", "trainer.warmup_steps=0",

@@ -87,7 +87,7 @@ def load_language_data(
         "append_eos": dataset.append_eos,
         **{name: _described(stores[name], batches) for name, batches in sides.items()},
         "tokenizer": {"path": tokenizer.path, "kind": kind, "vocab_size": len(words)},
-        "cache_key": _key(train_text, words, dataset),
+        "cache_key": _key(texts["train"], words, dataset),
     }
     return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
 

@@ -131,9 +131,7 @@ class LoopedSettings(ModelConfig):
         more="ceil(N f(x)) with x the share of the growth that is over: f = x, or 1 - sqrt(1 - x) (arXiv 2511.07384). "
         "Drawn numbers have it as their mean.",
     )
-    curriculum_share: float = setting(
-        0.5, "share of all steps in which loop_curriculum grows", between(1e-3, 1)
-    )
+    curriculum_share: float = setting(0.5, "share of all steps in which loop_curriculum grows", between(1e-3, 1))
     backprop_loops: int | None = setting(
         None,
         "so many last loops of a text have gradients in training; None: all",

@@ -75,7 +75,7 @@ class LoopedOutput(ModelOutput):
         exit_steps: First is 1, int64: (B, T) of a language model, 0 at padding; else (K,).
         unit_slots: Of a tagger, b T + t of its K units.
         trace: The loops of every unit.
-        token_losses: Of a language model, the cross-entropy of each of the P tokens with a label in nats, detached, (P,).
+        token_losses: Of a language model, the cross-entropy of the P tokens with a label in nats, detached, (P,).
         step_losses: The same after each of the loops that were read, (P, n).
     """
 

@@ -63,9 +63,7 @@ def cross_entropies(states: Tensor, targets: Tensor, head: Callable[[Tensor], Te
     return torch.cat(losses) if losses else states.new_zeros(0, dtype=torch.float32)
 
 
-def loop_losses(
-    every: Sequence[Tensor], targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int
-) -> Tensor:
+def loop_losses(every: Sequence[Tensor], targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
     """L_n of a language model's M targets, float32 (M, n).
 
     Args:
@@ -157,6 +155,7 @@ def loops_at(most: int, shape: str, share: float, done: int, total: int) -> int:
     reached = 1.0 if shape == "none" else min(done / (share * max(total, 1)), 1.0)
     grown = reached if shape == "linear" else 1 - math.sqrt(1 - reached)
     return max(1, math.ceil(most * grown - 1e-9))
+
 
 _WORD = 0x9E3779B97F4A7C15 - 2**64  # splitmix64's constants (Steele et al. 2014), as signed numbers
 _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
