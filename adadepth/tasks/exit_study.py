@@ -5,7 +5,7 @@ Shape legend: M units, S sequences, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from adadepth.data import LabelledData
 from adadepth.data.batches import evaluation_order
 from adadepth.errors import ConfigError
 from adadepth.families.contract import DepthModel
-from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
+from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.measure.exit_records import StepRecords, sequences_of
 from adadepth.measure.exit_steps import step_summary
@@ -35,10 +35,13 @@ def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Pric
         model: That predicts after every step.
         records: Of the units.
         by_token: Whether these are tokens.
-    """
-    work = model.readout_work
 
-    def price(exit_steps: Tensor, lengths: Tensor) -> float:
+    Returns:
+        A function of exit steps (M,), lengths (M,) and what a rule reads of a unit after every update until its exit. A
+        rule that does not read predictions pays for one of every unit, at its exit.
+    """
+
+    def price(exit_steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
         if by_token:
             steps, sequences = int(exit_steps.max()), sequences_of(records.index)
             trace = _tokens(records.updates(exit_steps), lengths, sequences, steps, records.max_updates)
@@ -46,7 +49,11 @@ def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Pric
             trace = _tokens_together(exit_steps, lengths, records.max_updates)
         else:
             trace = _sequences(exit_steps, lengths, records.max_updates)
-        return float(model.price(trace).adaptive) + work * float(exit_steps.sum())
+        work = float(model.price(trace).adaptive)
+        for signal in {LOGITS, *reads}:
+            often = exit_steps.double() if signal in reads else torch.ones(len(exit_steps), dtype=torch.float64)
+            work += float((often * model.reading_work(signal, lengths)).sum())
+        return work
 
     return price
 

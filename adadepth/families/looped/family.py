@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.families.registry import Family
-from adadepth.settings import Activation, Attention, ExperimentConfig, ModelConfig, family_name
+from adadepth.families.registry import Budgeting, Family
+from adadepth.settings import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, Task, family_name
 from adadepth.settings.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
@@ -164,6 +164,8 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
     if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
         yield f"model.train_loops=drawn: has model.objective=last, not {model.objective}"
+    if config.task is not Task.finetune and (config.budget.target is not None or config.budget.targets):
+        yield f"budget: exits of model=looped are fitted with task=finetune, not task={config.task}"
     if model.queries is Queries.state and model.injection is Injection.restart:
         yield "model.injection=restart: every loop would be the same; model.queries=previous tells it of the one before"
 
@@ -181,6 +183,10 @@ FAMILY = Family(
     auto={"AutoModel": f"{_MODELING}:LoopedModel"},
     encoder=f"{_MODELING}:LoopedModel",
     tokenizer="transformers:PreTrainedTokenizerFast",
+    budget=Budgeting(
+        fitted=(BudgetUnit.updates, BudgetUnit.macs),
+        fits_target=True,
+    ),
     depth="num_loops",
     adopts="adadepth.families.looped.retrofit:adopted",
     checks=("adadepth.families.looped.family:check_looped",),
