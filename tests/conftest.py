@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import ipaddress
 import os
@@ -17,7 +18,11 @@ from typing import Any
 import omegaconf._utils as omegaconf_utils
 import pytest
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.default_element import ResultDefault
 from hypothesis import settings
+from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_ROOT = ROOT.parent / "shared" / "data"
@@ -105,6 +110,28 @@ def _read_yaml_fast(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(omegaconf_utils, "get_yaml_loader", lambda: Loader)
 
 
+def _compose_fast(patch: pytest.MonkeyPatch) -> None:
+    """Let Hydra merge the same files and schemas once a process: every command composes twice, mostly from the same."""
+    usual, known = ConfigLoaderImpl._compose_config_from_defaults_list, {}
+
+    def origin(default: ResultDefault, repo: IConfigRepository) -> tuple[Any, ...]:
+        found = repo.load_config(default.config_path)
+        where = (repr(default), default.is_self, default.primary, found.path, OmegaConf.get_type(found.config))
+        file = Path(found.path.removeprefix("file://"), f"{default.config_path.removesuffix('.yaml')}.yaml")
+        if not found.path.startswith("file://"):
+            return where
+        state = file.stat()
+        return (*where, file.resolve(), state.st_ino, state.st_mtime_ns, state.st_size)
+
+    def merged(loader: ConfigLoaderImpl, defaults: list[ResultDefault], repo: IConfigRepository) -> Any:
+        key = tuple(origin(default, repo) for default in defaults)
+        if key not in known:
+            known[key] = usual(loader, defaults, repo)
+        return copy.deepcopy(known[key])
+
+    patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merged)
+
+
 def _hear_signals() -> None:
     """Undo what `nohup` and a script's `&` have this process ignore: what a test starts would ignore it, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -118,6 +145,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     _block_network(patch)
     _read_yaml_fast(patch)
+    _compose_fast(patch)
     _hear_signals()
     patch.setattr(os, "fsync", lambda descriptor: None)  # no scratch file has to survive a power cut
     config.add_cleanup(patch.undo)
