@@ -14,11 +14,12 @@ from adadepth import run
 from adadepth.settings import ExperimentConfig
 from tests.cli.support import Result
 from tests.figures_support import briefly_timed
+from tests.puzzles_support import drawn_once
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _briefly_timed() -> Iterator[None]:
-    with briefly_timed():
+    with briefly_timed(), drawn_once():
         yield
 
 

@@ -10,6 +10,7 @@ import pytest
 from adadepth import tasks
 from tests.configs.support import configured
 from tests.figures_support import briefly_timed, undrawn
+from tests.puzzles_support import drawn_once
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def _undrawn() -> Iterator[None]:
 
 @pytest.fixture(scope="package", autouse=True)
 def _briefly_timed() -> Iterator[None]:
-    with briefly_timed():
+    with briefly_timed(), drawn_once():
         yield
 
 
