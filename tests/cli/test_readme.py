@@ -110,6 +110,7 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     assert Path(line).stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_torchrun_writes_one_folder(tmp_path):
     """Two processes agree on the folder, and both end well."""
     (words,) = commands("torchrun")
