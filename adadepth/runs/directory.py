@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -359,8 +360,12 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+@cache
 def _git_commit() -> str | None:
-    """Return the project's commit, marked ``+changes`` if the files differ from it; None outside a clone."""
+    """Return the project's commit, marked ``+changes`` if the files differ from it; None outside a clone.
+
+    As a process first asks: it keeps the code that it has imported, whatever is committed meanwhile.
+    """
 
     def git(*arguments: str) -> str:
         # Without locks: a run that is killed here would leave one, which stops every later commit of the user's.

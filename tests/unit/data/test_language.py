@@ -236,6 +236,7 @@ def test_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_wikitext2_has_its_published_number_of_tokens(data_root: Path, tmp_path: Path) -> None:
     file = str(data_root / "wikitext-2" / "wiki.{}.tokens")
     data = load_language_data(
