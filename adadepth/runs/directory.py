@@ -288,14 +288,14 @@ def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = flat(result_settings(stored)), flat(result_settings(unresolved(dataclasses.asdict(config))))
     earlier = flat(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
-    spread = _spread_over_updates(config)
+    spread = _spread_over_steps(config)
     free = _MAY_CHANGE if spread is None else _MAY_CHANGE.difference(_LENGTH)
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
     reasons = dict.fromkeys(_LENGTH, f" ({spread} counts on the number of updates)")
     return [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
 
 
-def _spread_over_updates(config: ExperimentConfig) -> str | None:
+def _spread_over_steps(config: ExperimentConfig) -> str | None:
     """The setting, if there is one, by which the first updates depend on how many there will be."""
     if config.trainer.schedule not in (Schedule.constant, Schedule.plateau):
         return f"trainer.schedule={config.trainer.schedule}"

@@ -7,7 +7,7 @@ from importlib import import_module
 from adadepth.errors import UnreachableError
 from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, Mode
-from adadepth.settings.kinds import PREDICTED, REGIMES, kind_of, problem_of
+from adadepth.settings.kinds import kind_of, trained_head
 from adadepth.settings.plugins import load
 
 
@@ -48,8 +48,7 @@ def _run(config: ExperimentConfig) -> float | None:
         return None
     task = import_module(f"{__name__}.{config.task}")
     if config.mode is Mode.train:
-        problem = problem_of(config.dataset)
-        rehearse(config.model, REGIMES[config.task].head or PREDICTED[problem].head)
+        rehearse(config.model, trained_head(config.task, config.dataset))
     if config.mode is Mode.evaluate:
         metrics = task.evaluate(config)
     elif config.seeds > 1:

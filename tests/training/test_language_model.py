@@ -41,7 +41,7 @@ def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, se
     config = stream_config(tmp_path, *overrides)
     whole = stream_trainer(config, tmp_path / "whole")
     whole.train()
-    epoch = whole.data.train.updates_per_epoch
+    epoch = whole.data.train.steps_per_epoch
     assert epoch + 2 < 14, f"an epoch has {epoch} updates: too long for this test"
     for step in (epoch, epoch + 2):
         resumed = stream_trainer(config, tmp_path / f"resumed-{step}")

@@ -133,7 +133,7 @@ def test_losses_that_pass_are_no_explosion():
     for loss in [2.0, *[25.0] * 9, 2.0, *[19.0] * 30, *[25.0] * 9]:
         explosion.add(torch.tensor(loss / 2))
         explosion.add(torch.tensor(loss / 2))
-        explosion.end_update()
+        explosion.end_step()
     assert explosion.updates() == 9 < UPDATES
 
 
