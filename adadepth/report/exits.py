@@ -192,7 +192,8 @@ def study_text(study: Mapping[str, Any]) -> str:
     if any("online" in row for row in study["rows"]):
         lines.append("run for real: the rule really ran, so that exits change what others see")
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
-    return "\n".join([*lines, f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))])
+    lines += [f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))]
+    return "\n".join([*lines, *([plain(f"advice: {advice_text(study)}")] if advice_text(study) else [])])
 
 
 def difficulty_stops(name: str, study: Mapping[str, Any]) -> Table:
@@ -221,6 +222,29 @@ def overthinking_text(study: Mapping[str, Any]) -> str:
         f"best for everybody: step {found['step']} of {study['max_steps']}, score {found['best']:.4f}, "
         f"{found['gap']:.4f} above the last step's{lost}"
     )
+
+
+def advice_text(study: Mapping[str, Any]) -> str:
+    """The setting to take and what it saves, in sentences; empty where nothing is advised."""
+    found = study.get("advice")
+    if not found:
+        return ""
+    rule, fixed = found["rule"], found["fixed"]
+    is_full = rule["rule"] == f"fixed:{study['max_steps']}"
+    taken = "full depth for everybody" if is_full else f"exit_rule={rule['rule']}"
+    told = [f"take {taken}, the cheapest that keeps {found['keep']:.0%} of full depth's score: {_spends(rule, study)}"]
+    told.append(f"score {rule['score']:.4f}, at full depth {found['full']:.4f}")
+    if "difference" in found:
+        told[-1] += f" (right: {found['difference']:+.4f} ± {found['interval']:.4f})"
+    if rule["rule"] != fixed["rule"]:
+        told.append(f"without looking at examples {fixed['rule']} does, with {_spends(fixed, study)}")
+    chosen = f"chosen on {found['chosen_on']:,} examples, these figures are of {found['told_on']:,} others"
+    ran = [", replayed"] if any("online" in row for row in study["rows"]) else [""]
+    return "; ".join([*told, chosen + ran[0]])
+
+
+def _spends(advised: Mapping[str, Any], study: Mapping[str, Any]) -> str:
+    return f"{advised['mean_updates']:.2f} of {study['max_steps']} updates, {percent(advised['work'])} of the work"
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
@@ -339,6 +363,7 @@ def exit_quality(files: RunFiles) -> Section | None:
             "panels": panels[name][: None if not position else 1],
             "warnings": warnings(study),
             "overthinking_told": overthinking_text(study),
+            "advice_told": advice_text(study),
             "difficulty": difficulty_stops(name, study),
             "table": study_table({name: study}),
         }

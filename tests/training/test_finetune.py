@@ -130,7 +130,7 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     out = tmp_path / "compared"
     config = configured(
         "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "exit_rules=[all]", f"output_dir={out}",
-        "dataset.sequence_length=32", "dataset.max_evaluation_examples=16",
+        "dataset.sequence_length=32", "dataset.max_evaluation_examples=16", "adopt_rule=true",
     )  # fmt: skip
     tasks.run(config)
     (directory,) = out.glob("*/*")
@@ -141,7 +141,13 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     assert rows["fixed:2"]["macs_ratio"] == pytest.approx(2, rel=0.2)
     assert set(rows["fixed:4"]["seconds"]) == {"1", "8", "32"}
     assert "patience:2" in (directory / "report.html").read_text()
-    assert "patience:2" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "patience:2" in shown
+    advised = study["advice"]["rule"]["rule"]
+    assert f"advice: take exit_rule={advised}, " in shown or advised == "fixed:4"
+    model = AutoModelForSequenceClassification.from_pretrained(directory / "model")
+    assert model.config.exit_rule == advised
+    assert model(torch.tensor([[2, 9, 7, 3]])).exit_steps.max() <= 4
 
 
 @pytest.mark.parametrize(("model", "rule", "message"), [
