@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adadepth.errors import ConfigError
 from adadepth.halting.distribution import halting_distribution
@@ -77,13 +77,21 @@ class ExitRule(ABC):
 
     @abstractmethod
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which rows exit now, bool (A,), and the memory for the next step, (A, k)."""
+        """Return which rows exit now, bool (A,), and the memory for the next step, (A, k).
+
+        A rule may remember more of a row once it has seen it, see `widened`; it takes what was filled up as nothing.
+        """
 
     def _check(self, parameter: str, low: float, high: float = math.inf) -> None:
         value = getattr(self, parameter)
         if not low <= value <= high or math.isinf(value):
             allowed = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
             raise ConfigError(f"exit rule {self.name}: {parameter}={value} must be {allowed}")
+
+
+def widened(memory: Tensor, columns: int) -> Tensor:
+    """A memory beside another one that has more columns: filled up with NaN, (A, k) to (A, columns)."""
+    return nn.functional.pad(memory, (0, max(columns - memory.shape[1], 0)), value=math.nan)
 
 
 def all_rows(memory: Tensor, value: bool) -> Tensor:

@@ -42,6 +42,7 @@ from adadepth.halting.exit_decisions import (
     all_rows,
     apply_rule,
     predictions_at,
+    widened,
 )
 from adadepth.halting.rules import parse_named, problem_with_rule
 from adadepth.settings.plugins import installed
@@ -74,6 +75,7 @@ __all__ = [
     "predictions_at",
     "state_moves",
     "supported_rules",
+    "widened",
 ]
 
 GROUP = "adadepth.exit_rules"

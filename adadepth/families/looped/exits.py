@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadepth.families.looped.modeling import LoopedModel, Looping
-from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, state_moves
+from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, state_moves, widened
 
 
 class Loops(NamedTuple):
@@ -97,8 +97,7 @@ class LoopReading:
             logits = self.head(read[rows]).float() if read is not None and LOGITS in self.rule.needs else None
             said = (None if values is None else values[rows] for values in (halting, moves))
             found[rows], memory = self.rule.decide(StepView(step, steps, logits, *said), self._memory[rows])
-            if (more := memory.shape[1] - self._memory.shape[1]) > 0:  # what is remembered may begin with one number
-                self._memory = nn.functional.pad(self._memory, (0, more), value=torch.nan)
+            self._memory = widened(self._memory, memory.shape[1])
             self._memory[rows] = memory
         return found
 
@@ -112,7 +111,7 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
     last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.every else steps
     to_the_end = reading.every or rule.mixes or run.cache is not None or isinstance(rule, Fixed)
     # A coda has its keys and values in a cache; without one, who needs no predictions is read where somebody exits.
-    reads_exits_only = not to_the_end and LOGITS not in rule.reads
+    reads_exits_only = run.cache is None and not to_the_end and LOGITS not in rule.reads
     reads_moves = reading.moves or STATES in rule.needs
     reading.start(run.state.device)
     running, every, halting, moves = reading.real.clone(), [], [], []
