@@ -170,5 +170,5 @@ def _halves(sequences: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
 
 
 def _part(records: StepRecords, chosen: Tensor) -> StepRecords:
-    tensors = {each.name: getattr(records, each.name) for each in fields(records)}
-    return replace(records, **{name: value[chosen] for name, value in tensors.items() if isinstance(value, Tensor)})
+    values: dict[str, Any] = {each.name: getattr(records, each.name) for each in fields(records)}
+    return replace(records, **{name: value[chosen] for name, value in values.items() if isinstance(value, Tensor)})
