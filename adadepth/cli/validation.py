@@ -125,6 +125,10 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"runs={config.runs}: read only with mode=report, but mode={config.mode}"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
         yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    if config.adopt_rule and not config.exit_rules:
+        yield "adopt_rule=true: read only with exit_rules, of which one is adopted"
+    if config.adopt_rule and not hasattr(config.model, "exit_rule"):
+        yield f"adopt_rule=true: model={config.model.name} keeps no exit rule in its configuration"
     if config.predictions and (config.task is not Task.finetune or not config.trainer.halting_statistics):
         yield "predictions=true: read only with task=finetune and trainer.halting_statistics=true"
     if config.rival_of is not None and family(config.model.name).fixed_depth is None:

@@ -305,6 +305,15 @@ def problem_of(dataset: DatasetConfig) -> Problem | None:
     return problem(dataset) if callable(problem) else problem
 
 
+def trained_head(task: Task, dataset: DatasetConfig) -> str:
+    """Which of a family's heads a task trains on a data set that it reads."""
+    if (head := REGIMES[task].head) is not None:
+        return head
+    problem = problem_of(dataset)
+    assert problem is not None, "validated"
+    return PREDICTED[problem].head
+
+
 def columns_of(dataset: DatasetConfig) -> list[str]:
     """The columns of a table that a model reads which was trained on such data."""
     about = kind_of(dataset).columns

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.families.registry import Family
-from adadepth.settings import Activation, Attention, ExperimentConfig, ModelConfig, family_name
+from adadepth.families.registry import Budgeting, Family
+from adadepth.settings import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, Task, family_name
 from adadepth.settings.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
@@ -176,6 +176,8 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.curriculum_share={model.curriculum_share:g}: read only with model.loop_curriculum"
     if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
         yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
+    if config.task is not Task.finetune and (config.budget.target is not None or config.budget.targets):
+        yield f"budget: exits of model=looped are fitted with task=finetune, not task={config.task}"
     if model.queries is Queries.state and model.injection is Injection.restart:
         yield "model.injection=restart: every loop would be the same; model.queries=previous tells it of the one before"
 
@@ -193,6 +195,10 @@ FAMILY = Family(
     auto={"AutoModel": f"{_MODELING}:LoopedModel"},
     encoder=f"{_MODELING}:LoopedModel",
     tokenizer="transformers:PreTrainedTokenizerFast",
+    budget=Budgeting(
+        fitted=(BudgetUnit.updates, BudgetUnit.macs),
+        fits_target=True,
+    ),
     depth="num_loops",
     adopts="adadepth.families.looped.retrofit:adopted",
     text="blocks",

@@ -41,7 +41,17 @@ from adadepth.families.shared.losses import (
     takes_one_class,
     target_weights,
 )
-from adadepth.halting.exit_rules import ExitRule, Fixed, check_rule, parse_rule, predictions_at
+from adadepth.families.shared.steps import ExitRuleKnob
+from adadepth.halting.exit_rules import (
+    HALTING_SIGNAL,
+    LOGITS,
+    STATES,
+    ExitRule,
+    Fixed,
+    check_rule,
+    parse_rule,
+    predictions_at,
+)
 from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
 
 
@@ -72,6 +82,8 @@ class LoopedOutput(ModelOutput):
         hidden_states: s_0 and the states after every loop that ran, (B, T, D) each, on request.
         step_logits: Where all loops ran, those of each: `StepLogits` (B, T, N, V) of a language model, else (K, N, C).
         halting_logits: z_n of the loops that ran, float32: (B, T, n) of a language model, else (K, n).
+        state_moves: How every loop moved the states, see `adadepth.halting.exit_rules.state_moves`, float32: (B, T, n,
+            2) of a language model, else (K, n, 2); where all loops ran and were read, outside training.
         exit_steps: First is 1, int64: (B, T) of a language model, 0 at padding; else (K,).
         unit_slots: Of a tagger, b T + t of its K units.
         trace: The loops of every unit.
@@ -86,6 +98,7 @@ class LoopedOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     step_logits: Any = None
     halting_logits: Tensor | None = None
+    state_moves: Tensor | None = None
     exit_steps: Tensor | None = None
     unit_slots: Tensor | None = None
     trace: DepthTrace | None = None
@@ -93,7 +106,7 @@ class LoopedOutput(ModelOutput):
     step_losses: Tensor | None = None
 
 
-class LoopedTaskModel(LoopedPreTrainedModel):
+class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
     """What all heads share: rules, the loss of the loops, work."""
 
     accepts_loss_kwargs = False
@@ -107,7 +120,12 @@ class LoopedTaskModel(LoopedPreTrainedModel):
     @property
     def exit_signals(self) -> frozenset[str]:
         """What rules can read."""
-        return frozenset({"logits", "halting"} if self.config.gate else {"logits"})
+        return frozenset({LOGITS, STATES, HALTING_SIGNAL} if self.config.gate else {LOGITS, STATES})
+
+    @property
+    def level_rule(self) -> str:
+        """The halting unit's, where there is one."""
+        return "quantile" if self.config.gate else "margin:0.5"
 
     def rule(self, given: str | ExitRule | None, loops: int, classes: int, *, one_class: bool = True) -> ExitRule:
         """The rule of a call; where it names none, the configuration's, and in training none: all loops.
@@ -166,7 +184,7 @@ class LoopedTaskModel(LoopedPreTrainedModel):
         return DepthTrace(unit, exits.float(), real, run.loops, execution=execution)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of a traced batch without its readouts, see `readout_work`.
+        """Multiply-accumulates of a traced batch without what is read of it, see `reading_work`.
 
         A layer costs a token 2 D (h + h_kv) d_h + 3 D F, and a pair of query and key 2 h d_h. A token that has exited
         costs what it would take to stop it there: `executed` counts it until the loops end.
@@ -194,9 +212,16 @@ class LoopedTaskModel(LoopedPreTrainedModel):
             full=(each(lengths) * units * (config.prelude + config.core * trace.max_updates)).sum(),
         )
 
-    def _readout_work(self, outputs: int) -> float:
-        """Of one unit: the coda, without its attention, and the head."""
-        return self.config.coda * layer_work(self.config)[0] + self.config.hidden_size * outputs
+    def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
+        """Of a prediction coda and head; of a text the coda runs over all its tokens. See `DepthModel.reading_work`.
+
+        Of states D for each of three lengths: of the state, of its last update, and of how that changed.
+        """
+        if signal != LOGITS:
+            return self.config.hidden_size * (3.0 if signal == STATES else 1.0)
+        token, pair = layer_work(self.config)
+        tokens = lengths.double() if self.depth_unit == "sequence" else 1.0
+        return self.config.coda * tokens * (token + pair * (lengths.double() + 1) / 2) + self.readout_work
 
 
 def layer_work(config: LoopedConfig) -> tuple[float, float]:
@@ -274,7 +299,8 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         real = _real(attention_mask, shape, run.embedded.device)
         wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         frozen = targets is not None and self.config.objective == "gate_alone"
-        reading = LoopReading(None, self.lm_head, rule, real.flatten(), every, wanted, generator, frozen)
+        moves = every and not self.training
+        reading = LoopReading(None, self.lm_head, rule, real.flatten(), every, wanted, moves, generator, frozen)
         found = run_loops(self.model, run, reading)
         exits, halting = found.exit_steps.view(shape), found.halting_logits
         if run.counts is not None:
@@ -283,6 +309,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             past_key_values=run.cache,
             hidden_states=found.states,
             halting_logits=None if halting is None else halting.view(*shape, -1),
+            state_moves=found.moves.view(*shape, -1, 2) if moves and found.moves is not None else None,
             exit_steps=exits,
             trace=self._trace(exits, real, run),
         )
@@ -334,8 +361,8 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of a token's prediction after a loop."""
-        return self._readout_work(self.config.vocab_size)
+        """Multiply-accumulates of the head."""
+        return float(self.config.hidden_size * self.config.vocab_size)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tokens with a token to predict, for every part of the loss."""
@@ -375,9 +402,15 @@ class _Classifier(LoopedTaskModel):
         self.post_init()
 
     @property
+    def level_rule(self) -> str:
+        """Values, and labels that exclude no others, have no margin."""
+        has_margin = label_count(self.config) > 1 and takes_one_class(self.config)
+        return super().level_rule if has_margin or self.config.gate else "distance:0.5"
+
+    @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of a unit's prediction after a loop."""
-        return self._readout_work(label_count(self.config))
+        """Multiply-accumulates of the head."""
+        return float(self.config.hidden_size * label_count(self.config))
 
     def _read(
         self, inputs: Sequence[Any], slots: Tensor, asked: Asked, labels: Tensor | None
@@ -395,11 +428,18 @@ class _Classifier(LoopedTaskModel):
         real = torch.ones_like(slots, dtype=torch.bool)
         states = asked.output_hidden_states
         wanted = bool(self.config.output_hidden_states if states is None else states)
-        found = run_loops(self.model, run, LoopReading(slots, self.score, rule, real, every, wanted, asked.generator))
+        moves = every and not self.training
+        reading = LoopReading(slots, self.score, rule, real, every, wanted, moves, asked.generator)
+        found = run_loops(self.model, run, reading)
         exits = found.exit_steps
         if run.counts is not None:
             exits = exits.minimum(run.counts[slots // run.embedded.shape[1]])
-        output = LoopedOutput(hidden_states=found.states, halting_logits=found.halting_logits, exit_steps=exits)
+        output = LoopedOutput(
+            hidden_states=found.states,
+            halting_logits=found.halting_logits,
+            state_moves=found.moves if moves else None,
+            exit_steps=exits,
+        )
         steps = None if found.every is None else self.score(torch.stack(found.every, dim=1)).float()
         output.step_logits = steps if every else None
         if rule.mixes:
