@@ -86,6 +86,10 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
     if regime.head is not None:
         if regime.head not in about.heads:
             yield f"model={about.name}: task={config.task} trains {one_of(with_head(regime.head))}"
+        elif kind.reading is not None and config.task in kind.tasks and kind.reading != about.text:
+            readers = [name for name in with_head(regime.head) if family(name).text == kind.reading]
+            how = f"is read as {kind.reading}, by {one_of(readers)}"
+            yield f"dataset={dataset.name}: {how}; {about.name} reads {about.text}"
         return
     vectors = kind.vectors(dataset)
     if about.reads_vectors != vectors and config.task in kind.tasks:

@@ -16,6 +16,7 @@ Queries = StrEnum("Queries", ["state", "previous"])
 LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
 Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
 TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
+Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
 Pairing = StrEnum("Pairing", ["next", "made"])
 
 
@@ -124,6 +125,13 @@ class LoopedSettings(ModelConfig):
         "update by itself. The loss is that of the last of them.",
     )
     loop_spread: float = setting(0.5, "train_loops=drawn: standard deviation of the logarithm of the rate", at_least(0))
+    loop_curriculum: Curriculum = setting(
+        Curriculum.none,
+        "how the number of loops grows in training, from 1 to N: evenly, or slowly at first (1 - sqrt)",
+        more="ceil(N f(x)) with x the share of the growth that is over: f = x, or 1 - sqrt(1 - x) (arXiv 2511.07384). "
+        "Drawn numbers have it as their mean.",
+    )
+    curriculum_share: float = setting(0.5, "share of all steps in which loop_curriculum grows", between(1e-3, 1))
     backprop_loops: int | None = setting(
         None,
         "so many last loops of a text have gradients in training; None: all",
@@ -164,6 +172,10 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
     if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
         yield f"model.train_loops=drawn: has model.objective=last, not {model.objective}"
+    if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
+        yield f"model.curriculum_share={model.curriculum_share:g}: read only with model.loop_curriculum"
+    if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
+        yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
     if config.task is not Task.finetune and (config.budget.target is not None or config.budget.targets):
         yield f"budget: exits of model=looped are fitted with task=finetune, not task={config.task}"
     if model.queries is Queries.state and model.injection is Injection.restart:
@@ -189,5 +201,6 @@ FAMILY = Family(
     ),
     depth="num_loops",
     adopts="adadepth.families.looped.retrofit:adopted",
+    text="blocks",
     checks=("adadepth.families.looped.family:check_looped",),
 )

@@ -22,13 +22,16 @@ from adadepth.families.looped.modeling import LoopedConfig, LoopedModel, LoopedP
 from adadepth.families.looped.objectives import (
     causal_targets,
     drawn_loops,
-    loop_terms,
+    loop_losses,
+    loops_at,
+    mixed_losses,
     objective_terms,
     text_uniforms,
 )
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import (
     CLASSES,
+    LossTerm,
     class_losses,
     combine_terms,
     count_sequences,
@@ -84,6 +87,8 @@ class LoopedOutput(ModelOutput):
         exit_steps: First is 1, int64: (B, T) of a language model, 0 at padding; else (K,).
         unit_slots: Of a tagger, b T + t of its K units.
         trace: The loops of every unit.
+        token_losses: Of a language model, the cross-entropy of the P tokens with a label in nats, detached, (P,).
+        step_losses: The same after each of the loops that were read, (P, n).
     """
 
     loss: Tensor | None = None
@@ -97,6 +102,8 @@ class LoopedOutput(ModelOutput):
     exit_steps: Tensor | None = None
     unit_slots: Tensor | None = None
     trace: DepthTrace | None = None
+    token_losses: Tensor | None = None
+    step_losses: Tensor | None = None
 
 
 class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
@@ -108,6 +115,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         super().__init__(config)
         self.model = LoopedModel(config)
         self._step: int | None = None
+        self._steps = 1
 
     @property
     def exit_signals(self) -> frozenset[str]:
@@ -131,8 +139,17 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         return rule
 
     def set_step(self, step: int, total: int) -> None:
-        """Tell it that `step` updates were made, from which, its texts and `draw_seed` drawn loops follow."""
-        self._step = step
+        """Tell it that `step` updates were made: drawn loops follow from that, texts and seed, grown ones from both."""
+        self._step, self._steps = step, total
+
+    def _asked_loops(self, asked: int | None, labels: Tensor | None) -> int | None:
+        """N of a call that names none: in training what `loop_curriculum` has grown to, else the configuration's."""
+        config = self.config
+        if asked is not None or labels is None or not self.training or self._step is None:
+            return asked
+        if config.loop_curriculum == "none":
+            return None
+        return loops_at(config.num_loops, config.loop_curriculum, config.curriculum_share, self._step, self._steps)
 
     def _draw(self, run: Looping, input_ids: Tensor | None, labels: Tensor | None, asked: int | None) -> None:
         """Give every text a number of loops of its own, in training where the configuration says so."""
@@ -140,7 +157,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             return
         if self.config.objective != "last":
             raise ConfigError(f"train_loops=drawn: has objective=last, not {self.config.objective}")
-        rows, spread, mean = len(run.embedded), self.config.loop_spread, self.config.num_loops
+        rows, spread, mean = len(run.embedded), self.config.loop_spread, run.loops
         if input_ids is None or self._step is None:
             uniform = torch.rand(rows, 2, dtype=torch.float64).to(run.state.device)
         else:
@@ -244,6 +261,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         generator: torch.Generator | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        documents: Tensor | None = None,
     ) -> LoopedOutput:
         """Predict the next token of every position.
 
@@ -264,14 +282,17 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             generator: For rules that draw.
             num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
             num_items_in_batch: The same as one number, from a stock `Trainer`.
+            documents: See `LoopedModel.begin`. Labels at the first token of a document are to be negative.
         """
-        loops = self.config.loops(num_loops)
+        grown = self._asked_loops(num_loops, labels)
+        loops = self.config.loops(grown)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
         targets = None if labels is None else causal_targets(labels)
         every = self._every(run_all_steps, targets, rule, loops)
         run = self.model.begin(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
-        )
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, grown, initial_state,
+            documents,
+        )  # fmt: skip
         self._draw(run, input_ids, targets, num_loops)
         rule = Fixed(run.loops) if run.counts is not None else rule
         shape = run.embedded.shape[:2]
@@ -296,8 +317,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             states = torch.stack(found.every, dim=1).view(*shape, len(found.every), -1)
             output.step_logits = StepLogits(states, self.lm_head, self.config.vocab_size)
         if targets is not None:
-            read = found.every or [found.chosen]
-            terms = loop_terms(self.config, read, found.halting_logits, targets.flatten(), self.lm_head)
+            terms = self._losses(found, rule, targets.flatten(), output)
             if num_items_in_batch is not None:
                 items = torch.as_tensor(num_items_in_batch, device=targets.device)
                 num_targets = dict.fromkeys(terms, items)
@@ -305,6 +325,24 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         if targets is None or not self.training:
             output.logits = self._logits(found, rule, shape, logits_to_keep)
         return output
+
+    def _losses(self, found: Loops, rule: ExitRule, targets: Tensor, output: LoopedOutput) -> dict[str, LossTerm]:
+        """The parts of the loss; the output gets those of single tokens."""
+        counted = (targets >= 0).nonzero().squeeze(1)
+        wanted = targets[counted]
+        read = found.every or [found.chosen]
+        read = read[-1:] if self.training and self.config.objective == "last" else read
+        read = [states[counted] for states in read]
+        halting = None if found.halting_logits is None else found.halting_logits[counted]
+        losses = loop_losses(read, wanted, self.lm_head, self.config.vocab_size)
+        output.step_losses = losses.detach()
+        if rule.mixes and found.every is not None:
+            output.token_losses = mixed_losses(rule, read, _known(halting), wanted, self.lm_head)
+        else:
+            last = torch.full_like(wanted, losses.shape[1])
+            exits = last if found.every is None else found.exit_steps[counted].minimum(last)
+            output.token_losses = output.step_losses.gather(1, exits.unsqueeze(1) - 1).squeeze(1)
+        return objective_terms(self.config, losses, halting, torch.ones_like(losses[:, 0]))
 
     def _logits(self, found: Loops, rule: ExitRule, shape: torch.Size, kept: int | Tensor) -> Tensor:
         """At each token's exit, (B, kept, V); of a rule that mixes, of all its loops."""
@@ -378,7 +416,8 @@ class _Classifier(LoopedTaskModel):
         self, inputs: Sequence[Any], slots: Tensor, asked: Asked, labels: Tensor | None
     ) -> tuple[Looping, LoopedOutput]:
         """Loop over the inputs, and predict at the K slots: logits are (K, C)."""
-        run = self.model.begin(*inputs, num_loops=asked.num_loops, initial_state=asked.initial_state)
+        loops = self._asked_loops(asked.num_loops, labels)
+        run = self.model.begin(*inputs, num_loops=loops, initial_state=asked.initial_state)
         rule = self.rule(asked.exit_rule, run.loops, label_count(self.config), one_class=takes_one_class(self.config))
         all_steps = asked.run_all_steps
         if all_steps is None and labels is not None and not self.training:

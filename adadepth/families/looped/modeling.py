@@ -508,6 +508,7 @@ class LoopedModel(LoopedPreTrainedModel):
         use_cache: bool | None = None,
         num_loops: int | None = None,
         initial_state: Tensor | None = None,
+        documents: Tensor | None = None,
     ) -> Looping:
         """Embed the tokens and run the prelude.
 
@@ -520,9 +521,13 @@ class LoopedModel(LoopedPreTrainedModel):
             use_cache: Whether to keep keys and values; None: only in a cache that is given.
             num_loops: N of this call; None: the configuration's.
             initial_state: s_0, (B, T, D); None: as the configuration's `start` says.
+            documents: Which document each token is of, (B, T), where several stand side by side, padding as one more:
+                a token sees its own alone, in which positions count from 0. Without a cache; `attention_mask` is then
+                no mask of attention, and neighbours have different numbers.
 
         Raises:
-            DataError: If there are not exactly one of ids and embeddings, or the initial state has another shape.
+            DataError: If there are not exactly one of ids and embeddings, or the initial state has another shape; or
+                there are documents with a cache or positions.
             ConfigError: If `num_loops` is less than 1.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -534,6 +539,10 @@ class LoopedModel(LoopedPreTrainedModel):
         cache = DynamicCache() if use_cache and past_key_values is None else past_key_values
         if self.training and self.core.gradient_checkpointing:
             cache = None  # layers that are made again would write twice
+        if documents is not None:
+            if cache is not None or position_ids is not None:
+                raise DataError("documents: not with a cache or position_ids")
+            position_ids, attention_mask = _positions_within(documents), None  # masks follow from where positions begin
         if position_ids is None:
             position_ids = _positions(embedded, attention_mask, 0 if cache is None else cache.get_seq_length())
         position_ids = position_ids.expand(embedded.shape[:2])
@@ -640,6 +649,13 @@ def _truncated(empty: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw from a normal of standard deviation sqrt(2/5), that of Huginn's embeddings times sqrt(D), cut at three."""
     deviation = math.sqrt(2 / 5)
     return nn.init.trunc_normal_(empty, std=deviation, a=-3 * deviation, b=3 * deviation, generator=generator)
+
+
+def _positions_within(documents: Tensor) -> Tensor:
+    """Of every token in its document, int64 (B, T)."""
+    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return places - torch.where(begins, places, 0).cummax(dim=1).values
 
 
 def _positions(embedded: Tensor, mask: Any, before: int) -> Tensor:
