@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.families.looped.compaction import leave
 from adadepth.families.looped.modeling import LoopedModel, Looping
 from adadepth.halting.exit_rules import LOGITS, ExitRule, Fixed, StepView
 
@@ -90,11 +91,14 @@ class LoopReading:
 def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
     """Loop until all units have exited, or through all loops where that is wanted or later tokens will attend to them.
 
-    A rule decides on states that do not depend on it: a unit that has exited goes on for the others.
+    A rule decides on states that do not depend on it: a unit that has exited goes on for the others, unless the policy
+    of the cache stops it (`compaction`).
     """
     rule, steps = reading.rule, run.loops
     last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.every else steps
-    to_the_end = reading.every or rule.mixes or run.cache is not None or isinstance(rule, Fixed)
+    everybody = reading.every or rule.mixes
+    waits = run.cache is not None and run.running is None  # later tokens attend to all loops
+    to_the_end = everybody or waits or isinstance(rule, Fixed)
     reading.start(run.state.device)
     running, every, halting = reading.real.clone(), [], []
     exit_steps, chosen = torch.zeros_like(running, dtype=torch.int64), None
@@ -116,9 +120,12 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
         exit_steps = torch.where(exits, step, exit_steps)
         chosen = read if chosen is None else torch.where((running | ~reading.real).unsqueeze(-1), read, chosen)
         running = running & ~exits
+        if run.running is not None and not everybody:
+            leave(model, run, exits.view_as(run.running))
         if not to_the_end and not running.any():
             break
     assert chosen is not None
+    model.finish(run)
     return Loops(
         chosen,
         every if reading.every or rule.mixes else None,
