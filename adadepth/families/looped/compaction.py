@@ -44,7 +44,9 @@ def loop_running(model: Any, run: Any) -> Tensor:
     """One more loop of the tokens that run; returns the final norm of all states, (B, T, D)."""
     run.picked = Picked.of(run.running)
     run.cache.at(run.done + 1, run.picked)
-    run.computed += run.running.numel() if run.picked is None else run.picked.tokens.numel()
+    cells = run.running.numel() if run.picked is None else run.picked.tokens.numel()
+    seen = 2 * run.cache.aim.before + run.running.shape[1] + 1  # a token sees half of the others, and what was before
+    run.computed.append((cells, cells, cells * seen // 2))
     if run.picked is None:
         return model.loop_once(run)  # type: ignore[no-any-return]
     part = part_of(run, run.picked)
@@ -79,6 +81,8 @@ def leave(model: Any, run: Any, exits: Tensor) -> None:
     frozen: list[Any] = [None] * len(cache.core)
     if cache.policy.name == "frozen" and run.done < cache.loops:
         frozen = frozen_keys(model, run, rows, tokens)
+        queries, keys, pairs = run.computed[-1]
+        run.computed[-1] = queries, keys + len(rows), pairs
     for layer, said in zip(cache.core, frozen, strict=True):
         layer.settle(rows, tokens, run.done, said)
     for layer in cache.coda:

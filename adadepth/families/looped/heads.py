@@ -41,7 +41,7 @@ from adadepth.families.shared.losses import (
     target_weights,
 )
 from adadepth.halting.exit_rules import ExitRule, Fixed, check_rule, parse_rule, predictions_at
-from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
 
 
 class StepLogits:
@@ -146,7 +146,8 @@ class LoopedTaskModel(LoopedPreTrainedModel):
 
     def _trace(self, exits: Tensor, real: Tensor, run: Looping, tokens: Tensor | None = None) -> DepthTrace:
         width, before = run.embedded.shape[1], 0 if run.cache is None else run.cache.get_seq_length()
-        execution = Execution(run.done, tokens, width, memory_length=max(before - width, 0))
+        computed = ComputedSteps.of(run.computed) if run.computed else None
+        execution = Execution(run.done, tokens, width, computed=computed, memory_length=max(before - width, 0))
         unit: DepthUnit = "token" if exits.dim() == 2 else "sequence"
         return DepthTrace(unit, exits.float(), real, run.loops, execution=execution)
 
@@ -154,7 +155,8 @@ class LoopedTaskModel(LoopedPreTrainedModel):
         """Multiply-accumulates of a traced batch without its readouts, see `readout_work`.
 
         A layer costs a token 2 D (h + h_kv) d_h + 3 D F, and a pair of query and key 2 h d_h. A token that has exited
-        costs what it would take to stop it there: `executed` counts it until the loops end.
+        costs what it would take to stop it there: `executed` counts it until the loops end, or where a cache's policy
+        stops it, what was computed, keys and values of frozen states included.
         """
         config, ran, updates = self.config, trace.executed, trace.updates.double()
         by_token = updates.dim() == 2
@@ -167,13 +169,20 @@ class LoopedTaskModel(LoopedPreTrainedModel):
 
         width = torch.as_tensor(width, dtype=torch.float64, device=updates.device)
         everything = len(updates) * width * each(width)
+        executed = everything * (config.prelude + config.core * ran.steps)
+        if ran.computed is not None:
+            queries, keys, pairs = (each.sum().to(everything) for each in ran.computed)
+            said = 2.0 * config.hidden_size * config.key_value_heads * config.width_of_head
+            executed = everything * config.prelude + config.core * (
+                queries * (token - said) + keys * said + pairs * pair
+            )
         units = trace.valid.double()
         if by_token:
             units, updates = units.sum(dim=1), updates.sum(dim=1)
         else:
             units, updates = units * lengths, updates * lengths
         return Work(
-            executed=everything * (config.prelude + config.core * ran.steps),
+            executed=executed,
             dense=everything * (config.prelude + config.core * trace.updates.max().double()),
             adaptive=(each(lengths) * (config.prelude * units + config.core * updates)).sum(),
             full=(each(lengths) * units * (config.prelude + config.core * trace.max_updates)).sum(),

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -334,7 +334,8 @@ class Looping:
         running: Who has not exited, boolean (B, T), where the cache's policy stops those that have; else None.
         picked: Of them, who ran the last loop; None: everybody.
         readings: What was last read of each token, (B, T, D), where there is `running`.
-        computed: Tokens that went through the core, of all loops, where there is `running`.
+        computed: Of every loop, of how many tokens it made queries and keys, and the pairs of both, where there is
+            `running`.
     """
 
     embedded: Tensor
@@ -351,7 +352,7 @@ class Looping:
     running: Tensor | None = None
     picked: Picked | None = None
     readings: Tensor | None = None
-    computed: int = 0
+    computed: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class Layers(nn.ModuleList, GradientCheckpointingLayer):
@@ -557,6 +558,10 @@ class LoopedModel(LoopedPreTrainedModel):
             cache = None  # layers that are made again would write twice
         if isinstance(cache, LoopedCache) and self.training:
             raise ConfigError(f"cache_policy={cache.policy}: is for a model that is not in training; eval() ends that")
+        running = None
+        if isinstance(cache, LoopedCache):
+            attention = self.config._attn_implementation
+            running = begin_running(cache, embedded.shape[:2], loops, attention_mask, attention, embedded.device)
         if position_ids is None:
             position_ids = _positions(embedded, attention_mask, 0 if cache is None else cache.get_seq_length())
         position_ids = position_ids.expand(embedded.shape[:2])
@@ -565,12 +570,8 @@ class LoopedModel(LoopedPreTrainedModel):
             of: Any = self.config if self.config.base_config is None else self.config.base_config
             masks = create_masks_for_generate(of, embedded, attention_mask, cache, position_ids)
         rotation = self.rotation(embedded, position_ids)
-        run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)
+        run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops, running=running)
         run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
-        if isinstance(cache, LoopedCache):
-            run.running = begin_running(
-                cache, embedded.shape[:2], loops, attention_mask, self.config._attn_implementation, embedded.device
-            )
         run.embedded = self.prelude(run.embedded, None, run, 0, 0) if len(self.prelude) else run.embedded
         run.state = self.first_state(run, initial_state)
         return run
