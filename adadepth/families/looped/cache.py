@@ -38,6 +38,7 @@ from transformers.cache_utils import CacheLayerMixin
 from adadepth.errors import ConfigError
 from adadepth.families.looped.policies import parse_policy
 
+
 def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
     """Keys and values of a token: 2 h d bytes a number, times P + S C + S' Q places.
 
@@ -126,6 +127,8 @@ class LoopLayer(CacheLayerMixin):
     is_sliding = False
     is_croppable = True
     supports_early_init = False
+    keys: Any  # a tensor, once there is a token
+    values: Any
 
     def __init__(self, places: int, aim: Aim, keeps: str) -> None:
         super().__init__()
@@ -242,7 +245,11 @@ class LoopLayer(CacheLayerMixin):
         if loop == 0:
             self._aside = [
                 each.new_zeros(
-                    aim.rows, each.shape[1], aim.new, each.shape[3], dtype=torch.promote_types(each.dtype, torch.float32)
+                    aim.rows,
+                    each.shape[1],
+                    aim.new,
+                    each.shape[3],
+                    dtype=torch.promote_types(each.dtype, torch.float32),
                 )
                 for each in said
             ]
@@ -293,23 +300,22 @@ class LoopedCache(Cache):
         self.aim, self._sizes = Aim(), (config.prelude, config.core, config.coda)
         places, coda = self.policy.places(self.loops), self.policy.coda_places(self.loops)
         core_keeps, coda_keeps = self.policy.name, "frozen" if self.policy.name == "frozen" else "last"
-        super().__init__(
-            [
-                *(LoopLayer(1, self.aim, "last") for _ in range(config.prelude)),
-                *(LoopLayer(places, self.aim, core_keeps) for _ in range(config.core)),
-                *(LoopLayer(coda, self.aim, coda_keeps) for _ in range(config.coda)),
-            ]
-        )
+        self._ours = [
+            *(LoopLayer(1, self.aim, "last") for _ in range(config.prelude)),
+            *(LoopLayer(places, self.aim, core_keeps) for _ in range(config.core)),
+            *(LoopLayer(coda, self.aim, coda_keeps) for _ in range(config.coda)),
+        ]
+        super().__init__([*self._ours])
 
     @property
     def core(self) -> list[LoopLayer]:
         """Layers of the core."""
-        return self.layers[self._sizes[0] : self._sizes[0] + self._sizes[1]]
+        return self._ours[self._sizes[0] : self._sizes[0] + self._sizes[1]]
 
     @property
     def coda(self) -> list[LoopLayer]:
         """Layers of the coda."""
-        return self.layers[self._sizes[0] + self._sizes[1] :]
+        return self._ours[self._sizes[0] + self._sizes[1] :]
 
     def open(self, rows: int, new: int, loops: int) -> None:
         """A call of so many rows, tokens and loops begins; the prelude is next.
@@ -319,7 +325,7 @@ class LoopedCache(Cache):
         """
         if self.policy.name == "frozen" and loops > self.loops:
             raise ConfigError(f"num_loops={loops}: this cache has places for {self.loops}; it is made with loops=")
-        first = self.layers[0]
+        first = self._ours[0]
         if first.is_initialized and len(first.keys) != rows:
             raise ConfigError(f"past_key_values: has {len(first.keys)} rows, the call {rows}")
         aim = self.aim
@@ -332,7 +338,7 @@ class LoopedCache(Cache):
     def close(self) -> None:
         """The call is over: its tokens are earlier ones."""
         length = self.aim.before + self.aim.new
-        for layer in self.layers:
+        for layer in self._ours:
             layer.close(length)
 
     def bytes_per_token(self) -> int:
@@ -341,9 +347,9 @@ class LoopedCache(Cache):
         Raises:
             ConfigError: If there are none yet.
         """
-        if not all(layer.is_initialized for layer in self.layers):
+        if not all(layer.is_initialized for layer in self._ours):
             raise ConfigError("bytes_per_token: nothing is cached yet; `cache.bytes_per_token(config)` asks a policy")
-        kept = [each for layer in self.layers for each in (layer.keys, layer.values)]
+        kept = [each for layer in self._ours for each in (layer.keys, layer.values)]
         return sum(each.shape[1] * each.shape[2] * each.shape[4] * each.element_size() for each in kept)
 
 

@@ -48,7 +48,7 @@ def loop_running(model: Any, run: Any) -> Tensor:
     seen = 2 * run.cache.aim.before + run.running.shape[1] + 1  # a token sees half of the others, and what was before
     run.computed.append((cells, cells, cells * seen // 2))
     if run.picked is None:
-        return model.loop_once(run)  # type: ignore[no-any-return]
+        return model.loop_once(run)
     part = part_of(run, run.picked)
     if part.embedded.numel():
         model.loop_once(part)
@@ -56,14 +56,14 @@ def loop_running(model: Any, run: Any) -> Tensor:
         before = torch.zeros_like(run.state) if run.normed is None else run.normed
         run.normed = run.picked.put(before, part.normed)
     run.done += 1
-    return run.normed  # type: ignore[no-any-return]
+    return run.normed
 
 
 def read_running(model: Any, run: Any) -> Tensor:
     """r_n of the tokens that ran the last loop, and of the others what was last read, (B, T, D)."""
     if run.picked is None:
         run.readings = model.read_once(run)
-        return run.readings  # type: ignore[no-any-return]
+        return run.readings
     before = torch.zeros_like(run.state) if run.readings is None else run.readings
     if run.picked.tokens.numel():
         before = run.picked.put(before, model.read_once(part_of(run, run.picked)))

@@ -28,9 +28,7 @@ def by_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tens
     cache, logits, exits = None, [], []
     with torch.no_grad():
         for first, last in CALLS:
-            output = model(
-                ids[:, first:last], past_key_values=cache, use_cache=True, cache_policy=policy, **options
-            )
+            output = model(ids[:, first:last], past_key_values=cache, use_cache=True, cache_policy=policy, **options)
             cache = output.past_key_values
             logits.append(output.logits)
             exits.append(output.exit_steps)
@@ -76,7 +74,11 @@ def test_layers_of_other_decoders_keep_what_the_policy_says(family: str, policy:
         name.replace("post_attention_layernorm", "mlp_norm").replace("input_layernorm", "attention_norm"): weight
         for name, weight in model.state_dict().items()
     }
-    values = {name: getattr(model.config, name) for name, about in declared(model.config.settings_class).items() if about.in_model}
+    values = {
+        name: getattr(model.config, name)
+        for name, about in declared(model.config.settings_class).items()
+        if about.in_model
+    }
     config = SimpleNamespace(**values | {"rope_theta": 10000.0, "rms_norm_eps": 1e-6})
     logits, exits = by_calls(model, IDS[:1], policy, exit_rule="margin:0.1")
     expected, steps = plain_by_calls(config, weights, IDS[0], policy, "margin:0.1", None)
@@ -100,9 +102,7 @@ def test_a_batch_is_its_rows_and_padding_changes_nothing(policy: str, attention:
     mask[:, :4] = 0
     mask[1, :6] = 0
     with torch.no_grad():
-        prompt = model(
-            padded[:, :10], mask[:, :10], use_cache=True, cache_policy=policy, exit_rule="margin:0.05"
-        )
+        prompt = model(padded[:, :10], mask[:, :10], use_cache=True, cache_policy=policy, exit_rule="margin:0.05")
         after = model(padded[:, 10:], mask, past_key_values=prompt.past_key_values, exit_rule="margin:0.05")
     found = torch.cat([prompt.exit_steps, after.exit_steps], dim=1)
     assert not found[:, :4].any()
