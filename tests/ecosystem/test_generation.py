@@ -27,7 +27,7 @@ BATCH, LENGTH = 3, 7
 
 
 def _mixin(folder: str) -> Any:
-    if importlib.util.find_spec("parameterized") is None:
+    if "parameterized" not in sys.modules and importlib.util.find_spec("parameterized") is None:
         stand_in = ModuleType("parameterized")
         vars(stand_in)["parameterized"] = _Parameterized
         sys.modules["parameterized"] = stand_in
