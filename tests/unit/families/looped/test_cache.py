@@ -20,6 +20,7 @@ from tests.unit.families.looped.plain_cache import PlainCache, exits_by, plain_g
 
 POLICIES = ("frozen", "last", "mean", "first", "ring:2")
 RULES = ("fixed:2", "margin:0.05", "quantile:0.5")
+QUICK = ("huginn", "fully looped")  # of all kinds; the others are held to the same in the slow tests
 CALLS = ((0, 6), (6, 7), (7, 9))  # a prompt, a token, two at once
 
 
@@ -49,7 +50,9 @@ def plain_by_calls(config: Any, weights: Any, row: Tensor, policy: str, rule: st
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_every_policy_is_what_its_definition_says(kind: str, policy: str) -> None:
     model = small(**KINDS[kind]).double()
     for rule in RULES if model.config.gate else RULES[:2]:
@@ -87,8 +90,9 @@ def test_layers_of_other_decoders_keep_what_the_policy_says(family: str, policy:
     near(logits[0], expected)  # Llama's norms are float32
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    ("policy", "attention"), [*((policy, "sdpa") for policy in POLICIES), ("frozen", "eager"), ("mean", "eager")]
+)
 def test_a_batch_is_its_rows_and_padding_changes_nothing(policy: str, attention: str) -> None:
     model = small(**KINDS["huginn"])
     model.set_attn_implementation(attention)
@@ -126,7 +130,7 @@ def test_greedy_generation_is_a_plain_loop(policy: str, rule: str) -> None:
     assert found[0, IDS.shape[1] :].tolist() == expected
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["frozen", "mean", "ring:2"])
 def test_draws_and_beams_are_those_of_their_definition(policy: str) -> None:
     """As without compaction and without views: the caches' rows are reordered, and every step begins with a copy."""
     model = small(**KINDS["huginn"])
