@@ -170,5 +170,6 @@ def _halves(sequences: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
 
 
 def _part(records: StepRecords, chosen: Tensor) -> StepRecords:
-    values: dict[str, Any] = {each.name: getattr(records, each.name) for each in fields(records)}
-    return replace(records, **{name: value[chosen] for name, value in values.items() if isinstance(value, Tensor)})
+    values = {each.name: getattr(records, each.name) for each in fields(records)}
+    part: dict[str, Any] = {name: value[chosen] for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(records, **part)

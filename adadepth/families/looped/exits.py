@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.families.looped.compaction import leave
 from adadepth.families.looped.modeling import LoopedModel, Looping
 from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, state_moves, widened
 
@@ -105,11 +106,14 @@ class LoopReading:
 def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
     """Loop until all units have exited, or through all loops where that is wanted or later tokens will attend to them.
 
-    A rule decides on states that do not depend on it: a unit that has exited goes on for the others.
+    A rule decides on states that do not depend on it: a unit that has exited goes on for the others, unless the policy
+    of the cache stops it (`compaction`).
     """
     rule, steps = reading.rule, run.loops
     last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.every else steps
-    to_the_end = reading.every or rule.mixes or run.cache is not None or isinstance(rule, Fixed)
+    everybody = reading.every or rule.mixes
+    waits = run.cache is not None and run.running is None  # later tokens attend to all loops
+    to_the_end = everybody or waits or isinstance(rule, Fixed)
     # A coda has its keys and values in a cache; without one, who needs no predictions is read where somebody exits.
     reads_exits_only = run.cache is None and not to_the_end and LOGITS not in rule.reads
     reads_moves = reading.moves or STATES in rule.needs
@@ -140,9 +144,12 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> Loops:
         exit_steps = torch.where(exits, step, exit_steps)
         chosen = read if chosen is None else torch.where((running | ~reading.real).unsqueeze(-1), read, chosen)
         running = running & ~exits
+        if run.running is not None and not everybody:
+            leave(model, run, exits.view_as(run.running))
         if not to_the_end and not running.any():
             break
     assert chosen is not None
+    model.finish(run)
     return Loops(
         chosen,
         every if reading.every or rule.mixes else None,

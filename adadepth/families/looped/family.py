@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from adadepth.errors import ConfigError
+from adadepth.families.looped.policies import parse_policy
 from adadepth.families.registry import Budgeting, Family
 from adadepth.settings import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, Task, family_name
 from adadepth.settings.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
@@ -105,6 +107,12 @@ class LoopedSettings(ModelConfig):
         "which loop's prediction a token gets; None: the last one's",
         more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
     )
+    cache_policy: str = setting(
+        "all",
+        "what later tokens read of a token that exited in calls with a cache: all, frozen, last, mean, first or ring:K",
+        more="With a policy other than `all` a token that has exited runs no further loops. The equations are those of "
+        "`adadepth.families.looped.cache`.",
+    )
     objective: Objective = setting(
         Objective.last,
         "which loops' losses training weighs how: the last one, all alike, early ones more, or as the "
@@ -170,6 +178,10 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
+    try:
+        parse_policy(model.cache_policy)
+    except ConfigError as error:
+        yield f"model.{error}"
     if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
         yield f"model.train_loops=drawn: has model.objective=last, not {model.objective}"
     if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin
+from transformers import Cache, GenerationMixin
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.families.looped.cache import LoopedCache, made_cache
 from adadepth.families.looped.exits import ROWS, LoopReading, Loops, run_loops
 from adadepth.families.looped.modeling import LoopedConfig, LoopedModel, LoopedPreTrainedModel, Looping
 from adadepth.families.looped.objectives import (
@@ -28,6 +29,7 @@ from adadepth.families.looped.objectives import (
     objective_terms,
     text_uniforms,
 )
+from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import (
     CLASSES,
@@ -52,7 +54,7 @@ from adadepth.halting.exit_rules import (
     parse_rule,
     predictions_at,
 )
-from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
 
 
 class StepLogits:
@@ -179,7 +181,8 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
     def _trace(self, exits: Tensor, real: Tensor, run: Looping, tokens: Tensor | None = None) -> DepthTrace:
         width, before = run.embedded.shape[1], 0 if run.cache is None else run.cache.get_seq_length()
-        execution = Execution(run.done, tokens, width, memory_length=max(before - width, 0))
+        computed = ComputedSteps.of(run.computed) if run.computed else None
+        execution = Execution(run.done, tokens, width, computed=computed, memory_length=max(before - width, 0))
         unit: DepthUnit = "token" if exits.dim() == 2 else "sequence"
         return DepthTrace(unit, exits.float(), real, run.loops, execution=execution)
 
@@ -187,7 +190,8 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         """Multiply-accumulates of a traced batch without what is read of it, see `reading_work`.
 
         A layer costs a token 2 D (h + h_kv) d_h + 3 D F, and a pair of query and key 2 h d_h. A token that has exited
-        costs what it would take to stop it there: `executed` counts it until the loops end.
+        costs what it would take to stop it there: `executed` counts it until the loops end, or where a cache's policy
+        stops it, what was computed, keys and values of frozen states included.
         """
         config, ran, updates = self.config, trace.executed, trace.updates.double()
         by_token = updates.dim() == 2
@@ -200,13 +204,20 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
         width = torch.as_tensor(width, dtype=torch.float64, device=updates.device)
         everything = len(updates) * width * each(width)
+        executed = everything * (config.prelude + config.core * ran.steps)
+        if ran.computed is not None:
+            queries, keys, pairs = (each.sum().to(everything) for each in ran.computed)
+            said = 2.0 * config.hidden_size * config.key_value_heads * config.width_of_head
+            executed = everything * config.prelude + config.core * (
+                queries * (token - said) + keys * said + pairs * pair
+            )
         units = trace.valid.double()
         if by_token:
             units, updates = units.sum(dim=1), updates.sum(dim=1)
         else:
             units, updates = units * lengths, updates * lengths
         return Work(
-            executed=everything * (config.prelude + config.core * ran.steps),
+            executed=executed,
             dense=everything * (config.prelude + config.core * trace.updates.max().double()),
             adaptive=(each(lengths) * (config.prelude * units + config.core * updates)).sum(),
             full=(each(lengths) * units * (config.prelude + config.core * trace.max_updates)).sum(),
@@ -262,6 +273,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         num_targets: Mapping[str, Tensor] | None = None,
         num_items_in_batch: Tensor | int | None = None,
         documents: Tensor | None = None,
+        cache_policy: str | None = None,
     ) -> LoopedOutput:
         """Predict the next token of every position.
 
@@ -272,7 +284,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             past_key_values: See there.
             inputs_embeds: See there.
             labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
-            use_cache: See there. With a cache all loops run, for tokens that are still to come.
+            use_cache: See there. With a cache of the policy `all` all loops run, for tokens that are still to come.
             output_hidden_states: Whether the states after every loop are wanted.
             logits_to_keep: Of how many last positions predictions are returned, or of which; 0: of all.
             num_loops: See there.
@@ -283,12 +295,18 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
             num_items_in_batch: The same as one number, from a stock `Trainer`.
             documents: See `LoopedModel.begin`. Labels at the first token of a document are to be negative.
+            cache_policy: Of the cache, see `adadepth.families.looped.cache`; None: of the one that is given, else the
+                configuration's.
+
+        Raises:
+            ConfigError: If a policy is named that there is not, or that the cache does not have.
         """
         grown = self._asked_loops(num_loops, labels)
         loops = self.config.loops(grown)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
         targets = None if labels is None else causal_targets(labels)
         every = self._every(run_all_steps, targets, rule, loops)
+        past_key_values = self._cache(past_key_values, use_cache, cache_policy, loops)
         run = self.model.begin(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, grown, initial_state,
             documents,
@@ -369,17 +387,31 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         count = (causal_targets(batch["labels"]) >= 0).sum()
         return dict.fromkeys(("task", "entropy", "gate"), count)
 
+    def _cache(self, given: Cache | None, use: bool | None, policy: str | None, loops: int) -> Cache | None:
+        """The cache of a call, of the policy that it names."""
+        if policy is None:
+            return given
+        if use is False:
+            raise ConfigError(f"cache_policy={policy}: is of calls with a cache, this one has use_cache=False")
+        if given is None:
+            return made_cache(self.config, policy, loops)
+        has = str(given.policy) if isinstance(given, LoopedCache) else "all"
+        if str(parse_policy(policy)) != has:
+            raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(given).__name__} of policy {has}")
+        return given
+
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
-        """Give `generate` a cache that grows with the loops of a call, unless it is told which one."""
+        """Give `generate` a cache of the policy that grows with the loops of a call, unless it is told which one."""
+        policy = model_kwargs.get("cache_policy") or self.config.cache_policy
+        kind = generation_config.cache_implementation
         given = model_kwargs.get("past_key_values") is not None
-        if (
-            given
-            or generation_config.use_cache is False
-            or generation_config.cache_implementation not in (None, "dynamic")
-        ):
+        if given or generation_config.use_cache is False or kind not in (None, "dynamic"):
+            if parse_policy(policy).name != "all" and kind not in (None, "dynamic"):
+                raise ConfigError(f"cache_policy={policy}: has a cache of its own, not cache_implementation={kind}")
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
             return
-        model_kwargs["past_key_values"] = DynamicCache()
+        loops = self.config.loops(model_kwargs.get("num_loops"))
+        model_kwargs["past_key_values"] = made_cache(self.config, policy, loops)
 
 
 class Asked(NamedTuple):
