@@ -528,9 +528,7 @@ class LoopedModel(LoopedPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
         loops = self.config.loops(num_loops)
-        embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if self.config.scale_embeddings:
-            embedded = embedded * math.sqrt(self.config.hidden_size)
+        embedded = self.embed(input_ids, inputs_embeds)
         cache = DynamicCache() if use_cache and past_key_values is None else past_key_values
         if self.training and self.core.gradient_checkpointing:
             cache = None  # layers that are made again would write twice
@@ -541,16 +539,23 @@ class LoopedModel(LoopedPreTrainedModel):
         if not isinstance(attention_mask, dict):
             of: Any = self.config if self.config.base_config is None else self.config.base_config
             masks = create_masks_for_generate(of, embedded, attention_mask, cache, position_ids)
-        rotation: Any
-        if self.config.base_config is None:
-            rotation = rotation_tables(self.config, position_ids, embedded.dtype)
-        else:
-            rotation = self.rotary_emb(embedded, position_ids)
+        rotation = self.rotation(embedded, position_ids)
         run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)
         run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
         run.embedded = self.prelude(run.embedded, None, run, 0, 0) if len(self.prelude) else run.embedded
-        run.state = self._start(run, initial_state)
+        run.state = self.first_state(run, initial_state)
         return run
+
+    def embed(self, input_ids: Tensor | None, given: Tensor | None = None) -> Tensor:
+        """What the first layer gets, (B, T, D), of ids (B, T) or of embeddings that are given."""
+        embedded: Tensor = self.embed_tokens(input_ids) if given is None else given
+        return embedded * math.sqrt(self.config.hidden_size) if self.config.scale_embeddings else embedded
+
+    def rotation(self, embedded: Tensor, positions: Tensor) -> Any:
+        """What layers turn queries and keys by, of positions (B, T)."""
+        if self.config.base_config is None:
+            return rotation_tables(self.config, positions, embedded.dtype)
+        return self.rotary_emb(embedded, positions)
 
     def loop(self, run: Looping) -> Tensor:
         """One more loop; returns the final norm of the new state, (B, T, D), which the halting unit reads.
@@ -574,7 +579,7 @@ class LoopedModel(LoopedPreTrainedModel):
         previous = run.normed if config.queries == "previous" else None
 
         place = config.prelude + run.done * config.core
-        reached = self.core(self._inject(run.state, run.embedded), previous, run, config.prelude, place)
+        reached = self.core(self.injected(run.state, run.embedded), previous, run, config.prelude, place)
         damping = 1.0 / run.loops if config.damping is None else config.damping
         state = reached if damping == 1.0 else run.state + damping * (reached - run.state)
         normed: Tensor = self.norm(state)
@@ -598,7 +603,7 @@ class LoopedModel(LoopedPreTrainedModel):
         after: Tensor = self.norm(self.coda(state, None, run, config.prelude + config.core, place))
         return after
 
-    def _inject(self, state: Tensor, embedded: Tensor) -> Tensor:
+    def injected(self, state: Tensor, embedded: Tensor) -> Tensor:
         """Z, (B, T, D): what a loop begins with."""
         match self.config.injection:
             case "add":
@@ -610,7 +615,7 @@ class LoopedModel(LoopedPreTrainedModel):
                 return embedded
         return state
 
-    def _start(self, run: Looping, given: Tensor | None) -> Tensor:
+    def first_state(self, run: Looping, given: Tensor | None = None) -> Tensor:
         """s_0, (B, T, D)."""
         if given is not None:
             if given.shape != run.embedded.shape:
