@@ -1,6 +1,6 @@
 """Decoding of looped models: does the time follow the loops that tokens need?
 
-    OMP_NUM_THREADS=1 python benchmarks/looped_decoding.py [--size hops ouro] [--places 1 16] [--repeats 5] [--json FILE]
+    OMP_NUM_THREADS=1 python benchmarks/looped_decoding.py [--size hops ouro] [--places 1 16] [--repeats 5]
     OMP_NUM_THREADS=1 python benchmarks/looped_decoding.py --speculation [--size hops ouro] [--accepted 1 0.8 0.6]
 
 Random weights, greedy tokens, float32, and exits that a rule prescribes, whatever the states are; one thread. Ways over
@@ -72,6 +72,7 @@ class Prescribed(ExitRule):
 
     name = "prescribed"
     needs = frozenset()
+    counts_steps = False  # what it remembers is how many loops are left
     exits: tuple[int, ...] = field(default=(1,))
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
@@ -80,8 +81,9 @@ class Prescribed(ExitRule):
         return torch.tensor(self.exits, dtype=torch.float32)[drawn]
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Compare."""
-        return memory[:, 0] <= view.step, memory
+        """Count down."""
+        left = memory - 1
+        return left[:, 0] <= 0, left
 
 
 def make_model(size: Size) -> LoopedForCausalLM:

@@ -57,12 +57,14 @@ class ExitRule(ABC):
         needs: What a model must offer, of `logits`, `halting` and `correctness`.
         mixes: Whether the prediction is a mixture over all steps, not that of the exit step.
         classes_only: Whether the rule means nothing in regression.
+        counts_steps: Whether it asks which step it is, so that only rows at the same step can be asked together.
     """
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[str]]
     mixes: ClassVar[bool] = False
     classes_only: ClassVar[bool] = False
+    counts_steps: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -144,6 +146,7 @@ class Quantile(ExitRule):
     """
 
     name = "quantile"
+    counts_steps = False
     needs = frozenset({HALTING_SIGNAL})
     q: float = 0.5
 
@@ -169,6 +172,7 @@ class Sample(ExitRule):
     """
 
     name = "sample"
+    counts_steps = False
     needs = frozenset({HALTING_SIGNAL})
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
@@ -220,6 +224,7 @@ class _Certainty(ExitRule):
 
     needs = frozenset({LOGITS})
     classes_only = True
+    counts_steps = False
     largest: ClassVar[float] = 1.0
     threshold: float
 
@@ -291,6 +296,7 @@ class Patience(ExitRule):
     """
 
     name = "patience"
+    counts_steps = False
     needs = frozenset({LOGITS})
     patience: int = 3
     tolerance: float = 0.2
@@ -325,6 +331,7 @@ class Correct(ExitRule):
     """
 
     name = "correct"
+    counts_steps = False
     needs = frozenset({CORRECTNESS})
     threshold: float = 0.5
 

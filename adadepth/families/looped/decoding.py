@@ -21,15 +21,16 @@ heads of keys and values, d their width.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding, scaled_dot_product_attention
 from transformers import GenerationConfig
 from transformers.generation import (
     MinPLogitsWarper,
@@ -41,7 +42,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from adadepth.errors import ConfigError
 from adadepth.families.looped.heads import LoopedForCausalLM
-from adadepth.families.looped.modeling import Layers, LoopedModel, Looping
+from adadepth.families.looped.modeling import LoopedLayer, LoopedModel, Looping
 from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, ExitRule, Fixed, StepView
 
 POLICIES = ("all", "frozen")
@@ -113,11 +114,9 @@ def decode_texts(
     rule = model.rule(exit_rule, loops, model.config.vocab_size)
     _check(model, config, rule, places, cache_policy, prompts, seeds)
     texts = [
-        _Text(number, [int(token) for token in prompt], torch.Generator().manual_seed(seed))
-        for number, (prompt, seed) in enumerate(zip(prompts, seeds or range(len(prompts)), strict=True))
+        _Text([int(token) for token in prompt], torch.Generator().manual_seed(seed), _longest(config, len(prompt)))
+        for prompt, seed in zip(prompts, seeds or range(len(prompts)), strict=True)
     ]
-    for text in texts:
-        text.room = _room(config, len(text.ids))
     with _attention_by_place(model):
         decoding = _Decoding(model, texts, _Choice(model, config), rule, min(places, len(texts)), loops, cache_policy)
         decoding.run()
@@ -162,11 +161,9 @@ def _check(
             raise ConfigError(f"{name}={getattr(config, name)}: {_SERVED} serves {served} only")
 
 
-def _room(config: GenerationConfig, length: int) -> int:
-    """How many tokens may follow a prompt."""
-    if config.max_new_tokens is not None:
-        return int(config.max_new_tokens)
-    return max(int(config.max_length or 20) - length, 0)
+def _longest(config: GenerationConfig, prompt: int) -> int:
+    """How many tokens a text may have."""
+    return int(config.max_length or 20) if config.max_new_tokens is None else prompt + int(config.max_new_tokens)
 
 
 # ---- Texts and how their tokens are chosen
@@ -174,32 +171,42 @@ def _room(config: GenerationConfig, length: int) -> int:
 
 @dataclass
 class _Text:
-    """A text, and where its newest token is.
+    """A text, and where its newest tokens are: those of the prompt at first, then one.
 
     Attributes:
-        number: Among the prompts.
         ids: The prompt and what follows.
         generator: Of its own draws.
-        room: How many tokens may follow.
+        longest: How many tokens it may have.
         prompt: Tokens of the prompt.
         exits: After which loop each token behind the prompt was read.
         place: Where it is held.
-        done: Loops of its newest token.
-        exited: After which loop that one was read; 0: it is undecided.
+        running: Positions of the newest tokens that still loop.
+        done: How many loops these have had.
+        undecided: Which of them have not exited.
+        exited: After which loop the last token was read; 0: it is undecided.
+        said: What was read of it then: r (1, D), or the prediction (1, V) where the rule has asked for it.
     """
 
-    number: int
     ids: list[int]
     generator: torch.Generator
-    room: int = 0
+    longest: int
     prompt: int = field(init=False)
     exits: list[int] = field(default_factory=list)
     place: int = -1
+    running: list[int] = field(default_factory=list)
     done: int = 0
+    undecided: list[bool] = field(default_factory=list)
     exited: int = 0
+    said: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.prompt = len(self.ids)
+
+    def begin(self) -> None:
+        """The newest tokens are before their first loop."""
+        first = len(self.ids) - 1 if self.exits else 0
+        self.running, self.done, self.exited = list(range(first, len(self.ids))), 0, 0
+        self.undecided = [True] * len(self.running)
 
 
 _READ_NO_IDS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
@@ -250,101 +257,143 @@ class _Choice:
 # ---- Keys and values by place
 
 
+_FEW = 2**18  # numbers of keys up to which a copy takes less time than a call for every place
+
+
+class _Group(NamedTuple):
+    """Tokens of one place at one loop, from 0 (None: before all loops), at these positions in order."""
+
+    place: int
+    loop: int | None
+    positions: list[int]
+
+
 class PlacedCache:
     """Keys and values of every place, loop and position, in one tensor a layer: the tokens of a loop lie together.
 
-    Row ((place N + loop) room + position) of a layer's (rows, h d) is a token's; prelude layers have one loop. Tokens
-    are written where `aim` or `aim_at_prompt` says, and attended to without copies, by views.
+    Row ((place N + loop) room + position) of a layer's (rows, h d) is a token's; layers of the prelude have one loop.
+    Tokens are written where `aim` says. A single token of every place attends through views, which copy nothing, or,
+    where there is little to copy, over a copy of all places at once, which is fewer calls.
     """
 
     def __init__(self, model: LoopedModel, places: int, loops: int, room: int) -> None:
         config = model.config
         self._heads, self._width = config.key_value_heads, config.width_of_head
         self._loops, self._room = loops, room
-        first = config.prelude + loops * config.core
-        self._looped = [*range(config.prelude, config.prelude + config.core), *range(first, first + config.coda)]
+        coda = config.prelude + loops * config.core
+        self._looped = {*range(config.prelude, config.prelude + config.core), *range(coda, coda + config.coda)}
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         like = model.embed_tokens.weight
-        for number in (*range(config.prelude), *self._looped):
+        for number in {*range(config.prelude), *self._looped}:
             rows = places * room * (loops if number in self._looped else 1)
-            # Zeros, because attention of a masked entry multiplies it by 0.
+            # Zeros, because what a mask leaves out is multiplied by 0.
             keys, values = (like.new_zeros(rows, self._heads * self._width) for _ in range(2))
             self._kept[number] = keys, values
 
-    def aim(self, places: Sequence[int], loops: Sequence[int] | None, positions: Sequence[int]) -> None:
-        """The next tokens are one of each place, at a loop from 0 (None: before all loops) and a position."""
-        many = 1 if loops is None else self._loops
-        at = loops if loops is not None else [0] * len(places)
-        begins = [(place * many + loop) * self._room for place, loop in zip(places, at, strict=True)]
-        self._views = [(begin, position + 1) for begin, position in zip(begins, positions, strict=True)]
-        self._where = torch.tensor([begin + length - 1 for begin, length in self._views])
-        self._mask: Tensor | None = None
+    def _row(self, place: int, loop: int | None) -> int:
+        return (place if loop is None else place * self._loops + loop) * self._room
 
-    def aim_at_prompt(self, place: int, loop: int | None, positions: Tensor, length: int) -> None:
-        """The next tokens are some of a prompt, at positions (R,) of so many."""
-        begin = (place if loop is None else place * self._loops + loop) * self._room
-        self._views, self._where = [(begin, length)], positions + begin
-        self._mask = positions.unsqueeze(1) >= torch.arange(length, device=positions.device)
+    def aim(self, groups: Sequence[_Group]) -> None:
+        """Say whose the next tokens are, which come in the order of the groups."""
+        self._groups = groups
+        self._begins = [self._row(group.place, group.loop) for group in groups]
+        self._lengths = [group.positions[-1] + 1 for group in groups]
+        self._single = all(len(group.positions) == 1 for group in groups)
+        where = [row + at for row, group in zip(self._begins, groups, strict=True) for at in group.positions]
+        self._where = torch.tensor(where)
+        self._together: tuple[Tensor, Tensor] | None = None
 
     def update(self, keys: Tensor, values: Tensor, number: int, *args: Any, **kwargs: Any) -> Any:
-        """Write keys and values, (A, h, 1, d) or (1, h, R, d), of the layer with this place in a usual cache."""
+        """Write keys and values of M tokens, (M, h, 1, d), in the layer with this place in a usual cache."""
         for kept, new in zip(self._kept[number], (keys, values), strict=True):
-            kept.index_copy_(0, self._where, new.transpose(1, 2).reshape(-1, self._heads * self._width))
+            kept.index_copy_(0, self._where, new.reshape(-1, self._heads * self._width))
         return _Placed(self, number), None
 
-    def repeat(self, place: int, positions: Tensor, loop: int, number: int) -> None:
-        """Copy tokens' entries after one loop, from 0, to the places of all later loops."""
-        begins = (place * self._loops + torch.arange(loop, self._loops)) * self._room
-        source, *others = (begins.unsqueeze(1) + positions).unbind(0)
-        for kept in self._kept[number]:
-            rows = kept[source]
-            for other in others:
-                kept[other] = rows
+    def later(self, groups: Sequence[_Group]) -> tuple[Tensor, Tensor]:
+        """Of tokens that have had the loop of their group: which of them (k,), and the rows (k,) of later loops."""
+        found: list[tuple[int, int]] = []
+        tokens = itertools.count()
+        for place, loop, positions in groups:
+            assert loop is not None
+            later = [self._row(place, other) for other in range(loop + 1, self._loops)]
+            found += [(token, row + at) for at, token in zip(positions, tokens, strict=False) for row in later]
+        numbers, rows = zip(*found, strict=True) if found else ((), ())
+        return torch.tensor(numbers, dtype=torch.int64), torch.tensor(rows, dtype=torch.int64)
 
     def write_later(self, number: int, where: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write rows (k, h d) of keys and values at the numbers (k,) that `later` gives."""
+        """Write keys and values (k, h d) in the rows (k,) that `later` gives."""
         for kept, new in zip(self._kept[number], (keys, values), strict=True):
             kept.index_copy_(0, where, new)
 
-    def later(self, places: Sequence[int], loops: Sequence[int], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of tokens with so many loops: which of them (k,), and the rows (k,) of their later loops."""
-        found = [
-            (token, (place * self._loops + loop) * self._room + position)
-            for token, (place, done, position) in enumerate(zip(places, loops, positions, strict=True))
-            for loop in range(done, self._loops)
-        ]
-        tokens, rows = zip(*found, strict=True) if found else ((), ())
-        return torch.tensor(tokens, dtype=torch.int64), torch.tensor(rows, dtype=torch.int64)
+    def repeat_later(self, number: int, groups: Sequence[_Group]) -> None:
+        """Copy what tokens have at the loop of their group to all later loops."""
+        tokens, where = self.later(groups)
+        source = [self._row(group.place, group.loop) + at for group in groups for at in group.positions]
+        rows = torch.tensor(source)[tokens]
+        self.write_later(number, where, *(kept[rows] for kept in self._kept[number]))
 
     def attend(self, number: int, query: Tensor, scaling: float | None, window: int | None) -> Tensor:
-        """Attention of queries (A, H, 1, d) or (1, H, R, d) over what their places have; (A, 1, H, d), (1, R, H, d)."""
-        keys, values = self._kept[number]
+        """Attention of queries (M, H, 1, d) over what their places have, (M, 1, H, d)."""
         heads, width = self._heads, self._width
-        line, grouped = heads * width, query.shape[1] // heads
-        mask = self._mask
-        if mask is not None:
-            if window is not None:
-                length = mask.shape[1]
-                mask = mask & (self._where.unsqueeze(1) - self._views[0][0] - torch.arange(length) < window)
-        elif grouped > 1:  # the heads that share keys are like several tokens that see the same
+        grouped = query.shape[1] // heads
+        if not self._single:
+            return self._attend_by_group(number, query, scaling, window)
+        if grouped > 1:  # heads that share keys are like several tokens that see the same
             query = query.view(len(query), heads, grouped, width)
+        if len(query) > 1 and len(query) * max(self._lengths) * heads * width <= _FEW:
+            attended = self._attend_together(number, query, scaling, window)
+        else:
+            attended = self._attend_one_by_one(number, query, scaling, window)
+        return attended.reshape(len(query), 1, heads * grouped, width)
+
+    def _attend_one_by_one(self, number: int, query: Tensor, scaling: float | None, window: int | None) -> Tensor:
         attended = []
-        for row, (begin, length) in zip(query.split(1), self._views, strict=True):
-            skipped = 0 if window is None or mask is not None else max(length - window, 0)
-            sizes, strides = (1, heads, length - skipped, width), (line, width, line, 1)
-            key, value = (each.as_strided(sizes, strides, (begin + skipped) * line) for each in (keys, values))
-            attended.append(
-                scaled_dot_product_attention(
-                    row, key, value, attn_mask=mask, scale=scaling, enable_gqa=mask is not None and grouped > 1
-                )
-            )
-        joined = attended[0] if len(attended) == 1 else torch.cat(attended)
-        if mask is not None:
-            return joined.transpose(1, 2)
-        return joined.reshape(len(joined), 1, heads * grouped, width)
+        for row, begin, length in zip(query.split(1), self._begins, self._lengths, strict=True):
+            skipped = 0 if window is None else max(length - window, 0)
+            key, value = self._views(number, begin + skipped, length - skipped)
+            attended.append(scaled_dot_product_attention(row, key, value, scale=scaling))
+        return attended[0] if len(attended) == 1 else torch.cat(attended)
+
+    def _attend_together(self, number: int, query: Tensor, scaling: float | None, window: int | None) -> Tensor:
+        if self._together is None:
+            lengths = torch.tensor(self._lengths).unsqueeze(1)
+            columns = torch.arange(max(self._lengths))
+            seen = columns < lengths
+            if window is not None:
+                seen &= columns >= lengths - window
+            self._together = torch.tensor(self._begins).unsqueeze(1) + columns, seen[:, None, None]
+        where, seen = self._together
+        key, value = (
+            embedding(where, kept).unflatten(-1, (self._heads, self._width)).transpose(1, 2)
+            for kept in self._kept[number]
+        )
+        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scaling)
+
+    def _attend_by_group(self, number: int, query: Tensor, scaling: float | None, window: int | None) -> Tensor:
+        attended, shared = [], query.shape[1] > self._heads
+        for tokens, group, begin, length in zip(
+            query.squeeze(2).split([len(group.positions) for group in self._groups]),
+            self._groups,
+            self._begins,
+            self._lengths,
+            strict=True,
+        ):
+            key, value = self._views(number, begin, length)
+            before = torch.tensor(group.positions).unsqueeze(1) - torch.arange(length)
+            seen = before >= 0 if window is None else (before >= 0) & (before < window)
+            row = tokens.transpose(0, 1).unsqueeze(0)
+            found = scaled_dot_product_attention(row, key, value, attn_mask=seen, scale=scaling, enable_gqa=shared)
+            attended.append(found[0].transpose(0, 1))
+        return torch.cat(attended).unsqueeze(1)
+
+    def _views(self, number: int, begin: int, length: int) -> list[Tensor]:
+        """Keys and values of a place at a loop, (1, h, length, d) each."""
+        line = self._heads * self._width
+        sizes, strides = (1, self._heads, length, self._width), (line, self._width, line, 1)
+        return [kept.as_strided(sizes, strides, begin * line) for kept in self._kept[number]]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Layers that ask are told nothing: positions and masks are given."""
+        """Layers that ask are told nothing: positions are given."""
         return 0
 
 
@@ -406,24 +455,24 @@ class _Listener:
         return 0
 
 
-def keys_and_values(layers: Layers, states: Tensor, run: Looping) -> list[tuple[Tensor, Tensor]]:
-    """What every layer makes of the same states (B, T, D), without the layers before it: (B, T, h d) each."""
-    said = []
+def keys_and_values(layers: Any, states: Tensor, rotation: Any, positions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """What every layer by itself makes of states (M, 1, D), (M, h, 1, d) each."""
     for layer in layers:
+        if isinstance(layer, LoopedLayer):
+            yield layer.self_attn.keys_and_values(layer.attention_norm(states), rotation)
+            continue
         listener = _Listener()
         try:
-            layer(states, position_embeddings=run.rotation, position_ids=run.positions, past_key_values=listener)
+            layer(states, position_embeddings=rotation, position_ids=positions, past_key_values=listener)
         except _Enough:
-            keys, values = (each.transpose(1, 2).flatten(2) for each in listener.found)
-            said.append((keys, values))
-    return said
+            yield listener.found
 
 
 # ---- Passes
 
 
 class _Decoding:
-    """Texts on their way through places."""
+    """Texts on their way through places. The M tokens of a pass are a batch of M rows of one token each."""
 
     def __init__(
         self,
@@ -437,315 +486,191 @@ class _Decoding:
     ) -> None:
         self.work = DecodingWork()
         self._model, self._inner, self._choice, self._rule = model, model.model, choice, rule
-        self._waiting, self._places, self._loops = deque(texts), places, loops
+        self._waiting, self._free, self._loops = deque(texts), list(range(places)), loops
         self._freezes = policy == "frozen"
         self._only = rule.k if isinstance(rule, Fixed) else None  # the one loop that is read
         self._asks_logits = LOGITS in rule.needs and self._only is None
         self._asks_gate = HALTING_SIGNAL in rule.needs
-        longest = max((len(text.ids) + text.room for text in texts), default=1)
-        self._cache: Any = PlacedCache(self._inner, places, loops, longest)
-        self._rotation = self._rotations(longest)
-        self._coda_first = model.config.prelude + loops * model.config.core
+        room = max((text.longest for text in texts), default=1)
+        self._cache: Any = PlacedCache(self._inner, places, loops, room)
+        positions = torch.arange(room).unsqueeze(0)
+        self._rotation = self._inner.rotation(self._inner.embed_tokens.weight[:1, None], positions)
         self._busy: list[_Text] = []
-        self._run: Looping | None = None
-        self._memory = torch.zeros(0, 1)
-        self._chosen: Tensor | None = None
+        self._state = self._embedded = self._memory = torch.zeros(0)
 
     def run(self) -> None:
         """Decode all texts."""
-        free = list(range(self._places))
         while self._waiting or self._busy:
             begun = []
-            while free and self._waiting:
+            while self._free and self._waiting:
                 text = self._waiting.popleft()
-                text.place = free.pop()
-                if self._read_prompt(text):
+                if len(text.ids) < text.longest:
+                    text.place = self._free.pop()
                     begun.append(text)
-                else:
-                    free.append(text.place)
             if begun:
-                self._add(begun)
+                self._go_on(list(range(len(self._state))), self._busy, begun)
             if self._busy:
-                free += self._pass()
+                self._pass()
 
-    # ---- Rows of tokens
+    def _go_on(self, rows: list[int], stay: list[_Text], begin: Sequence[_Text]) -> None:
+        """These rows go on, those of texts that stay; behind them come the newest tokens of others."""
+        if len(rows) < len(self._state):
+            kept = torch.tensor(rows, dtype=torch.int64)
+            self._state, self._embedded, self._memory = (
+                each[kept] if len(each) else each for each in (self._state, self._embedded, self._memory)
+            )
+        self._busy = stay + list(begin)
+        if not begin:
+            return
+        run, memory = self._begin(begin)
+        # Where nothing is injected nobody asks what the tokens were.
+        new = (run.state, run.embedded if self._model.config.injection != "none" else self._embedded[:0], memory)
+        self._state, self._embedded, self._memory = (
+            torch.cat([old, each]) if rows and len(each) else each
+            for old, each in zip((self._state, self._embedded, self._memory), new, strict=True)
+        )
 
-    def _rotations(self, longest: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of all positions, (longest, d/2 or d) each."""
-        positions = torch.arange(longest, device=self._model.device).unsqueeze(0)
-        run = self._inner.rotation(self._inner.embed_tokens.weight[:1].unsqueeze(0), positions)
-        return run[0][0], run[1][0]
-
-    def _begin(self, ids: Tensor, positions: Tensor) -> Looping:
-        """Embed tokens, (B, T); the cache is aimed where the prelude's entries go."""
-        embedded: Tensor = self._inner.embed(ids)
-        rotation = tuple(each[positions] for each in self._rotation)
-        run = Looping(embedded, embedded, None, positions, None, rotation, self._cache, self._loops)
-        if len(self._inner.prelude):
-            run.embedded = self._inner.prelude(run.embedded, None, run, 0, 0)
-        run.state = self._inner.first_state(run)
-        return run
-
-    def _next(self, texts: Sequence[_Text]) -> tuple[Looping, Tensor]:
+    def _begin(self, texts: Sequence[_Text]) -> tuple[Looping, Tensor]:
         """The newest tokens of texts before their first loop, and what the rule knows of them."""
-        positions = [len(text.ids) - 1 for text in texts]
-        if len(self._inner.prelude):
-            self._cache.aim([text.place for text in texts], None, positions)
-        ids = torch.tensor([[text.ids[-1]] for text in texts], device=self._model.device)
-        run = self._begin(ids, torch.tensor(positions, device=ids.device).unsqueeze(1))
         for text in texts:
-            text.done = text.exited = 0
-        if isinstance(self._rule, Fixed):
-            return run, run.state.new_zeros(len(texts), 1)
-        return run, torch.cat([self._rule.start(1, ids.device, text.generator) for text in texts])
+            text.begin()
+        if len(self._inner.prelude):
+            self._cache.aim([_Group(text.place, None, text.running) for text in texts])
+        ids = [[text.ids[position]] for text in texts for position in text.running]
+        embedded = self._inner.embed(torch.tensor(ids))
+        run = self._rows(embedded, embedded, [position for text in texts for position in text.running])
+        if len(self._inner.prelude):
+            run.embedded = self._inner.prelude(embedded, None, run, 0, 0)
+        run.state = self._inner.first_state(run)
+        if self._only is not None:
+            return run, torch.zeros(len(ids), 0)
+        return run, torch.cat([self._rule.start(len(t.running), embedded.device, t.generator) for t in texts])
 
-    def _add(self, texts: Sequence[_Text]) -> None:
-        """Texts take places."""
-        run, memory = self._next(texts)
-        self._busy += texts
-        if self._run is None:
-            self._run, self._memory = run, memory
-            return
-        self._memory = torch.cat([self._memory, memory])
-        for name in ("embedded", "state", "positions"):
-            setattr(self._run, name, torch.cat([getattr(self._run, name), getattr(run, name)]))
-        self._run.rotation = tuple(map(torch.cat, zip(self._run.rotation, run.rotation, strict=True)))
-        if self._chosen is not None:
-            self._chosen = torch.cat([self._chosen, run.state])
+    def _rows(self, embedded: Tensor, state: Tensor, positions: list[int]) -> Looping:
+        """M tokens, (M, 1, D), as a batch."""
+        at = torch.tensor(positions)
+        rotation = tuple(each[0, at].unsqueeze(1) for each in self._rotation)
+        return Looping(embedded, state, None, at.unsqueeze(1), None, rotation, self._cache, self._loops)
 
-    def _replace(self, rows: list[int], texts: Sequence[_Text]) -> None:
-        """The rows of these texts go on with their next tokens."""
-        run, memory = self._next(texts)
-        assert self._run is not None
-        if len(rows) == len(self._busy):
-            self._run, self._memory = run, memory
-            return
-        where = torch.tensor(rows, device=memory.device)
-        self._memory.index_copy_(0, where, memory)
-        pairs = [(self._run.rotation[part], run.rotation[part]) for part in range(2)]
-        pairs += [(getattr(self._run, name), getattr(run, name)) for name in ("embedded", "state", "positions")]
-        for old, new in pairs:
-            old.index_copy_(0, where, new)
+    # ---- A pass
 
-    def _keep(self, rows: list[int]) -> None:
-        """Only these rows go on."""
-        self._busy = [self._busy[row] for row in rows]
-        if not rows:
-            self._run = None
-            return
-        assert self._run is not None
-        where = torch.tensor(rows, device=self._memory.device)
-        self._memory = self._memory[where]
-        self._run.rotation = tuple(each[where] for each in self._run.rotation)
-        for name in ("embedded", "state", "positions"):
-            setattr(self._run, name, getattr(self._run, name)[where])
-        self._chosen = None if self._chosen is None else self._chosen[where]
-
-    def _pass(self) -> list[int]:
-        """One more loop of every place's token; returns the places that became free."""
-        run, texts = self._run, self._busy
-        assert run is not None
-        self._cache.aim([t.place for t in texts], [t.done for t in texts], [len(t.ids) - 1 for t in texts])
-        run.done = 0  # the cache knows better: every row has its own
+    def _pass(self) -> None:
+        """One more loop of all tokens."""
+        texts = self._busy
+        self._cache.aim([_Group(text.place, text.done, text.running) for text in texts])
+        embedded = self._embedded if len(self._embedded) else self._state
+        run = self._rows(embedded, self._state, [position for text in texts for position in text.running])
         normed = self._inner.loop(run)
-        self.work.passes += 1
-        self.work.loops += len(texts)
+        self._state = run.state
+        self._count(texts)
         for text in texts:
             text.done += 1
-        read = self._read(run, self._only is None or any(t.done == self._only for t in texts))
-        asked = [row for row, text in enumerate(texts) if not text.exited]
-        exits, logits = self._exits(asked, texts, read, normed)
-        for row in exits:
-            texts[row].exited = texts[row].done
-        if not self._freezes:
-            self._keep_chosen(exits, read)
-        leaving = exits if self._freezes else [row for row, text in enumerate(texts) if text.done == self._loops]
-        if not leaving:
-            return []
-        return self._leave(leaving, read, logits if self._freezes else None)
+        read = self._read(run)
+        exits, logits = self._exits(texts, read, normed)
+        self._leave(texts, exits, run, read if logits is None else logits)
 
-    def _leave(self, rows: list[int], read: Tensor | None, logits: Tensor | None) -> list[int]:
-        """These rows' tokens are done: predict behind them, and go on with what follows."""
-        every = len(rows) == len(self._busy)
-        source = read if self._chosen is None else self._chosen
-        if logits is None:
-            assert source is not None
-            logits = self._model.lm_head(source if every else source[rows])[:, 0]
-            self.work.heads += len(rows)
-        elif not every:
-            logits = logits[rows]
-        if self._freezes and self._only is None:  # behind the one loop of all tokens nobody reads
-            self._freeze(rows)
-        leaving = [self._busy[row] for row in rows]
-        going, ended, free = [], [], []
-        for row, text, token in zip(rows, leaving, self._choice.tokens(leaving, logits), strict=True):
-            (going if self._append(text, token, text.exited) else ended).append(row)
-        if going:
-            self._replace(going, [self._busy[row] for row in going])
-        if ended:
-            free = [self._busy[row].place for row in ended]
-            gone = set(ended)
-            self._keep([row for row in range(len(self._busy)) if row not in gone])
-        return free
-
-    def _append(self, text: _Text, token: int, exited: int) -> bool:
-        """A text has one more token; whether it goes on."""
-        text.ids.append(token)
-        text.exits.append(exited)
-        return token not in self._choice.ends and len(text.ids) < text.prompt + text.room
-
-    # ---- Reading and exits
-
-    def _read(self, run: Looping, wanted: bool) -> Tensor | None:
-        """R of every row, (A, 1, D), where a coda has to run for it only if it is wanted."""
-        if not wanted and self._inner.coda:
-            return None
-        run.done = run.loops
-        return self._inner.read(run)
-
-    def _exits(
-        self, asked: list[int], texts: Sequence[_Text], read: Tensor | None, normed: Tensor
-    ) -> tuple[list[int], Tensor | None]:
-        """Which rows exit now, and the logits of all rows, if the rule has read them of all."""
-        if self._only is not None:
-            return [row for row in asked if texts[row].done >= min(self._only, self._loops)], None
-        if not asked:
-            return [], None
-        logits, said = None, None
-        everybody = len(asked) == len(texts)
-        if self._asks_logits:
-            assert read is not None
-            logits = self._model.lm_head(read if everybody else read[asked])[:, 0].float()
-            self.work.heads += len(asked)
-        if self._asks_gate:
-            said = self._inner.gate(normed if everybody else normed[asked])[:, 0]
-        exits = self._decide([texts[row].done for row in asked], logits, said, asked)
-        return [row for row, gone in zip(asked, exits, strict=True) if gone], logits if everybody else None
-
-    def _decide(self, done: list[int], logits: Tensor | None, said: Tensor | None, rows: list[int]) -> list[bool]:
-        """Ask the rule about rows with so many loops, those with as many at once."""
-        found = [loop == self._loops for loop in done]
-        for loop in sorted(set(done) - {self._loops}):
-            group = [number for number, each in enumerate(done) if each == loop]
-            alone = len(group) == len(self._memory)
-            where = slice(None) if len(group) == len(done) else group
-            memory = self._memory if alone else self._memory[[rows[number] for number in group]]
-            view = StepView(
-                loop, self._loops, None if logits is None else logits[where], None if said is None else said[where]
-            )
-            gone, memory = self._rule.decide(view, memory)
-            if alone:
-                self._memory = memory
+    def _count(self, texts: Sequence[_Text]) -> None:
+        self.work.passes += 1
+        for text in texts:
+            if text.exits:
+                self.work.loops += 1
             else:
-                self._memory[[rows[number] for number in group]] = memory
-            for number, each in zip(group, gone.tolist(), strict=True):
-                found[number] = each
-        return found
+                self.work.prompt_loops += len(text.running)
 
-    def _keep_chosen(self, exits: list[int], read: Tensor | None) -> None:
-        """Remember what exited rows read, while they go on."""
-        if self._chosen is None or len(self._chosen) != len(self._busy):
-            assert self._run is not None
-            self._chosen = torch.zeros_like(self._run.state)
-        if exits:
-            assert read is not None
-            self._chosen[exits] = read[exits]
+    def _read(self, run: Looping) -> Tensor:
+        """R of all tokens, (M, D). With a coda and a fixed rule nobody reads the other loops."""
+        if self._inner.coda and self._only is not None and all(text.done != self._only for text in self._busy):
+            return run.state[:, 0]
+        run.done = run.loops  # where the coda has its place; which loop a token has had the cache knows
+        return self._inner.read(run)[:, 0]
 
-    def _freeze(self, rows: list[int]) -> None:
-        """Entries of the loops that these rows' tokens will not run."""
-        rows = [row for row in rows if self._busy[row].done < self._loops]
-        if not rows:
-            return
-        assert self._run is not None
-        texts, run = [self._busy[row] for row in rows], self._run
-        if len(rows) < len(self._busy):
-            where = torch.tensor(rows)
-            rotation = tuple(each[where] for each in run.rotation)
-            run = Looping(
-                run.embedded[where], run.state[where], None, run.positions[where], None, rotation, None, self._loops
-            )
-        places, done, positions = zip(*((t.place, t.done, len(t.ids) - 1) for t in texts), strict=True)
-        self._write_frozen(run, *self._cache.later(places, done, positions))
+    def _exits(self, texts: Sequence[_Text], read: Tensor, normed: Tensor) -> tuple[list[bool], Tensor | None]:
+        """Which tokens exit now, (M,), and their predictions (M, V), where the rule has asked for them."""
+        steps = [text.done for text in texts for _ in text.running]
+        if self._only is not None:
+            return [step == self._only for step in steps], None
+        logits = self._model.lm_head(read).float() if self._asks_logits else None
+        said = self._inner.gate(normed)[:, 0] if self._asks_gate else None
+        if logits is not None:
+            self.work.heads += sum(len(text.running) for text in texts if text.exits)
+        alike = [min(steps)] if not self._rule.counts_steps else sorted(set(steps))
+        found = [step == self._loops for step in steps]
+        for step in alike:
+            gone, memory = self._rule.decide(StepView(step, self._loops, logits, said), self._memory)
+            if len(alike) == 1:
+                self._memory = memory
+                asked = range(len(steps))
+            else:
+                asked = [row for row, each in enumerate(steps) if each == step]
+                self._memory = self._memory.index_copy(0, torch.tensor(asked), memory[asked])
+            answers = gone.tolist()
+            for row in asked:
+                found[row] = found[row] or answers[row]
+        return found, logits
+
+    def _leave(self, texts: Sequence[_Text], exits: list[bool], run: Looping, said: Tensor) -> None:
+        """Take out what is done, and let its texts go on with their next tokens, and others with their first."""
+        rows, row, stay, finished, frozen, exited = [], 0, [], [], [], []
+        for text in texts:
+            first, row = row, row + len(text.running)
+            if text.undecided[-1] and exits[row - 1] and text.running[-1] == len(text.ids) - 1:
+                text.exited, text.said = text.done, said[row - 1 : row]
+            gone = exits[first:row]
+            if not self._freezes:
+                text.undecided = [before and not now for before, now in zip(text.undecided, gone, strict=True)]
+                gone = [text.done == self._loops] * len(gone)
+            if not any(gone):
+                rows += range(first, row)
+                stay.append(text)
+                continue
+            if self._freezes and self._only is None and text.done < self._loops:
+                positions = [at for at, each in zip(text.running, gone, strict=True) if each]
+                frozen.append(_Group(text.place, text.done - 1, positions))
+                exited += [number for number, each in enumerate(gone, first) if each]
+            if all(gone):
+                finished.append(text)
+                continue
+            text.running = [at for at, each in zip(text.running, gone, strict=True) if not each]
+            text.undecided = [True] * len(text.running)
+            rows += [number for number, each in enumerate(gone, first) if not each]
+            stay.append(text)
+        if frozen:
+            self._freeze(run, frozen, exited)
+        if finished or len(rows) < row:
+            self._go_on(rows, stay, self._continued(finished))
+
+    def _continued(self, texts: list[_Text]) -> list[_Text]:
+        """Choose the next tokens of texts; those that go on."""
+        if not texts:
+            return []
+        said = torch.cat([text.said for text in texts if text.said is not None])
+        logits = said if self._asks_logits else self._model.lm_head(said)
+        if not self._asks_logits:
+            self.work.heads += sum(bool(text.exits) for text in texts)
+        going = []
+        for text, token in zip(texts, self._choice.tokens(texts, logits), strict=True):
+            text.ids.append(token)
+            text.exits.append(text.exited)
+            if token in self._choice.ends or len(text.ids) == text.longest:
+                self._free.append(text.place)
+            else:
+                going.append(text)
+        return going
+
+    def _freeze(self, run: Looping, groups: list[_Group], rows: list[int]) -> None:
+        """Entries of the loops that tokens will not run, which are rows of a batch."""
+        if len(rows) == len(run.state):
+            state, embedded, rotation, positions = run.state, run.embedded, run.rotation, run.positions
+        else:
+            at = torch.tensor(rows)
+            state, embedded, positions = run.state[at], run.embedded[at], run.positions[at]
+            rotation = tuple(each[at] for each in run.rotation)
+        began = self._inner.injected(state, embedded)
+        tokens, where = self._cache.later(groups)
+        first = self._model.config.prelude
+        for number, both in enumerate(keys_and_values(self._inner.core, began, rotation, positions), start=first):
+            self._cache.write_later(number, where, *(each.reshape(len(rows), -1)[tokens] for each in both))
+        first += self._loops * self._model.config.core
+        for number in range(first, first + self._model.config.coda):
+            self._cache.repeat_later(number, groups)
         self.work.frozen += len(rows)
-        for text in texts if self._inner.coda else ():
-            position = torch.tensor([len(text.ids) - 1])
-            for number in range(self._coda_first, self._coda_first + len(self._inner.coda)):
-                self._cache.repeat(text.place, position, text.done - 1, number)
-
-    def _write_frozen(self, run: Looping, tokens: Tensor, where: Tensor) -> None:
-        began = self._inner.injected(run.state, run.embedded)
-        said = keys_and_values(self._inner.core, began, run)
-        for number, (keys, values) in enumerate(said, start=self._model.config.prelude):
-            self._cache.write_later(number, where, *(each.flatten(0, 1)[tokens] for each in (keys, values)))
-
-    # ---- Prompts
-
-    def _read_prompt(self, text: _Text) -> bool:
-        """Run a prompt by itself; whether its text goes on behind the first new token."""
-        if not text.room:
-            return False
-        length = len(text.ids)
-        ids, positions = torch.tensor([text.ids]), torch.arange(length)
-        self._cache.aim_at_prompt(text.place, None, positions, length)
-        run = self._begin(ids, positions.unsqueeze(0))
-        memory = self._rule.start(length, ids.device, text.generator)
-        exited = torch.zeros(length, dtype=torch.int64)
-        chosen = torch.zeros_like(run.state[0])
-        run.state = run.state.clone()  # it may be the input itself
-        running = positions
-        for done in range(self._loops):
-            self._cache.aim_at_prompt(text.place, done, running, length)
-            part = _rows_of(run, running)
-            normed = self._inner.loop(part)
-            run.state[:, running] = part.state
-            self.work.prompt_loops += len(running)
-            read = self._read(part, self._only is None or done + 1 == self._only)
-            undecided = exited[running] == 0
-            gone = undecided & self._prompt_exits(done + 1, running, undecided, read, normed, memory)
-            if gone.any():
-                assert read is not None
-                leaving = running[gone]
-                exited[leaving], chosen[leaving] = done + 1, read[0, gone]
-                if self._freezes and self._only is None and done + 1 < self._loops:
-                    self._freeze_prompt(text, run, leaving, done + 1, length)
-                running = running[~gone] if self._freezes else running
-            if not len(running):
-                break
-        logits = self._model.lm_head(chosen[-1:])
-        return self._append(text, self._choice.tokens([text], logits)[0], int(exited[-1]))
-
-    def _prompt_exits(
-        self, step: int, running: Tensor, undecided: Tensor, read: Tensor | None, normed: Tensor, memory: Tensor
-    ) -> Tensor:
-        """Which of a prompt's running tokens, (R,), the rule lets out; its memory (T, k) is brought up to date."""
-        if step == self._loops or self._only is not None:
-            return torch.full_like(undecided, step == self._loops or step == self._only)
-        logits = None
-        if self._asks_logits:
-            assert read is not None
-            logits = self._model.lm_head(read[0]).float()
-        said = self._inner.gate(normed)[0] if self._asks_gate else None
-        gone, memory[running] = self._rule.decide(StepView(step, self._loops, logits, said), memory[running])
-        return gone
-
-    def _freeze_prompt(self, text: _Text, run: Looping, leaving: Tensor, done: int, length: int) -> None:
-        part = _rows_of(run, leaving)
-        places, loops = [text.place] * len(leaving), [done] * len(leaving)
-        self._write_frozen(part, *self._cache.later(places, loops, leaving.tolist()))
-        for number in range(self._coda_first, self._coda_first + len(self._inner.coda)):
-            self._cache.repeat(text.place, leaving, done - 1, number)
-
-
-def _rows_of(run: Looping, tokens: Tensor) -> Looping:
-    """Some tokens of a prompt, (R,), as a batch of their own."""
-    rotation = tuple(each[:, tokens] for each in run.rotation)
-    return Looping(
-        run.embedded[:, tokens],
-        run.state[:, tokens],
-        None,
-        run.positions[:, tokens],
-        None,
-        rotation,
-        run.cache,
-        run.loops,
-    )

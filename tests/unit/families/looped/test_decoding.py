@@ -90,13 +90,15 @@ def test_places_and_neighbours_change_nothing(rule: str) -> None:
             assert torch.equal(steps, alone.exit_steps[0])
         assert found.work.loops == sum(alone.work.loops for alone in expected)
     one = decode_texts(model, PROMPTS, drawn, places=1, exit_rule=rule)
-    assert one.work.passes == one.work.loops  # with one place a pass is a loop of a token
+    # With one place a pass is a loop of a token, or of a prompt.
+    assert 5 <= one.work.passes - one.work.loops <= 5 * model.config.num_loops
 
 
 def test_all_places_are_busy() -> None:
     model = small(**OURO)
-    found = decode_texts(model, PROMPTS * 4, GREEDY, places=4, exit_rule="margin:0.05")
-    assert found.work.loops > 3.5 * found.work.passes
+    longer = GenerationConfig(max_new_tokens=30, do_sample=False)
+    found = decode_texts(model, PROMPTS * 2, longer, places=4, exit_rule="margin:0.05")
+    assert found.work.loops > 3.4 * found.work.passes
 
 
 def test_drawn_tokens_have_their_probabilities() -> None:
