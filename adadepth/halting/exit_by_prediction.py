@@ -22,6 +22,7 @@ from adadepth.halting.exit_decisions import LOGITS, ExitRule, StepView
 class _Certainty(ExitRule):
     """Exit at the first step whose prediction is certain enough, by a measure of its own and a threshold."""
 
+    counts_steps = False
     needs = frozenset({LOGITS})
     classes_only = True
     largest: ClassVar[float] = 1.0
@@ -109,6 +110,7 @@ class Patience(ExitRule):
     """
 
     name = "patience"
+    counts_steps = False
     needs = frozenset({LOGITS})
     patience: int = 3
     tolerance: float = 0.2
@@ -144,6 +146,7 @@ class Divergence(ExitRule):
     """
 
     name = "kl"
+    counts_steps = False
     needs = frozenset({LOGITS})
     classes_only = True
     threshold: float

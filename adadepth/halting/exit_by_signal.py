@@ -34,6 +34,7 @@ class Quantile(ExitRule):
     """
 
     name = "quantile"
+    counts_steps = False
     needs = frozenset({HALTING_SIGNAL})
     q: float = 0.5
 
@@ -63,6 +64,7 @@ class Sample(ExitRule):
     """
 
     name = "sample"
+    counts_steps = False
     needs = frozenset({HALTING_SIGNAL})
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
@@ -100,6 +102,7 @@ class Correct(ExitRule):
     """
 
     name = "correct"
+    counts_steps = False
     needs = frozenset({CORRECTNESS})
     threshold: float = 0.5
 
@@ -150,6 +153,7 @@ def state_moves(state: Tensor, previous: Tensor, before: Tensor | None) -> Tenso
 class _Rest(ExitRule):
     """Exit once a state has come to rest, by one of its moves and a threshold."""
 
+    counts_steps = False
     needs = frozenset({STATES})
     column: ClassVar[int]
     threshold: float

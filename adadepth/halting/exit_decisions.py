@@ -47,12 +47,14 @@ class ExitRule(ABC):
         needs: What a model must offer, of `logits`, `halting`, `correctness` and `states`.
         mixes: Whether the prediction is a mixture over all steps, not that of the exit step.
         classes_only: Whether the rule means nothing in regression.
+        counts_steps: Whether it asks which step it is, so that only rows at the same step can be asked together.
     """
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[str]]
     mixes: ClassVar[bool] = False
     classes_only: ClassVar[bool] = False
+    counts_steps: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

@@ -123,6 +123,10 @@ def keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positi
     """What every layer makes of the same states (B, T, D), without the layers before it: (B, h, T, d) each."""
     said = []
     for layer in layers:
+        alone: Any = getattr(layer, "keys_and_values", None)
+        if alone is not None:
+            said.append(alone(states, rotation))
+            continue
         listener = _Listener()
         try:
             layer(states, position_embeddings=rotation, position_ids=positions, past_key_values=listener)

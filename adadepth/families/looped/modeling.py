@@ -196,17 +196,22 @@ class LoopedAttention(nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         """(B, T, D), and what queries are made of, to (B, T, D)."""
-        query, key, value = (
-            project(given).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for project, given in ((self.q_proj, queries), (self.k_proj, states), (self.v_proj, states))
-        )
-        query, key = (rotated(each, rotation, self.config.rope_pairs) for each in (query, key))
+        query = rotated(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
+        key, value = self.keys_and_values(states, rotation)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         attended, _ = attend(self, query, key, value, mask, dropout=0.0, scaling=self.scaling, **kwargs)
         mixed: Tensor = self.o_proj(attended.flatten(-2))
         return mixed
+
+    def keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Of states (B, T, D), (B, h, T, d) each."""
+        key, value = self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
+        return rotated(key, rotation, self.config.rope_pairs), value
+
+    def _heads(self, features: Tensor) -> Tensor:
+        return features.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
 class GatedMlp(nn.Module):
@@ -253,6 +258,10 @@ class LoopedLayer(nn.Module):
         attended = self.self_attn(normed, asked, position_embeddings, attention_mask, past_key_values, **kwargs)
         states = self._add(hidden_states, attended, "attention_post_norm")
         return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
+
+    def keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Of what the layer would begin with, (B, T, D), (B, h, T, d) each."""
+        return self.self_attn.keys_and_values(self.attention_norm(hidden_states), rotation)
 
     def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
         if self.norms == "pre":
