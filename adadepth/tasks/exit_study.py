@@ -18,7 +18,7 @@ from adadepth.errors import ConfigError
 from adadepth.families.contract import DepthModel
 from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
-from adadepth.measure.exit_advice import advise
+from adadepth.measure.exit_advice import advise, readings
 from adadepth.measure.exit_records import StepRecords, sequences_of
 from adadepth.measure.exit_steps import step_summary
 from adadepth.measure.exit_study import Price, add_online, add_timings, online_figures, standard_rules, study
@@ -190,6 +190,7 @@ def _study(
     found = study(records, rules, price=priced(records), **_measured(data))
     sequences = sequences_of(records.index) if by_token else records.index
     found["advice"] = advise(records, sequences, rules, price_of=priced, **_measured(data))
+    found["readings"] = readings(records, sequences, rules, price_of=priced, **_measured(data))
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
         really = _run_really(rules, dataset, session)
         found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})
