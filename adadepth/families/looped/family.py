@@ -212,6 +212,7 @@ FAMILY = Family(
         fits_target=True,
     ),
     depth="num_loops",
+    published=("ouro", "huginn_raven"),
     adopts="adadepth.families.looped.retrofit:adopted",
     text="blocks",
     checks=("adadepth.families.looped.family:check_looped",),
