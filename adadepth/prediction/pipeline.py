@@ -231,7 +231,7 @@ class Pipeline:
         trace, words = outputs.trace, self._words(logits[-1])
         label, score = next(iter(words.items()))
         (depth,), (tokens,) = _mean_updates(trace, [len(text)]), self._tokens([text], trace, [answers])
-        about = {"label": label, "score": score, "scores": words, "continuation": continuation}
+        about: dict[str, Any] = {"label": label, "score": score, "scores": words, "continuation": continuation}
         prediction = Prediction(depth, tokens=tokens, layers=_layers(trace), **about)
         return [prediction], Work(*(torch.stack(parts).sum() for parts in zip(*works, strict=True)))
 
@@ -245,10 +245,10 @@ class Pipeline:
         )[0, inputs.shape[1] :].tolist()  # fmt: skip
         written = written[:-1] if written[-1:] == [end] else written
         known, places = ids[0].tolist(), list(text.places)
-        before = start = self.tokenizer.decode(known)
+        before = start = str(self.tokenizer.decode(known))
         first = max((place.span[1] for place in places if place is not None), default=0)
         for count in range(1, len(written) + 1):
-            whole = self.tokenizer.decode(known + written[:count])
+            whole = str(self.tokenizer.decode(known + written[:count]))
             # Of a character in several tokens the last one has it.
             is_part = whole.endswith("\N{REPLACEMENT CHARACTER}") and count < len(written)
             now = before if is_part else whole
