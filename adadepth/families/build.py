@@ -289,11 +289,12 @@ def load_model(
     has = weights_of(config) if only_encoder else None
     with _about_unknown(settings):
         model: Any = loaded("checkpoint", path, model_class, config, has=has, **attention)
-    if not only_encoder:
-        check_model(model, settings.name)
-    if "exit_rule" in overrides and not only_encoder:
+    if only_encoder:
+        return model
+    if "exit_rule" in overrides:
         with _about("model.exit_rule"):
             rule_of(model, None)
+    check_model(model, settings.name)
     return model
 
 
