@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobStatus
-from hydra_plugins.adadepth_sweepers import GridSweeper, failure_of, meet
 from omegaconf import OmegaConf
 
 from adadepth.errors import ConfigError
@@ -21,6 +20,7 @@ from adadepth.settings.fingerprint import result_hash
 from adadepth.system.console import say
 from adadepth.system.processes import is_first_process
 from adadepth.tasks import bench, grid
+from hydra_plugins.adadepth_sweepers import GridSweeper, failure_of, meet
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +105,9 @@ class BenchSweeper(GridSweeper):
     def _write(self, found: list[dict[str, Any]], missing: list[str]) -> None:
         from adadepth.report.bench import bench_text, write_bench  # jinja, which `--help` has no use for
 
-        page = write_bench(self.folder, found, self.tasks, missing)
-        say(f"\n{bench_text(found, self.tasks)}\n\nreport: {page}")
+        about = {name: str(task.get("about") or "") for name, task in self.tasks.items()}
+        page = write_bench(self.folder, found, about, missing)
+        say(f"\n{bench_text(found, about)}\n\nreport: {page}")
 
 
 class _Run(NamedTuple):
@@ -123,7 +124,9 @@ class _Bench:
     _target_: str = f"{__name__}.{BenchSweeper.__name__}"
     tasks: dict[str, Any] = setting({}, "by name what each is about, overrides of its runs, and ways with theirs")
     seeds: list[int] = setting([0], "of every run")
-    folder: str = setting("${output_dir}/${name}", "of the runs, the results and the page; another folder is another bench")
+    folder: str = setting(
+        "${output_dir}/${name}", "of the runs, the results and the page; another folder is another bench"
+    )
 
 
 ConfigStore.instance().store(group="hydra/sweeper", name="bench", node=_Bench, provider="adadepth")

@@ -111,7 +111,11 @@ def readings(
         points, exits = found.setdefault(rule.name, {}), telling.exits(rule)
         key = exits.numpy().tobytes()
         if key not in points:
-            told = {"rule": rule.label, "chosen_score": choosing.score(rule), **telling.point(rule, sequences[halves[1]])}
+            told = {
+                "rule": rule.label,
+                "chosen_score": choosing.score(rule),
+                **telling.point(rule, sequences[halves[1]]),
+            }
             points[key] = {name: None if value != value else value for name, value in told.items()}
     return {name: sorted(points.values(), key=lambda point: point["macs"]) for name, points in found.items()}
 

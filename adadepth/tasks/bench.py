@@ -1,9 +1,9 @@
 """A bench: ways of allocating depth on tasks, each run once with every seed; which runs there are, and what they say.
 
 A *task* is a list of overrides and has *ways*, lists of overrides too. A way with several values of a key has several
-settings, a run each. Overrides that begin with `exit_rules=` or `budget.targets=` are of an evaluation that follows;
-`{NAME}` in an override is the folder of the run of another way of that name, on the same task with the same seed, which
-comes first. A run is known by the hash of its settings, so that a repeated command finds what is done.
+settings, a run each. Overrides that begin with `exit_rules=` or `budget.targets=` are of an evaluation that follows.
+A value that begins with `@NAME` begins with the folder of the run of another way of that name, on the same task with
+the same seed, which comes first. A run is known by the hash of its settings, so that a repeated command finds what is done.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from adadepth.report.run_files import BUDGETS, EXIT_RULES, RunFiles, read_run
 from adadepth.runs.directory import RECORD, read_record
 
 _EVALUATES = ("exit_rules=", "budget.targets=")
-_NAMED = re.compile(r"\{(\w+)\}")
-RESULTS = "results"
+_NAMED = re.compile(r"(?<==)@(\w+)")
 
 Swept = Callable[[Sequence[str]], list[list[str]]]
 
@@ -78,7 +77,11 @@ def cells_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[s
     """
     found = []
     for task, about in tasks.items():
-        ways = {name: _split(overrides) for name, overrides in dict(about.get("ways") or {}).items() if overrides is not None}
+        ways = {
+            name: _split(overrides)
+            for name, overrides in dict(about.get("ways") or {}).items()
+            if overrides is not None
+        }
         if not ways:
             raise ConfigError(f"hydra.sweeper.tasks.{task}: has no ways")
         for (way, (trained, evaluated)), seed in itertools.product(ways.items(), seeds):
@@ -88,7 +91,9 @@ def cells_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[s
                 told = tuple(each for each in told if each not in trained)
                 cell = Cell(task, way, told, seed, given, tuple(evaluated))
                 if unknown := cell.needs - (set(ways) - {way}):
-                    raise ConfigError(f"hydra.sweeper.tasks.{task}.ways.{way}: no other way is named {sorted(unknown)[0]}")
+                    raise ConfigError(
+                        f"hydra.sweeper.tasks.{task}.ways.{way}: no other way is named {sorted(unknown)[0]}"
+                    )
                 found.append(cell)
     return found
 
@@ -127,7 +132,7 @@ def result_of(cell: Cell, run: Path, evaluation: Path | None) -> dict[str, Any]:
     """What a run, and the evaluation that followed, say about one place of the bench: figures of every evaluated set.
 
     Returns:
-        How it was made: `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions`, `seconds`. Then
+        How it was made: `name`, `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions`, `seconds`. Then
         `unit`, `max_updates`, and `sets` by name: `n` units; `readings`, points by name of what was read, those of the
         run itself as `run`, and those of budgets as `budget`; and of exit studies `ceilings`, what oracles reach, `over_permuted`, the gain of rules over the same exits dealt at
         random, `time_ratio` of full depth and the rule by batch size, and `overthinking`. See `adadepth.measure.exit_advice.readings` for points; what was not chosen has no `chosen_score`.
@@ -145,6 +150,7 @@ def result_of(cell: Cell, run: Path, evaluation: Path | None) -> dict[str, Any]:
             found["readings"]["budget"] = [_budget_point(row, halting) for row in rows if row.get("target") is not None]
         sets[name] = found
     return {
+        "name": cell.name,
         "task": cell.task,
         "way": cell.way,
         "setting": list(cell.setting),
