@@ -71,6 +71,7 @@ HOMES = {
         "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b",
     )},
     ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
+    **{(group, name): f"loop_{name}" for name in ("trace", "mano") for group in ("dataset", "trainer")},
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
 }  # fmt: skip
 # What an option needs from the user before it can run.
