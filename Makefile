@@ -51,6 +51,7 @@ test: $(READY) ## Run the quick tests
 
 test-slow: model-tests ## Run the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m pytest tests/property --hypothesis-profile thorough)
 
 model-tests: $(MODEL_TESTS)/.ready ## Fetch transformers' own model tests, which test-slow runs on the families
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import ipaddress
 import os
@@ -17,7 +18,12 @@ from typing import Any
 import omegaconf._utils as omegaconf_utils
 import pytest
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+from hydra.core.default_element import ResultDefault
+from hydra.core.object_type import ObjectType
 from hypothesis import settings
+from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_ROOT = ROOT.parent / "shared" / "data"
@@ -40,8 +46,9 @@ os.environ.update(
 )
 
 # How long an example takes depends on what else the machine does: that is no property of the code.
-settings.register_profile("adadepth", deadline=None)
-settings.load_profile("adadepth")
+settings.register_profile("quick", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None)  # `make test-slow` runs tests/property with it
+settings.load_profile("quick")
 
 
 class NetworkBlockedError(RuntimeError):
@@ -105,6 +112,43 @@ def _read_yaml_fast(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(omegaconf_utils, "get_yaml_loader", lambda: Loader)
 
 
+def _compose_fast(patch: pytest.MonkeyPatch) -> None:
+    """Let Hydra read a file, and merge the same files and schemas, once a process: a command composes twice."""
+    read, merge = ConfigRepository.load_config, ConfigLoaderImpl._compose_config_from_defaults_list
+    files: dict[Any, Any] = {}
+    merged: dict[Any, Any] = {}
+
+    def state(folder: str, path: str) -> tuple[Any, ...]:
+        file = Path(folder.removeprefix("file://"), f"{path.removesuffix('.yaml')}.yaml")
+        found = file.stat()
+        return file.resolve(), found.st_ino, found.st_mtime_ns, found.st_size
+
+    def load_config(repo: ConfigRepository, config_path: str) -> Any:
+        source = repo._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None or source.scheme() != "file":
+            return read(repo, config_path)
+        key = (config_path, source.provider, source.path, *state(source.path, config_path))
+        if key not in files:
+            files[key] = read(repo, config_path)
+        return files[key]
+
+    def origin(default: ResultDefault, repo: CachingConfigRepository) -> tuple[Any, ...]:
+        found = repo.load_config(default.config_path)
+        where = (repr(default), default.is_self, default.primary, found.path, OmegaConf.get_type(found.config))
+        return (*where, *(state(found.path, default.config_path) if found.path.startswith("file://") else ()))
+
+    def compose(loader: ConfigLoaderImpl, defaults: list[ResultDefault], repo: CachingConfigRepository) -> Any:
+        key = tuple(origin(default, repo) for default in defaults)
+        if key not in merged:
+            with pytest.MonkeyPatch.context() as once:  # merging changes what was read
+                once.setattr(ConfigRepository, "load_config", read)
+                merged[key] = merge(loader, defaults, CachingConfigRepository(repo.delegate))
+        return copy.deepcopy(merged[key])
+
+    patch.setattr(ConfigRepository, "load_config", load_config)
+    patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", compose)
+
+
 def _hear_signals() -> None:
     """Undo what `nohup` and a script's `&` have this process ignore: what a test starts would ignore it, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -118,6 +162,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     _block_network(patch)
     _read_yaml_fast(patch)
+    _compose_fast(patch)
     _hear_signals()
     patch.setattr(os, "fsync", lambda descriptor: None)  # no scratch file has to survive a power cut
     config.add_cleanup(patch.undo)

@@ -26,6 +26,19 @@ def undrawn() -> Iterator[None]:
 
 
 @contextmanager
+def drawn_as_png() -> Iterator[None]:
+    """Leave out the second half of drawing a figure, into PDF."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    def write(canvas: object, path: Path, **options: object) -> None:
+        Path(path).write_bytes(b"%PDF-1.4\n")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FigureCanvasPdf, "print_pdf", write)
+        yield
+
+
+@contextmanager
 def briefly_timed() -> Iterator[None]:
     """Time executions and exit rules once: what a test reads of the times is that they are there."""
     with pytest.MonkeyPatch.context() as patch:

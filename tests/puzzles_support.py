@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from adadepth.data.puzzles import generated
 from adadepth.settings.data import PuzzleTableConfig
 
 SUDOKU, MAZE = ".123456789", "# SGo"
 Group = Sequence[tuple[np.ndarray, np.ndarray]]  # a puzzle and its augmentations: tokens of cells and of answers
+
+
+_drawn = cache(generated.draw_sudoku)  # most of what a run of seconds takes, and every run of a root draws the same
+
+
+@contextmanager
+def drawn_once() -> Iterator[None]:
+    """Draw the Sudoku of the same settings once a process, for all runs."""
+
+    def copies(*args: Any, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+        puzzles, solutions = _drawn(*args, **settings)
+        return puzzles.copy(), solutions.copy()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generated, "draw_sudoku", copies)
+        yield
 
 
 def written_table(path: Path, groups: Sequence[Group], symbols: str) -> None:

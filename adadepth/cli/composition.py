@@ -36,11 +36,19 @@ def register_schema() -> None:
     # Hydra copies the store with every repository of YAML files, a hundred times for `--help`. Nobody changes the
     # copies, and what is loaded from the store is copied once more (docs/decisions/0016).
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
-    store = ConfigStore.instance()
-    store.store(name="schema", node=ExperimentConfig)
+    _store("schema", ExperimentConfig)
     for group, schemas in group_schemas().items():
         for name, node in schemas.items():
-            store.store(group=group, name=name, node=node)
+            _store(name, node, group)
+
+
+def _store(name: str, schema: type, group: str | None = None) -> None:
+    """Store a schema unless it is there already: of some thirty, a further command of a process need not make one."""
+    store = ConfigStore.instance()
+    there = store.repo.get(group, {}) if group else store.repo
+    known = there.get(f"{name}.yaml")
+    if known is None or OmegaConf.get_type(known.node) is not schema:
+        store.store(name=name, node=schema, group=group)
 
 
 def to_config(composed: DictConfig) -> ExperimentConfig:

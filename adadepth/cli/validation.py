@@ -86,6 +86,10 @@ def _task(config: ExperimentConfig) -> Iterator[str]:
     if regime.head is not None:
         if regime.head not in about.heads:
             yield f"model={about.name}: task={config.task} trains {one_of(with_head(regime.head))}"
+        elif kind.reading is not None and config.task in kind.tasks and kind.reading != about.text:
+            readers = [name for name in with_head(regime.head) if family(name).text == kind.reading]
+            how = f"is read as {kind.reading}, by {one_of(readers)}"
+            yield f"dataset={dataset.name}: {how}; {about.name} reads {about.text}"
         return
     vectors = kind.vectors(dataset)
     if about.reads_vectors != vectors and config.task in kind.tasks:
@@ -121,6 +125,10 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"runs={config.runs}: read only with mode=report, but mode={config.mode}"
     if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
         yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    if config.adopt_rule and not config.exit_rules:
+        yield "adopt_rule=true: read only with exit_rules, of which one is adopted"
+    if config.adopt_rule and not hasattr(config.model, "exit_rule"):
+        yield f"adopt_rule=true: model={config.model.name} keeps no exit rule in its configuration"
     if config.predictions and (config.task is not Task.finetune or not config.trainer.halting_statistics):
         yield "predictions=true: read only with task=finetune and trainer.halting_statistics=true"
     if config.rival_of is not None and family(config.model.name).fixed_depth is None:

@@ -111,11 +111,7 @@ class LanguageScorer(Scorer):
         return found
 
     def _metrics_of(self, total: float, count: float) -> dict[str, float]:
-        loss = total / count
-        found = {"loss": loss, "lm_loss": loss, "perplexity": _exponential(loss)}
-        found["word_perplexity"] = _exponential(total / self.streams.words)
-        found["bits_per_character"] = total / math.log(2) / self.streams.characters
-        return found
+        return likelihood(total, count, self.streams.words, self.streams.characters)
 
     def _finite_quality(self) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """What files can hold, and what they cannot with the reason: the exponential of a large loss is infinite."""
@@ -130,6 +126,18 @@ class LanguageScorer(Scorer):
         """The architecture, its work, and the quality of all evaluations so far."""
         evaluations, missing = self._finite_quality()
         return EvaluationReport(statistics | {"evaluations": evaluations, "missing": missing})
+
+
+def likelihood(total: float, tokens: float, words: int, characters: int) -> dict[str, float]:
+    """What a sum of cross-entropies in nats is per token, word and character; see `LanguageScorer.metrics`."""
+    loss = total / tokens
+    return {
+        "loss": loss,
+        "lm_loss": loss,
+        "perplexity": _exponential(loss),
+        "word_perplexity": _exponential(total / words),
+        "bits_per_character": total / math.log(2) / characters,
+    }
 
 
 def _exponential(value: float) -> float:

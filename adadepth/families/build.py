@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
@@ -107,6 +108,31 @@ def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrai
     """
     about = family(settings.name)
     return about.head("search" if about.searches(described) else "language_model")
+
+
+def rehearse(settings: ModelConfig, head: str) -> None:
+    """Check a family's model as `check_model` does, made without memory and before data are prepared.
+
+    What data decide, pieces and classes, are the configuration's defaults. A model that cannot be made of those, or is
+    made around another model (`Family.build`), is checked when it is made.
+
+    Args:
+        settings: The `model` group.
+        head: Of `Family.heads`.
+
+    Raises:
+        ConfigError: See `check_model`.
+    """
+    if family(settings.name).build is not None:
+        return
+    model_class: Any = family(settings.name).head(head)
+    try:
+        config = _configuration(model_class.config_class, settings, None, None, {})
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            model = model_class(config)
+    except Exception:  # whatever it is, it is told when the model is made
+        return
+    check_model(model, settings.name)
 
 
 @contextmanager
@@ -263,11 +289,12 @@ def load_model(
     has = weights_of(config) if only_encoder else None
     with _about_unknown(settings):
         model: Any = loaded("checkpoint", path, model_class, config, has=has, **attention)
-    if not only_encoder:
-        check_model(model, settings.name)
-    if "exit_rule" in overrides and not only_encoder:
+    if only_encoder:
+        return model
+    if "exit_rule" in overrides:
         with _about("model.exit_rule"):
             rule_of(model, None)
+    check_model(model, settings.name)
     return model
 
 

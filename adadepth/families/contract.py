@@ -18,6 +18,7 @@ from torch import Tensor
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.errors import ConfigError
 from adadepth.families.shared.losses import LossTerm
+from adadepth.halting.exit_rules import LOGITS
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -94,11 +95,12 @@ class DepthModel:
 
     @property
     def exit_signals(self) -> frozenset[str]:
-        """What exit rules can read, `logits`, `halting`, `correctness`; empty: it predicts after its last step only.
+        """What exit rules can read, `logits`, `halting`, `correctness`, `states`; empty: it predicts at its end only.
 
         Otherwise its forward takes `exit_rule`, `run_all_steps` and, for rules that draw, a `generator`; with all steps
-        its output has `step_logits` and `exit_steps`, and `halting_logits` where it has a halting head. A model whose
-        tokens are classified adds `unit_slots`; see `adadepth.measure.exit_records.token_columns`.
+        its output has `step_logits` and `exit_steps`, `halting_logits` where it has a halting head, and `state_moves`
+        where rules read its states, see `adadepth.halting.exit_rules.state_moves`. A model whose tokens are classified
+        adds `unit_slots`; see `adadepth.measure.exit_records.token_columns`.
         """
         return frozenset()
 
@@ -106,6 +108,18 @@ class DepthModel:
     def readout_work(self) -> float:
         """Multiply-accumulates of one prediction of one unit, where `price` does not count those of all steps."""
         return 0.0
+
+    def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
+        """Multiply-accumulates of what rules read of units after one update, where `price` does not count them.
+
+        Args:
+            signal: One of `exit_signals`.
+            lengths: Real tokens of each unit's text, (M,).
+
+        Returns:
+            Of every unit, float64 (M,), or one number for all.
+        """
+        return self.readout_work if signal == LOGITS else 0.0
 
     @property
     def executions(self) -> tuple[str, ...]:

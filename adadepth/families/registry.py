@@ -117,6 +117,7 @@ class Family:
             `adadepth.families.adalayers.base.build_on_base`.
         adopts: Makes a model of the layers of a pretrained decoder that is of no family; called like
             `adadepth.families.looped.retrofit.adopted`. None: such a checkpoint is refused.
+        text: How its language model reads text, `Kind.reading` of the data that it trains on; see there.
         settle: What the training text decides of the settings, before a language model is built: called like
             `adadepth.families.par_xl.configuration.settle_cutoffs`.
         first_tokens: From settings or configuration to how many [CLS] a text begins with, by argument of
@@ -151,6 +152,7 @@ class Family:
     starts_from: Mapping[str, str | None] = field(default_factory=dict)
     build: str | None = None
     adopts: str | None = None
+    text: str = "streams"
     settle: str | None = None
     first_tokens: str | None = None
     reads_vectors: bool = False

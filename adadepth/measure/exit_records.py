@@ -25,7 +25,7 @@ def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor
     Args:
         batch: `index` (B,), `attention_mask` and `labels` (B, T), and maybe `difficulty`, (B,) or (B, T).
         outputs: `unit_slots` (K,), `step_logits` (K, N, C), `halting_logits` (K, N) or None, `exit_steps` (K,);
-            `logits` (B, T, C).
+            `logits` (B, T, C); if the model has them `state_moves` (K, N, 2).
 
     Returns:
         The columns of `StepRecords`, each (U, ...): the length is that of the unit's sequence, the depth its updates
@@ -48,8 +48,9 @@ def token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor
     if (ran := outputs.trace.ran) is not None:
         columns["ran"] = nn.functional.pad(ran.flatten(0, 1)[slots], (0, outputs.trace.max_updates - ran.shape[-1]))
         columns["depth"] = (columns["ran"] & _until(exits, outputs.trace.max_updates)).sum(dim=1).float()
-    if outputs.halting_logits is not None:
-        columns["halting_logits"] = outputs.halting_logits[labelled].float()
+    for name in ("halting_logits", "state_moves"):
+        if (values := getattr(outputs, name, None)) is not None:
+            columns[name] = values[labelled].float()
     if (difficulty := batch.get("difficulty")) is not None:
         columns["difficulty"] = difficulty[rows] if difficulty.dim() == 1 else difficulty[rows, positions]
     return columns
@@ -79,6 +80,8 @@ class StepRecords:
         difficulty: (M,) int64 where the data set knows it.
         step_logits: Of every step, (M, N, C) float32, NaN where an example did not run it; None without such logits.
         halting_logits: Of every step, (M, N) float32, likewise.
+        state_moves: How every step moved the state, which is all that is kept of it, (M, N, 2) float32, likewise; see
+            `adadepth.halting.exit_rules.state_moves`.
         exit_steps: 1-based, (M,) int64; None where whole examples do not halt.
         ran: Which steps updated each example, (M, N) boolean; None: all of them, until its exit.
     """
@@ -92,6 +95,7 @@ class StepRecords:
     difficulty: Tensor | None = None
     step_logits: Tensor | None = None
     halting_logits: Tensor | None = None
+    state_moves: Tensor | None = None
     exit_steps: Tensor | None = None
     ran: Tensor | None = None
 
@@ -123,7 +127,8 @@ class StepRecorder:
         Args:
             batch: `index` (B,), `attention_mask` (B, T) or `inputs` (B, T), and if there are any `labels` and
                 `difficulty` (B,).
-            outputs: `logits` (B, C) and `trace`; if the model has them `step_logits`, `halting_logits`, `exit_steps`.
+            outputs: `logits` (B, C) and `trace`; if the model has them `step_logits`, `halting_logits`, `exit_steps`,
+                `state_moves`.
                 With `logits` (B, T, C) of tokens that halt every labelled one is an example; see `token_columns`.
         """
         by_token = outputs.logits.dim() == 3 and outputs.trace.unit == "token"
@@ -148,7 +153,7 @@ def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Te
         "depth": _mean_updates(outputs.trace) if steps is None else steps.float(),
     }
     kept |= {name: batch[name] for name in ("labels", "difficulty") if batch.get(name) is not None}
-    for name in ("step_logits", "halting_logits"):
+    for name in ("step_logits", "halting_logits", "state_moves"):
         if (values := getattr(outputs, name, None)) is not None:
             kept[name] = values.float()
     return kept if steps is None else kept | {"exit_steps": steps}

@@ -1,8 +1,14 @@
-"""Reading a study of exit rules: costs, Pareto sets, and what is odd. It needs no torch, so that reports are quick."""
+"""A study of exit rules: every rule on the same recorded steps, beside its controls and what could be had at best.
+
+A rule is worth what it adds to exits that know nothing of the examples: the same exit steps dealt at random (permuted),
+and two fixed depths mixed at random to the same work. The oracles read the labels and say what is left to gain.
+
+Shape legend: M examples, N steps, C classes, L cells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +16,11 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import (
+    Acceleration,
     Confidence,
     Correct,
+    Distance,
+    Divergence,
     Entropy,
     ExitRule,
     Expectation,
@@ -26,15 +35,12 @@ from adadepth.halting.exit_rules import (
     predictions_at,
     supported_rules,
 )
-from adadepth.measure.exit_costs import ORACLE, mark_pareto
+from adadepth.measure.adaptation import spearman
+from adadepth.measure.classes import classes_of
+from adadepth.measure.exit_costs import ORACLE, SETTLED, mark_pareto
 from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.scoring import is_right, quality_of
 from adadepth.settings.kinds import Problem
-
-# ---- Pareto sets
-
-
-# ---- words
 
 
 def standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
@@ -50,6 +56,9 @@ def standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) 
         "normalised_entropy": [NormalisedEntropy(share) for share in uncertainty],
         "confidence": [Confidence(threshold) for threshold in (0.6, 0.75, 0.9, 0.95, 0.99)],
         "margin": [Margin(threshold) for threshold in (0.2, 0.5, 0.8, 0.9, 0.98)],
+        "kl": [Divergence(threshold) for threshold in (0.3, 0.1, 0.01, 0.001)],
+        "distance": [Distance(threshold) for threshold in (0.5, 0.3, 0.1, 0.03)],
+        "acceleration": [Acceleration(threshold, 1) for threshold in (0.5, 0.3, 0.1, 0.03)],
         "correct": [Correct(threshold) for threshold in (0.5, 0.8, 0.9, 0.95, 0.99)],
         "patience": [Patience(count) for count in (1, 2, 3, 4, 6) if count < max_updates],
     }
@@ -75,14 +84,29 @@ def oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
     if step_logits.shape[-1] == 1:
         errors = (step_logits.squeeze(-1).float() - labels.float().unsqueeze(1)).abs()
         return errors.argmin(dim=1) + 1
-    right = is_right(step_logits, labels)
-    wrong_so_far = (~right).int().cumprod(dim=1).sum(dim=1)
-    return (wrong_so_far + 1).clamp(max=step_logits.shape[1])
+    return _first(is_right(step_logits, labels))
+
+
+def settled_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
+    """The first step from which on every prediction is right, else N; int64 (M,).
+
+    It is as right as the last step, at the fewest updates: what a rule needs that stops when the answer is there to
+    stay. Arguments as in `oracle_exits`, of classes only.
+    """
+    stays = is_right(step_logits, labels).flip(1).int().cumprod(dim=1).flip(1).bool()
+    return _first(stays)
+
+
+def _first(found: Tensor) -> Tensor:
+    """The first step that holds, else N: boolean (M, N) to int64 (M,)."""
+    missed = (~found).int().cumprod(dim=1).sum(dim=1)
+    return (missed + 1).clamp(max=found.shape[1])
 
 
 DRAWS = 5
 
-Price = Callable[[Tensor, Tensor], float]
+# Multiply-accumulates of all examples, from exit steps (M,), lengths (M,), and what is read after every update.
+Price = Callable[[Tensor, Tensor, Collection[str]], float]
 
 
 def study(
@@ -94,74 +118,152 @@ def study(
     price: Price,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Evaluate every rule, its control and the oracle on recorded steps.
+    """Evaluate every rule, its controls and the oracles on recorded steps.
 
     Args:
         records: Of a labelled set, with the logits of every step.
         rules: Checked for this model.
         problem: What is predicted.
         metrics: Names for `quality`; `score`, their mean, is what the Pareto set compares.
-        price: Multiply-accumulates that examples of these exit steps (M,) and lengths (M,) need, without padding.
-        seed: Of what is drawn: sampled exits and permutations, `DRAWS` of each, as mean and sample standard deviation.
+        price: Multiply-accumulates that examples of these exit steps (M,) and lengths (M,) need, without padding, where
+            so much is read after every update.
+        seed: Of what is drawn: sampled exits, permutations and mixtures, `DRAWS` of each, as mean and sample standard
+            deviation.
 
     Returns:
-        `n`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, and `rows`; see docs/statistics.md for a row's fields.
+        `n`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, `overthinking`, `groups` of difficulty, and `rows`; see
+        docs/statistics.md for their fields.
     """
     assert records.ran_every_step, "a study needs the logits of every step"
-    bench = _Bench(records, problem, metrics, price, torch.Generator().manual_seed(seed))
-    rows = [bench.row(rule) for rule in rules]
-    rows.append(bench.oracle())
+    bench = _Bench(records, problem, metrics, price, seed)
+    rows = [bench.row(rule) for rule in rules] + bench.oracles()
     about = {"n": len(records), "max_steps": records.max_updates, "problem": problem, "metrics": list(metrics)}
-    found = {**about, "draws": DRAWS, "seed": seed, "rows": rows}
-    return mark_pareto(found)
+    told = {
+        "overthinking": bench.overthinking(),
+        "groups": {name: int(mask.sum()) for name, mask in bench.groups.items()},
+    }
+    return mark_pareto({**about, "draws": DRAWS, "seed": seed, **told, "rows": rows})
 
 
 class _Bench:
-    """The recorded model: turns exit steps into the figures of a row."""
+    """The recorded model: turns exit steps into the figures of a row.
 
-    def __init__(
-        self, records: StepRecords, problem: Problem, metrics: Sequence[str], price: Price, generator: torch.Generator
-    ) -> None:
+    Attributes:
+        groups: Which examples are of each range of difficulty, boolean (M,); empty where the data know none.
+    """
+
+    def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str], price: Price, seed: int) -> None:
         assert records.labels is not None
         assert records.step_logits is not None
         self.records, self.problem, self.metrics = records, problem, metrics
         self.labels, self.step_logits = records.labels, records.step_logits
-        self.price, self.generator = price, generator
-        self.full_macs = self._macs(torch.full_like(records.lengths, records.max_updates))
+        self.price, self.generator = price, torch.Generator().manual_seed(seed)
+        self.groups = _groups(records)
+        steps = range(1, records.max_updates + 1)
+        self.fixed_macs = [self._macs(torch.full_like(records.lengths, step), ()) for step in steps]
+        self.fixed_quality = [
+            quality_of(self.step_logits[:, step - 1], self.labels, problem, metrics) for step in steps
+        ]
+        self.right = None if problem == "regression" else is_right(self.step_logits, self.labels)
+        self.first = oracle_exits(self.step_logits, self.labels)
+        self.settled = self.first if self.right is None else settled_exits(self.step_logits, self.labels)
 
     def row(self, rule: ExitRule) -> dict[str, Any]:
-        """The figures of a rule, and of its permuted exits where it is adaptive."""
+        """The figures of a rule, and of its controls where it is adaptive."""
         draws = DRAWS if rule.name == "sample" else 1
-        exits = [apply_rule(rule, self.step_logits, self.records.halting_logits, self.generator) for _ in range(draws)]
+        said = (self.step_logits, self.records.halting_logits, self.generator, self.records.state_moves)
+        exits = [apply_rule(rule, *said) for _ in range(draws)]
         logits = [predictions_at(rule, self.step_logits, self.records.halting_logits, steps) for steps in exits]
-        row = self._figures(rule.label, "rule", exits, logits)
-        if rule.name == "fixed" or rule.mixes:
+        row = self._figures(rule.label, "rule", exits, logits, rule.reads)
+        if rule.mixes:
+            return row
+        row |= self._stops(exits[0])
+        if rule.name == "fixed":
             return row
         steps = exits[0].unique()
         if len(steps) == 1:
             row["warning"] = _constant(int(steps), self.records.max_updates)
             return row
         permuted = [random_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]
-        control = self._figures("", "", permuted, [self._at(chosen) for chosen in permuted])
-        return row | {"permuted": {key: control[key] for key in ("quality", "quality_std", "macs")}}
+        row["permuted"] = self._control(permuted, rule.reads)
+        mixed, depths = self._mixtures(row["macs"])
+        row["mixture"] = {**self._control(mixed, ()), **depths}
+        return row
 
-    def oracle(self) -> dict[str, Any]:
-        """The figures of the oracle."""
-        steps = oracle_exits(self.step_logits, self.labels)
-        return self._figures(ORACLE, "ceiling", [steps], [self._at(steps)])
+    def oracles(self) -> list[dict[str, Any]]:
+        """The figures of the oracles: right for the first time, and of classes right for good."""
+        found = {ORACLE: self.first} | ({} if self.right is None else {SETTLED: self.settled})
+        return [
+            self._figures(name, "ceiling", [steps], [self._at(steps)], ()) | self._stops(steps)
+            for name, steps in found.items()
+        ]
+
+    def overthinking(self) -> dict[str, Any]:
+        """What the updates after the best one cost: the best step of all and its score, and the last one's.
+
+        `gap` is the best score less the last, `lost` the share of examples that were right at some step and are wrong
+        at the last.
+        """
+        scores = [quality.get("score") for quality in self.fixed_quality]
+        known = [(score, -step) for step, score in enumerate(scores, start=1) if score is not None]
+        if not known or scores[-1] is None:
+            return {}
+        best, step = max(known)
+        found = {"step": -step, "best": best, "last": scores[-1], "gap": best - scores[-1]}
+        if self.right is not None:
+            found["lost"] = float((self.right.any(dim=1) & ~self.right[:, -1]).double().mean())
+        return found
+
+    def _stops(self, exits: Tensor) -> dict[str, Any]:
+        """How far exits are from the oracle's, and where examples of each difficulty exit.
+
+        `from_oracle`: the mean distance in updates to the step from which on the prediction is right, and the shares of
+        examples that exit before it and after it.
+        """
+        late = (exits - self.settled).double()
+        shares = {"early": float((late < 0).double().mean()), "late": float((late > 0).double().mean())}
+        found: dict[str, Any] = {"from_oracle": {"updates": float(late.abs().mean()), **shares}}
+        if self.groups:
+            assert self.records.difficulty is not None
+            found["by_difficulty"] = {name: float(exits[mask].double().mean()) for name, mask in self.groups.items()}
+            known = self.records.difficulty >= 0
+            correlation = spearman(exits[known].numpy(), self.records.difficulty[known].numpy())
+            if correlation is not None:
+                found["spearman"] = correlation._asdict()
+        return found
+
+    def _mixtures(self, macs: float) -> tuple[list[Tensor], dict[str, Any]]:
+        """Exits at two neighbouring fixed depths, dealt at random such that the work is the same.
+
+        Work beyond full depth, which a rule that reads much may take, buys full depth.
+        """
+        last = len(self.fixed_macs) - 1
+        low = max([step for step, cost in enumerate(self.fixed_macs[:last]) if cost <= macs], default=0)
+        high = min(low + 1, last)
+        between = self.fixed_macs[high] - self.fixed_macs[low]
+        share = min(max((macs - self.fixed_macs[low]) / between, 0.0), 1.0) if between > 0 else 0.0
+        count = round(share * len(self.labels))
+        drawn = [torch.randperm(len(self.labels), generator=self.generator) < count for _ in range(DRAWS)]
+        return [torch.where(deeper, high, low) + 1 for deeper in drawn], {"depths": [low + 1, high + 1], "share": share}
+
+    def _control(self, exits: Sequence[Tensor], reads: Collection[str]) -> dict[str, Any]:
+        figures = self._figures("", "", exits, [self._at(steps) for steps in exits], reads)
+        return {key: figures[key] for key in ("quality", "quality_std", "macs")}
 
     def _at(self, steps: Tensor) -> Tensor:
         return self.step_logits[torch.arange(len(steps)), steps - 1]
 
-    def _macs(self, steps: Tensor) -> float:
-        return float(self.price(steps, self.records.lengths)) / len(steps)
+    def _macs(self, steps: Tensor, reads: Collection[str]) -> float:
+        return float(self.price(steps, self.records.lengths, reads)) / len(steps)
 
-    def _figures(self, name: str, kind: str, exits: Sequence[Tensor], logits: Sequence[Tensor]) -> dict[str, Any]:
+    def _figures(
+        self, name: str, kind: str, exits: Sequence[Tensor], logits: Sequence[Tensor], reads: Collection[str]
+    ) -> dict[str, Any]:
         """A row from the exit steps (M,) and the predictions' logits (M, C) of every draw."""
         max_updates = self.records.max_updates
         counts = torch.stack([torch.bincount(steps, minlength=max_updates + 1)[1:] for steps in exits])
         updates = torch.stack([self.records.updates(steps).mean() for steps in exits])
-        macs = float(np.mean([self._macs(steps) for steps in exits]))
+        macs = float(np.mean([self._macs(steps, reads) for steps in exits]))
         drawn = [quality_of(values, self.labels, self.problem, self.metrics) for values in logits]
         # A figure that one draw lacks has no mean.
         common = [key for key in drawn[0] if all(key in values for values in drawn)]
@@ -172,7 +274,7 @@ class _Bench:
             "quality": {key: float(np.mean([values[key] for values in drawn])) for key in common},
             "mean_updates": float(updates.mean()),
             "macs": macs,
-            "macs_ratio": self.full_macs / macs,
+            "macs_ratio": self.fixed_macs[-1] / macs,
             "shares": (counts.double().mean(dim=0) / len(self.labels)).tolist(),
         }
         if row["mean_updates"] > 0:
@@ -181,6 +283,16 @@ class _Bench:
             row["quality_std"] = {key: float(np.std([values[key] for values in drawn], ddof=1)) for key in common}
             row["mean_updates_std"] = float(updates.std())
         return row
+
+
+def _groups(records: StepRecords) -> dict[str, Tensor]:
+    """Examples by ranges of difficulty, as in the step summary; those without any are in none."""
+    difficulty = records.difficulty
+    if difficulty is None:
+        return {}
+    classes = classes_of((), records.lengths, difficulty[difficulty >= 0])
+    masks = classes.masks(records.logits, None, records.lengths, difficulty)
+    return {name: mask for name, mask in masks.items() if name.startswith("difficulty") and mask.any()}
 
 
 def _constant(step: int, max_updates: int) -> str:

@@ -16,6 +16,7 @@ from adadepth.report.figure import (
     Curves,
     Dot,
     Figure,
+    Heat,
     Lines,
     Panel,
     Points,
@@ -105,6 +106,7 @@ def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
     metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
     timed = sorted({batch for study in studies.values() for batch in batches(study)}, key=int)
     online: Where = "everywhere" if any("online" in row for _, row in rows) else "file"
+    graded: Where = "everywhere" if any("spearman" in row for _, row in rows) else "file"
     is_mean = len(metrics) > 2  # `score` is the mean of the others
     columns = [
         Column("rule", "rule", text, "text"),
@@ -117,6 +119,13 @@ def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
         ),
         Column("score_std", "sd over draws", rounded(4)),
         Column("permuted_score", "permuted exits", rounded(4)),
+        Column("permuted_std", where="file"),
+        Column("mixture_score", "two fixed", rounded(4)),
+        Column("mixture_std", where="file"),
+        Column("oracle_updates", "from oracle", rounded(2)),
+        Column("oracle_early", where="file"),
+        Column("oracle_late", where="file"),
+        Column("difficulty_correlation", "with difficulty", rounded(2), where=graded),
         Column("online_score", "run for real", rounded(4), where=online),
         Column("online_updates", "its updates", rounded(2), where=online),
         Column("mean_updates", "updates", rounded(2)),
@@ -144,11 +153,17 @@ def _milliseconds(seconds: float) -> str:
     return number(1000 * seconds, 3)
 
 
+_CONTROLS = ("permuted", "mixture")
+
+
 def _study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) -> dict[str, Any]:
     axes = (*X_AXES, *(f"seconds/{batch}" for batch in timed))
     times = {f"{key}/{batch}": row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed}
     flat = {key: value for key, value in row.items() if key not in ("time_ratio", "pareto")}
-    scores = {f"{kind}_score": row.get(kind, {}).get("quality", {}).get("score") for kind in ("permuted", "online")}
+    flat |= {f"oracle_{key}": value for key, value in row.get("from_oracle", {}).items()}
+    flat |= {f"{kind}_std": row.get(kind, {}).get("quality_std", {}).get("score") for kind in _CONTROLS}
+    flat["difficulty_correlation"] = row.get("spearman", {}).get("value")
+    scores = {f"{kind}_score": row.get(kind, {}).get("quality", {}).get("score") for kind in (*_CONTROLS, "online")}
     spread, updates = row.get("quality_std", {}).get("score"), row.get("online", {}).get("mean_updates")
     told = {"set": name, "pareto": in_pareto_sets(row), "score_std": spread, "online_updates": updates, **scores}
     return {
@@ -170,12 +185,66 @@ def study_text(study: Mapping[str, Any]) -> str:
         f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps",
         "",
         as_text(study_table({"": study})),
-        "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random",
+        "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random; two fixed: two "
+        "fixed depths mixed at random to the same work; from oracle: mean distance in updates to right for good",
     ]
+    lines += [plain(overthinking_text(study))] if overthinking_text(study) else []
     if any("online" in row for row in study["rows"]):
         lines.append("run for real: the rule really ran, so that exits change what others see")
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
-    return "\n".join([*lines, f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))])
+    lines += [f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))]
+    return "\n".join([*lines, *([plain(f"advice: {advice_text(study)}")] if advice_text(study) else [])])
+
+
+def difficulty_stops(name: str, study: Mapping[str, Any]) -> Table:
+    """The mean exit of every range of difficulty under every rule; no rows where the data know no difficulty."""
+    groups = study.get("groups", {})
+    columns = [
+        Column("rule", "exit step, mean", text, "text"),
+        *(Column(group, group.removeprefix("difficulty "), rounded(2)) for group in groups),
+        Column("difficulty_correlation", "rank correlation", rounded(2)),
+    ]
+    rows = [
+        {"rule": row["rule"], **row["by_difficulty"], "difficulty_correlation": row.get("spearman", {}).get("value")}
+        for row in study["rows"]
+        if row.get("by_difficulty") and not row["rule"].startswith("fixed")
+    ]
+    return Table(f"exit_rules_difficulty_{name}".rstrip("_"), columns, rows)
+
+
+def overthinking_text(study: Mapping[str, Any]) -> str:
+    """What the updates after the best one cost, in a sentence; empty where it was not measured."""
+    found = study.get("overthinking")
+    if not found:
+        return ""
+    lost = f"; {percent(found['lost'])} were right on the way and are wrong at the last step" if "lost" in found else ""
+    return (
+        f"best for everybody: step {found['step']} of {study['max_steps']}, score {found['best']:.4f}, "
+        f"{found['gap']:.4f} above the last step's{lost}"
+    )
+
+
+def advice_text(study: Mapping[str, Any]) -> str:
+    """The setting to take and what it saves, in sentences; empty where nothing is advised."""
+    found = study.get("advice")
+    if not found:
+        return ""
+    rule, fixed = found["rule"], found["fixed"]
+    is_full = rule["rule"] == f"fixed:{study['max_steps']}"
+    taken = "full depth for everybody" if is_full else f"exit_rule={rule['rule']}"
+    told = [f"take {taken}, the cheapest that keeps {found['keep']:.0%} of full depth's score: {_spends(rule, study)}"]
+    told.append(f"score {rule['score']:.4f}, at full depth {found['full']:.4f}")
+    if "difference" in found:
+        told[-1] += f" (right: {found['difference']:+.4f} ± {found['interval']:.4f})"
+    if rule["rule"] != fixed["rule"]:
+        told.append(f"without looking at examples {fixed['rule']} does, with {_spends(fixed, study)}")
+    chosen = f"chosen on {found['chosen_on']:,} examples, these figures are of {found['told_on']:,} others"
+    ran = [", replayed"] if any("online" in row for row in study["rows"]) else [""]
+    return "; ".join([*told, chosen + ran[0]])
+
+
+def _spends(advised: Mapping[str, Any], study: Mapping[str, Any]) -> str:
+    return f"{advised['mean_updates']:.2f} of {study['max_steps']} updates, {percent(advised['work'])} of the work"
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
@@ -293,19 +362,36 @@ def exit_quality(files: RunFiles) -> Section | None:
             "is_timed": bool(batches(study)),
             "panels": panels[name][: None if not position else 1],
             "warnings": warnings(study),
+            "overthinking_told": overthinking_text(study),
+            "advice_told": advice_text(study),
+            "difficulty": difficulty_stops(name, study),
             "table": study_table({name: study}),
         }
         for position, (name, study) in enumerate(sets.items())
     ]
     figures = _figures("exit_rules", panels)
     html = fill("exits:exit_rules", studies=told)
-    return Section(title, "exit-rules", html, figures, [study_table(sets)], of=_examples(sets))
+    stops = [table for name, study in sets.items() if (table := difficulty_stops(name, study)).rows]
+    return Section(title, "exit-rules", html, figures, [study_table(sets), *stops], of=_examples(sets))
 
 
 def study_panels(study: Mapping[str, Any]) -> list[Panel]:
     """A scatter plot of the score against each cost that there are numbers for."""
     axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
-    return [panel for axis in axes if (panel := _study_panel(study, axis)) is not None]
+    found = [panel for axis in axes if (panel := _study_panel(study, axis)) is not None]
+    return [*found, *_stop_panels(study)]
+
+
+def _stop_panels(study: Mapping[str, Any]) -> list[Panel]:
+    """Where the examples exit under every rule that chooses, and under the oracles: a row of shares each."""
+    rows = [row for row in study["rows"] if "from_oracle" in row and not row["rule"].startswith("fixed")]
+    if not rows:
+        return []
+    columns = [[row["shares"][step] for row in rows] for step in range(study["max_steps"])]
+    names = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), [row["rule"] for row in rows])
+    title = "Where each rule stops"
+    tall, axis = max(1.0, 0.09 * len(rows)), depth_axis("exit step", study["max_steps"])
+    return [Panel(title, Heat(columns, "share of examples", 1), axis, names, f"{title}: shares of examples", tall)]
 
 
 def _study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:

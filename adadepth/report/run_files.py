@@ -16,6 +16,7 @@ import yaml
 
 from adadepth.measure.names import unit_words
 from adadepth.system.files import write_atomic
+from adadepth.system.plain_yaml import from_yaml
 
 HALTING, SENTENCES, DEPTH_BY_CLASS = "halting.json", "sentences.jsonl", "depth_by_class.csv"
 EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv", "seeds.json"
@@ -138,7 +139,7 @@ def read_run(directory: Path) -> RunFiles:
     return RunFiles(
         directory=directory,
         run=parsed(RUN, json.loads),
-        config=parsed(CONFIG, yaml.safe_load),
+        config=parsed(CONFIG, from_yaml),
         metrics=_by_step(parsed(METRICS, _json_lines, list)),
         halting=parsed(HALTING, json.loads),
         sentences=parsed(SENTENCES, _json_lines, list),

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -287,14 +288,14 @@ def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = flat(result_settings(stored)), flat(result_settings(unresolved(dataclasses.asdict(config))))
     earlier = flat(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
-    spread = _spread_over_updates(config)
+    spread = _spread_over_steps(config)
     free = _MAY_CHANGE if spread is None else _MAY_CHANGE.difference(_LENGTH)
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
     reasons = dict.fromkeys(_LENGTH, f" ({spread} counts on the number of updates)")
     return [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
 
 
-def _spread_over_updates(config: ExperimentConfig) -> str | None:
+def _spread_over_steps(config: ExperimentConfig) -> str | None:
     """The setting, if there is one, by which the first updates depend on how many there will be."""
     if config.trainer.schedule not in (Schedule.constant, Schedule.plateau):
         return f"trainer.schedule={config.trainer.schedule}"
@@ -359,8 +360,12 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+@cache
 def _git_commit() -> str | None:
-    """Return the project's commit, marked ``+changes`` if the files differ from it; None outside a clone."""
+    """Return the project's commit, marked ``+changes`` if the files differ from it; None outside a clone.
+
+    As a process first asks: it keeps the code that it has imported, whatever is committed meanwhile.
+    """
 
     def git(*arguments: str) -> str:
         # Without locks: a run that is killed here would leave one, which stops every later commit of the user's.

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -26,6 +25,7 @@ from adadepth.runs.directory import (
 from adadepth.settings import ContextConfig, ExperimentConfig, Mode, Source, TokenizerConfig
 from adadepth.settings.interpolations import note_environment, restore_references
 from adadepth.settings.kinds import dataset_schemas
+from adadepth.system.plain_yaml import from_yaml
 
 _SCHEMAS = {"tokenizer": TokenizerConfig, "context": ContextConfig}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -184,7 +184,7 @@ def _set_by_option(composed: DictConfig, group: str) -> Iterator[str]:
     for source in hydra.runtime.config_sources:
         file = Path(source.path, group, f"{hydra.runtime.choices.get(group)}.yaml")
         if source.schema == "file" and file.is_file():
-            option = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+            option = from_yaml(file.read_text(encoding="utf-8")) or {}
             chosen = (name for entry in option.pop("defaults", []) if isinstance(entry, dict) for name in entry)
             yield from (name.removeprefix("override /") for name in chosen if not name.startswith("override /hydra"))
             option.pop("hydra", None)

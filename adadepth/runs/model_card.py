@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from adadepth.settings import ExperimentConfig
 from adadepth.settings.declaration import telling, without_neutral
 from adadepth.system.files import write_atomic
+from adadepth.system.plain_yaml import from_yaml
 
 CARD = "README.md"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -136,10 +137,11 @@ def _is_hub_name(name: str | None) -> TypeGuard[str]:
     return name is not None and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is not None and not Path(name).exists()
 
 
+@cache
 def _citation() -> dict[str, Any]:
     """CITATION.cff of the repository, or the one that a wheel holds."""
     places = (Path(__file__).resolve().parents[1] / _CITATION, _ROOT / _CITATION)
-    found: dict[str, Any] = yaml.safe_load(next(filter(Path.is_file, places)).read_text(encoding="utf-8"))
+    found: dict[str, Any] = from_yaml(next(filter(Path.is_file, places)).read_text(encoding="utf-8"))
     return found
 
 

@@ -108,6 +108,16 @@ class StreamConfig(TextConfig):
 
 
 @dataclass
+class CausalConfig(StreamConfig):
+    """The same text as blocks, in any order, in which documents stand side by side without seeing each other."""
+
+    document_separator: Separator = setting(
+        Separator.auto, "what ends a document: of rows of tables and the embedded text their end, else as told there"
+    )
+    pad_to_length: bool = setting(False, "pad every batch to the length of a block: fixed shapes for compiled runs")
+
+
+@dataclass
 class CorpusConfig(TextConfig, ExamplesConfig):
     """A pretraining corpus and how examples are cut from it."""
 

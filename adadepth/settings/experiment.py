@@ -345,6 +345,9 @@ class ExperimentConfig:
     runtime: RuntimeConfig = setting(RuntimeConfig, "speed only")
     seeds: int = setting(1, "runs with as many consecutive seeds; above 1 the metrics are means over them", at_least(1))
     exit_rules: list[str] = setting([], "mode=evaluate: compare these on one checkpoint; [all]")
+    adopt_rule: bool = setting(
+        False, "with exit_rules: save the model with the rule that is advised, by which it then stops"
+    )
     predictions: bool = setting(False, "task=finetune: write what is predicted of every evaluated example")
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
     checkpoint: str | None = setting(

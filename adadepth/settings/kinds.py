@@ -27,6 +27,7 @@ from adadepth.settings import (
 from adadepth.settings.data import (
     AdditionConfig,
     AgreementConfig,
+    CausalConfig,
     HopsConfig,
     LabelledUnit,
     ManoConfig,
@@ -65,6 +66,9 @@ class Kind:
         scorer: The `Scorer` of an evaluation set, where it is not that of what is predicted; see `Predicted`.
         metrics: What an evaluation measures besides the losses of the family's own; None: the losses, `score`, and what
             `dataset.metrics` names.
+        reading: How a language model reads it, which its family has to say, too: `streams`, by a model that carries
+            states from one segment to the next, or `blocks`, packed documents, told apart by `documents` of its
+            forward; see `Family.text`. None: it is not running text for one.
         tasks: What `task` may be.
         evaluate: What mode=evaluate does in place of the task's evaluation, from the configuration to metrics; such
             data are measured on and nothing else.
@@ -85,6 +89,7 @@ class Kind:
     scorer: str | None = None
     metrics: tuple[str, ...] | None = None
     tasks: tuple[Task, ...] = (Task.finetune,)
+    reading: str | None = None
     evaluate: str | None = None
     positions: str = "sequence_length"
     vectors: Callable[[Any], bool] = lambda dataset: False
@@ -116,7 +121,9 @@ class Regime:
 REGIMES: dict[Task, Regime] = {
     Task.pretrain: Regime("a corpus, e.g. dataset=python_docs", "pretraining"),
     Task.finetune: Regime("labelled data, e.g. dataset=cola"),
-    Task.language_model: Regime("streams of text, e.g. dataset=stream_python_docs", "language_model"),
+    Task.language_model: Regime(
+        "running text, e.g. dataset=stream_python_docs or causal_python_docs", "language_model"
+    ),
     Task.architecture_search: Regime("streams of text, e.g. dataset=stream_python_docs", "search"),
 }
 
@@ -241,11 +248,16 @@ KINDS: dict[str, Kind] = {
         SentEvalConfig, _of_sentences, _SENTENCES, "text_columns", f"{_DATA}.labelled.probing:senteval_tables",
         _checks(*_LABELLED, "local", "senteval"), is_probed=True,
     ),
+    "causal": Kind(
+        CausalConfig, None, f"{_DATA}.streams.blocks:load_text_blocks", "text_column",
+        checks=_checks("text", "stream", "causal"), metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
+        scorer="adadepth.evaluation.blocks:BlockScorer", reading="blocks",
+    ),
     "stream": Kind(
         StreamConfig, None, f"{_DATA}.streams.load:load_language_data", "text_column",
         checks=_checks("text", "stream"), metrics=LANGUAGE_METRICS,
         tasks=(Task.language_model, Task.architecture_search),
-        extensions=("adadepth.training.extension:RecurrentMemory",),
+        extensions=("adadepth.training.extension:RecurrentMemory",), reading="streams",
     ),
     "sudoku_task": Kind(SudokuConfig, "puzzle", f"{_DATA}.puzzles.generated:load_sudoku", "question"),
     "tagging": Kind(
@@ -299,6 +311,15 @@ def problem_of(dataset: DatasetConfig) -> Problem | None:
     """What is predicted of a data set; None: it is not labelled."""
     problem = kind_of(dataset).problem
     return problem(dataset) if callable(problem) else problem
+
+
+def trained_head(task: Task, dataset: DatasetConfig) -> str:
+    """Which of a family's heads a task trains on a data set that it reads."""
+    if (head := REGIMES[task].head) is not None:
+        return head
+    problem = problem_of(dataset)
+    assert problem is not None, "validated"
+    return PREDICTED[problem].head
 
 
 def columns_of(dataset: DatasetConfig) -> list[str]:

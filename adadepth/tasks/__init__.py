@@ -7,7 +7,7 @@ from importlib import import_module
 from adadepth.errors import UnreachableError
 from adadepth.families.registry import family
 from adadepth.settings import ExperimentConfig, Mode
-from adadepth.settings.kinds import kind_of
+from adadepth.settings.kinds import kind_of, trained_head
 from adadepth.settings.plugins import load
 
 
@@ -29,6 +29,7 @@ def _run(config: ExperimentConfig) -> float | None:
         return None
     from transformers.utils.logging import disable_progress_bar
 
+    from adadepth.families.build import rehearse
     from adadepth.families.members import check_family
     from adadepth.tasks import predict, probe, rivals, seeds
     from adadepth.training.tracking import check_trackers
@@ -46,6 +47,8 @@ def _run(config: ExperimentConfig) -> float | None:
         load(measure)(config)
         return None
     task = import_module(f"{__name__}.{config.task}")
+    if config.mode is Mode.train:
+        rehearse(config.model, trained_head(config.task, config.dataset))
     if config.mode is Mode.evaluate:
         metrics = task.evaluate(config)
     elif config.seeds > 1:

@@ -5,7 +5,7 @@ Shape legend: M units, S sequences, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,17 @@ from adadepth.data import LabelledData
 from adadepth.data.batches import evaluation_order
 from adadepth.errors import ConfigError
 from adadepth.families.contract import DepthModel
-from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
+from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.measure.exit_advice import advise
 from adadepth.measure.exit_records import StepRecords, sequences_of
 from adadepth.measure.exit_steps import step_summary
 from adadepth.measure.exit_study import Price, add_online, add_timings, online_figures, standard_rules, study
 from adadepth.report.exits import study_text, write_exit_study
 from adadepth.report.run_files import write_exits
+from adadepth.runs.directory import MODEL
 from adadepth.system.console import progress, say
+from adadepth.system.files import describe_files, writing
 from adadepth.system.timing import time_interleaved
 from adadepth.tasks.session import Session, device_name
 
@@ -35,10 +38,13 @@ def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Pric
         model: That predicts after every step.
         records: Of the units.
         by_token: Whether these are tokens.
-    """
-    work = model.readout_work
 
-    def price(exit_steps: Tensor, lengths: Tensor) -> float:
+    Returns:
+        A function of exit steps (M,), lengths (M,) and what a rule reads of a unit after every update until its exit. A
+        rule that does not read predictions pays for one of every unit, at its exit.
+    """
+
+    def price(exit_steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
         if by_token:
             steps, sequences = int(exit_steps.max()), sequences_of(records.index)
             trace = _tokens(records.updates(exit_steps), lengths, sequences, steps, records.max_updates)
@@ -46,7 +52,11 @@ def price_of(model: DepthModel, records: StepRecords, *, by_token: bool) -> Pric
             trace = _tokens_together(exit_steps, lengths, records.max_updates)
         else:
             trace = _sequences(exit_steps, lengths, records.max_updates)
-        return float(model.price(trace).adaptive) + work * float(exit_steps.sum())
+        work = float(model.price(trace).adaptive)
+        for signal in {LOGITS, *reads}:
+            often = exit_steps.double() if signal in reads else torch.ones(len(exit_steps), dtype=torch.float64)
+            work += float((often * model.reading_work(signal, lengths)).sum())
+        return work
 
     return price
 
@@ -123,9 +133,10 @@ def parse(texts: Sequence[str], model: Any) -> list[ExitRule]:
 
 
 def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
-    """Study the rules on every evaluation set; write exit_rules.json and pareto.csv, and print the tables.
+    """Study the rules on every evaluation set; write exit_rules.json and pareto.csv, and print tables and advice.
 
-    Where the evaluation itself ran no unit through all steps, because tokens halt, exits.json too.
+    Where the evaluation itself ran no unit through all steps, because tokens halt, exits.json too. With `adopt_rule`
+    the model is saved with the rule that is advised on the first set.
     """
     trainer = session.trainer
     studies, exits = {}, {}
@@ -141,6 +152,25 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: S
             write_exits(session.run.directory, exits, trainer.state.global_step)
         for name, found in studies.items():
             say(f"exit rules on {name}:\n{study_text(found)}")
+    if session.config.adopt_rule:
+        _adopt(next(iter(studies.values()))["advice"], session)
+
+
+def _adopt(advice: Mapping[str, Any], session: Session) -> None:
+    """Save the model with the advised rule, by which it stops wherever it is loaded.
+
+    Raises:
+        ConfigError: If there is no advice.
+    """
+    if not advice:
+        raise ConfigError("adopt_rule=true: there is no advice, which needs a score and examples for two halves")
+    trainer, folder = session.trainer, session.run.directory / MODEL
+    trainer.accelerator.unwrap_model(trainer.model).config.exit_rule = advice["rule"]["rule"]
+    with writing(folder):
+        trainer.save_model(str(folder))
+    if trainer.is_world_process_zero():
+        session.run.update(saved={MODEL: describe_files(folder)})
+        say(f"model that stops by {advice['rule']['rule']}: {folder}")
 
 
 def _measured(data: LabelledData) -> dict[str, Any]:
@@ -156,7 +186,10 @@ def _study(
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     by_token = data.problem == "tagging"
-    found = study(records, rules, price=price_of(model, records, by_token=by_token), **_measured(data))
+    priced = partial(price_of, model, by_token=by_token)
+    found = study(records, rules, price=priced(records), **_measured(data))
+    sequences = sequences_of(records.index) if by_token else records.index
+    found["advice"] = advise(records, sequences, rules, price_of=priced, **_measured(data))
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
         really = _run_really(rules, dataset, session)
         found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})

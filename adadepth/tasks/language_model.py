@@ -1,4 +1,4 @@
-"""Language modelling over contiguous streams: a fixed network, or a supernet whose gates learn with it."""
+"""Language modelling: of streams a fixed network, or a supernet whose gates learn; of blocks any causal model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
 from adadepth.families.registry import family, load
-from adadepth.settings import ExperimentConfig, TokenizerConfig
+from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
 from adadepth.settings.declaration import telling
 from adadepth.settings.experiment import GateConfig, SearchMethod
-from adadepth.settings.kinds import loaded_data
+from adadepth.settings.kinds import called, kind_of, loaded_data
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
 from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
@@ -100,6 +100,8 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
 
     The soft mean of a supernet comes first, and selects.
     """
+    if kind_of(config.dataset).scorer is not None:
+        return block_parts(config, args, data, model)
     search, has_gates = config.search, isinstance(model, LearnsGates)
     sets: dict[str, Any] = {"soft" if has_gates else "network": data.evaluation}
     if has_gates:
@@ -124,5 +126,24 @@ def language_parts(config: ExperimentConfig, args: TrainingArguments, data: Lang
         )
         wants_statistics = name == first and config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics)
+
+    return Parts(data, sets, start, model)
+
+
+def block_parts(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Parts:
+    """The held-out text, which selects, and the test text, each evaluated by the scorer of the data."""
+    sets = {"held_out": data.evaluation} | ({} if data.test is None else {"test": data.test})
+    place = kind_of(config.dataset).scorer
+    assert place is not None
+
+    def start(name: str) -> Evaluation:
+        scorer = called(place, model=model, examples=sets[name], data=data, device=args.device)
+        return Evaluation(
+            model,
+            scorer,
+            args.device,
+            wants_statistics=config.trainer.halting_statistics,
+            wants_states=config.mode is Mode.evaluate,  # all states of a batch at once are too much in training
+        )
 
     return Parts(data, sets, start, model)

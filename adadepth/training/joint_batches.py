@@ -71,7 +71,7 @@ def first_item(items: list[Any]) -> Any:
     return items[0]
 
 
-def totals_of_update(
+def totals_of_step(
     counts: list[dict[str, Tensor]], tokens: Tensor, device: torch.device, world_size: int
 ) -> tuple[dict[str, Tensor], Tensor]:
     """What normalises each loss part over an update, and the tokens that all processes read in it.

@@ -41,7 +41,7 @@ class Explosion:
         loss = loss.detach().float()
         self._update = loss if self._update is None else self._update + loss
 
-    def end_update(self) -> None:
+    def end_step(self) -> None:
         """Judge the update whose micro-batches were added; nothing where there were none."""
         if self._update is None:
             return
@@ -53,7 +53,7 @@ class Explosion:
 
     def updates(self, world_size: int = 1) -> int:
         """How many updates in a row, up to the last one, were far above the first, on any process."""
-        self.end_update()
+        self.end_step()
         if self._above is None:
             return 0
         if world_size > 1:
@@ -124,9 +124,9 @@ class TrainingProgress:
         """Do not count time that was spent on something else."""
         self._clock += seconds
 
-    def begin_update(self, tokens: Tensor) -> None:
+    def begin_step(self, tokens: Tensor) -> None:
         """Count an update, and the tokens that all processes read in it."""
-        self._explosion.end_update()
+        self._explosion.end_step()
         self._updates += 1
         self._tokens += tokens
 

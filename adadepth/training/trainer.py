@@ -36,7 +36,7 @@ from adadepth.settings import TrainerConfig
 from adadepth.system.console import say
 from adadepth.system.places import quiet
 from adadepth.training.extension import Extension
-from adadepth.training.joint_batches import first_item, in_step, is_read, shared_loader, totals_of_update
+from adadepth.training.joint_batches import first_item, in_step, is_read, shared_loader, totals_of_step
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
 from adadepth.training.restoring import (
@@ -185,8 +185,8 @@ class DepthTrainer(Trainer):
             return batches, {}
         counts = [self._count_targets(batch) for batch in batches]
         own_tokens = torch.stack([count_tokens(batch) * is_read(batch) for batch in batches]).sum()
-        totals, tokens = totals_of_update(counts, own_tokens, device, self.args.world_size)
-        self.progress.begin_update(tokens)
+        totals, tokens = totals_of_step(counts, own_tokens, device, self.args.world_size)
+        self.progress.begin_step(tokens)
         return batches, totals
 
     def _count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -424,12 +424,12 @@ class DepthTrainer(Trainer):
             for extension in self.extensions:
                 extension.load(self.resumed_from, self.args.process_index, self.args.device)
         self._load_rng_state(str(self.resumed_from))
-        self._begin_last_update_again()
+        self._begin_last_step_again()
         is_last = self.state.global_step >= self.state.max_steps
         if is_last or any(extension.has_ended() for extension in self.extensions):
             self.control.should_training_stop = True
 
-    def _begin_last_update_again(self) -> None:
+    def _begin_last_step_again(self) -> None:
         """Tell the callbacks where the last update was: from there a model that follows a schedule is evaluated."""
         self.state.global_step -= 1
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)

@@ -25,7 +25,10 @@ HUB_DATA = "nyu-mll/glue"
 NOT_HERE = ("wikipedia_bookcorpus", "past_present", "ud_english_ewt")  # data that a command names
 # Configurations whose data lie elsewhere, and what their composition must then name.
 WIKITEXT = "Salesforce/wikitext"
-ELSEWHERE = {"par_wikitext2": WIKITEXT, "act_wikitext2": WIKITEXT, "act_squad": "rajpurkar/squad"}
+ELSEWHERE = {
+    **dict.fromkeys(("par_wikitext2", "act_wikitext2", "loop_wikitext2"), WIKITEXT),
+    "act_squad": "rajpurkar/squad",
+}
 
 
 def blocks(language: str, page: str) -> list[str]:
@@ -40,6 +43,10 @@ def commands(program: str) -> list[list[str]]:
     return [list(words) for words in split if " ".join(words).startswith(program)]
 
 
+DRAWN = (
+    *((f"{family}_tiny",) for family in ("act", "ponder", "par", "adalayers", "trm")),
+    ("act_maze", "mode=evaluate", "checkpoint=latest", "budget.targets=[3,4,5]"),
+)
 RUNS = [words[2:] for words in commands("python adadepth/run.py")]
 
 
@@ -66,6 +73,7 @@ def trained(tmp_path_factory):
 def test_the_readme_has_commands():
     assert len(RUNS) >= 30
     assert commands("torchrun")
+    assert {tuple(words[1:]) for words in RUNS} >= set(DRAWN)
     assert len(blocks("python", "docs/guide.md")) == 4
     assert set(blocks("python", "README.md")) < set(blocks("python", "docs/guide.md"))
     assert len(PAGES["README.md"].splitlines()) <= 150
@@ -103,13 +111,14 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     if "resume=latest" in arguments:
         stopped_early(next(tmp_path.glob("outputs/*/*")))
     capsys.readouterr()
-    # A root alone draws its figures, and an evaluation those that only it has.
-    with nullcontext() if len(arguments) == 2 or "mode=evaluate" in arguments else undrawn():
+    # Of every family a root draws its figures, and of evaluations one; tests/unit/report draws all there are.
+    with nullcontext() if tuple(arguments[1:]) in DRAWN else undrawn():
         invoke(monkeypatch, *arguments, "debug=default")
     *_, line = re.findall(r"^(?:report|comparison): (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_torchrun_writes_one_folder(tmp_path):
     """Two processes agree on the folder, and both end well."""
     (words,) = commands("torchrun")

@@ -45,11 +45,12 @@ def recorded(run: Callable[[], Any]) -> list[str]:
             file = Path(frame.f_code.co_filename).relative_to(PACKAGE).as_posix()
             calls.append(f"{file}:{frame.f_code.co_qualname}")
 
-    sys.setprofile(note)
+    usual = sys.gettrace()
+    sys.settrace(note)
     try:
         run()
     finally:
-        sys.setprofile(None)
+        sys.settrace(usual)
     return calls
 
 

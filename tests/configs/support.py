@@ -70,6 +70,8 @@ HOMES = {
     **{("model", name): "ponder_tiny" for name in (
         "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b",
     )},
+    **{("dataset", f"causal_{name}"): "loop_tiny" for name in ("python_docs", "text", "wikitext2")},
+    ("trainer", "loop_tiny"): "loop_tiny",
     ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
     **{(group, name): f"loop_{name}" for name in ("trace", "mano") for group in ("dataset", "trainer")},
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
@@ -78,6 +80,7 @@ HOMES = {
 NEEDS = {
     ("dataset", "text"): ["dataset.path=corpus.txt"],
     ("dataset", "stream_text"): ["dataset.path=corpus.txt"],
+    ("dataset", "causal_text"): ["dataset.path=corpus.txt"],
     ("dataset", "table"): ["dataset.path=folder"],
     ("dataset", "senteval"): ["dataset.path=folder", "dataset.task=tree_depth"],
     ("dataset", "agreement"): ["dataset.path=agreement.tsv"],

@@ -12,7 +12,9 @@ from adadepth.cli.composition import register_schema
 from adadepth.cli.validation import checked
 from adadepth.settings import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
 from adadepth.settings.fingerprint import result_hash, result_settings
+from adadepth.system.plain_yaml import from_yaml
 from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
+from tests.marks_support import mostly_slow
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
@@ -45,7 +47,17 @@ def test_every_root_composes_under_its_own_name(root: str) -> None:
     assert config.name == root
 
 
-@pytest.mark.parametrize(("group", "option"), OPTIONS, ids="=".join)
+def chosen_by_roots() -> set[tuple[str, str]]:
+    """The options that a root names, which are composed with it."""
+    entries = [entry for root in ROOTS for entry in from_yaml((CONFIGS / f"{root}.yaml").read_text())["defaults"]]
+    named = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
+    return {(str(group).removeprefix("override ").removeprefix("/"), str(option)) for group, option in named}
+
+
+CHOSEN = chosen_by_roots()
+
+
+@pytest.mark.parametrize(("group", "option"), mostly_slow(OPTIONS, lambda option: option not in CHOSEN))
 def test_every_option_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adadepth.training.trackers.find_spec", lambda name: name)  # some are extras
     configured(home(group, option), f"{group}={option}", *NEEDS.get((group, option), []))

@@ -7,6 +7,7 @@ _MARKS = (
     "flash_attn_test",
     "flash_attn_3_test",
     "flash_attn_4_test",
+    "generate",
     "order",
     "torch_compile_test",
 )

@@ -17,7 +17,7 @@ from adadepth.halting.exit_rules import (
     parse_rule,
     predictions_at,
 )
-from adadepth.measure.exit_study import oracle_exits
+from adadepth.measure.exit_study import oracle_exits, settled_exits
 
 LABELS = [
     "quantile:0.5",
@@ -28,6 +28,7 @@ LABELS = [
     "normalised_entropy:0.3",
     "confidence:0.8",
     "margin:0.5",
+    "kl:0.5",
     "patience:2",
 ]
 SEEDS = st.integers(0, 10_000)
@@ -69,6 +70,31 @@ def test_decisions_do_not_look_ahead(label, seed, step):
 def test_depth_is_monotone_in_the_threshold(rule, deeper_when_larger, seed, levels):
     low, high = (apply_rule(rule(level), *recorded(seed)) for level in sorted(levels))
     assert ((low <= high) if deeper_when_larger else (low >= high)).all()
+
+
+@given(seed=SEEDS, levels=st.tuples(st.floats(0, 4), st.floats(0, 4)))
+def test_rules_on_states_are_monotone_and_never_look_ahead(seed, levels):
+    moves = torch.rand(9, 7, 2, generator=torch.Generator().manual_seed(seed))
+    moves[:, 0, 1] = torch.nan
+    for name in ("distance:{}", "acceleration:{}:1", "acceleration:{}:3"):
+        tight, loose = (apply_rule(parse_rule(name.format(level)), None, None, None, moves) for level in sorted(levels))
+        assert (loose <= tight).all()
+        cut = moves.clone()
+        cut[:, 4:] = 9.0
+        early = apply_rule(parse_rule(name.format(max(levels))), None, None, None, cut)
+        assert torch.equal(early[loose <= 4], loose[loose <= 4])
+
+
+@given(seed=SEEDS)
+def test_right_for_good_is_as_right_as_the_end_and_no_earlier_than_right_at_all(seed):
+    step_logits, _ = recorded(seed)
+    labels = torch.randint(0, 3, (9,), generator=torch.Generator().manual_seed(seed))
+    right = step_logits.argmax(-1) == labels.unsqueeze(1)
+    settled = settled_exits(step_logits, labels)
+    assert torch.equal(right[torch.arange(9), settled - 1], right[:, -1])
+    assert (settled >= oracle_exits(step_logits, labels)).all()
+    for row, step in enumerate(settled.tolist()):
+        assert not right[row, -1] or (right[row, step - 1 :].all() and (step == 1 or not right[row, step - 2]))
 
 
 @given(seed=SEEDS, counts=st.tuples(st.integers(1, 7), st.integers(1, 7)))

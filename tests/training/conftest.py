@@ -9,7 +9,8 @@ import pytest
 
 from adadepth import tasks
 from tests.configs.support import configured
-from tests.figures_support import briefly_timed, undrawn
+from tests.figures_support import briefly_timed, drawn_as_png, undrawn
+from tests.puzzles_support import drawn_once
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def _undrawn() -> Iterator[None]:
 
 @pytest.fixture(scope="package", autouse=True)
 def _briefly_timed() -> Iterator[None]:
-    with briefly_timed():
+    with briefly_timed(), drawn_as_png(), drawn_once():
         yield
 
 

@@ -1,5 +1,6 @@
 """Adalayers from the command's settings to its files: tasks, baselines, the cache of states, resume, evaluation."""
 
+import itertools
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from transformers import (
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
 from tests.configs.support import BASELINES, GLUE, ROOTS, configured
+from tests.marks_support import mostly_slow
 from tests.pages_support import check_costs
 from tests.training.support import stopped_early
 
@@ -111,7 +113,9 @@ def lines(directory):
     return [{key: value for key, value in entry.items() if not key.endswith(timed)} for entry in entries]
 
 
-@pytest.mark.parametrize("root", ADALAYERS)
+@pytest.mark.parametrize(
+    "root", mostly_slow(ADALAYERS, lambda root: root in ("adalayers_tiny", "adalayers_cola", "adalayers_conll"))
+)
 def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
     directory, metric = run(tmp_path, base, root)
     record = json.loads((directory / "run.json").read_text())
@@ -137,8 +141,13 @@ def _saved(directory):
         return list(file.keys())
 
 
-@pytest.mark.parametrize("baseline", BASELINES)
-@pytest.mark.parametrize("root", ["adalayers", "adalayers_conll"])
+@pytest.mark.parametrize(
+    ("root", "baseline"),
+    mostly_slow(
+        itertools.product(["adalayers", "adalayers_conll"], BASELINES),
+        lambda case: case[0] == "adalayers" or case[1] == BASELINES[0],
+    ),
+)
 def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base):
     options = TABLE if root == "adalayers" else ()
     options = (*options, f"baseline={baseline}")
@@ -153,7 +162,7 @@ def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base
     assert bool(saved) == (baseline == "full_finetune")
 
 
-@pytest.mark.parametrize("task", GLUE)
+@pytest.mark.parametrize("task", mostly_slow(GLUE, lambda task: task in ("cola", "stsb", "mnli")))
 def test_every_glue_task_trains(task, tmp_path, base):
     directory, metric = run(tmp_path, base, "adalayers", f"dataset={task}", "trainer=head")
     record = json.loads((directory / "run.json").read_text())
@@ -161,7 +170,9 @@ def test_every_glue_task_trains(task, tmp_path, base):
     assert record["status"] == "finished"
 
 
-@pytest.mark.parametrize("dataset", ["wikiann", "ud_pos", "tagging_table"])
+@pytest.mark.parametrize(
+    "dataset", mostly_slow(["wikiann", "ud_pos", "tagging_table"], lambda name: name != "tagging_table")
+)
 def test_every_tagging_data_set_trains(dataset, tmp_path, base):
     directory, metric = run(
         tmp_path, base, "adalayers", f"dataset={dataset}", "dataset.labels=[O,B-PER,I-PER]", "trainer=head"
@@ -207,7 +218,9 @@ def test_runs_share_the_states(tmp_path, base, monkeypatch):
     run(tmp_path, base, "adalayers", *TABLE, "baseline=last_layer")
 
 
-@pytest.mark.parametrize("budget", [(), ("budget=blocks", "budget.target=1", "budget.ramp=0.5")])
+@pytest.mark.parametrize(
+    "budget", [pytest.param((), marks=pytest.mark.slow), ("budget=blocks", "budget.target=1", "budget.ramp=0.5")]
+)
 def test_a_resumed_run_is_the_run_that_was_never_stopped(budget, tmp_path, base):
     given = (
         *TABLE, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "trainer.save_total_limit=null",
@@ -250,7 +263,7 @@ def held(directory):
     return [[line[f"budget/{name}"] for name in ("target", "measured", "multiplier")] for line in found]
 
 
-@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("blocks", mostly_slow([1, 2], lambda blocks: blocks == 1))
 def test_a_budget_keeps_at_most_so_many_blocks(blocks, tmp_path, base):
     """In training from the cache, in the saved model, and when that is evaluated again."""
     given = ("budget=blocks", f"budget.target={blocks}", "trainer.max_steps=40", "trainer.logging_steps=1")
@@ -279,7 +292,9 @@ def test_an_expected_layer_is_held(tmp_path, base):
     assert sum(depths[-30:]) / 30 == pytest.approx(1.2, rel=0.05)
 
 
-@pytest.mark.parametrize("unit", ["deepest_layer", "expected_layer", "macs"])
+@pytest.mark.parametrize(
+    "unit", mostly_slow(["deepest_layer", "expected_layer", "macs"], lambda unit: unit != "expected_layer")
+)
 def test_a_budget_does_not_depend_on_how_an_update_is_cut(unit, tmp_path, base):
     target = 0.4 if unit == "macs" else 1
     found = []

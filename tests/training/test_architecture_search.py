@@ -18,6 +18,7 @@ from adadepth.families import ParXLForCausalLM, ParXLSupernet
 from adadepth.families.par_xl import latency
 from adadepth.tasks import architecture_search
 from tests.configs.support import configured
+from tests.marks_support import mostly_slow
 from tests.pages_support import check_costs
 from tests.training.stream_support import stream_config, write_text
 from tests.training.support import stopped_early
@@ -187,7 +188,7 @@ def known_times(monkeypatch):
     monkeypatch.setattr(latency, "operation_latencies", lambda *args: MEASURED)
 
 
-@pytest.mark.parametrize("method", ["joint", "two_phase"])
+@pytest.mark.parametrize("method", mostly_slow(["joint", "two_phase"], lambda method: method == "joint"))
 def test_a_search_holds_a_latency(method, tmp_path, known_times):
     phases = ("search.weights_only=20", "search.architecture_share=0.5") if method == "two_phase" else ()
     given = (f"search.method={method}", *phases, "search.stages=[search,derive]")
@@ -289,7 +290,12 @@ def test_two_processes_search_as_one_run(tmp_path):
     assert record_of(only_run(tmp_path))["status"] == "finished"
 
 
-@pytest.mark.parametrize("root", ["par_tiny", "par_wikitext2", "par_base", "par_network"])
+@pytest.mark.parametrize(
+    "root",
+    mostly_slow(
+        ["par_tiny", "par_wikitext2", "par_base", "par_network"], lambda root: root in ("par_tiny", "par_network")
+    ),
+)
 def test_root(root, tmp_path):
     """Every shipped search trains two updates at the debug width, from a local text where its own is not at hand."""
     texts = [str(write_text(tmp_path / f"{name}.txt", lines)) for name, lines in (("a", 500), ("b", 60), ("c", 60))]
@@ -325,7 +331,9 @@ def figures_of(run):
     return [line[name] for line in lines for name in line if name.startswith("figures/")]
 
 
-@pytest.mark.parametrize("window", ["supernet saved", "derived", "derived half"])
+@pytest.mark.parametrize(
+    "window", mostly_slow(["supernet saved", "derived", "derived half"], lambda window: window == "derived half")
+)
 def test_a_stage_is_done_when_it_is_recorded(finished, tmp_path, window):
     """Killed when a folder is there and its record is not, a search goes on to the same end; no line is there twice."""
     run, metric = finished

@@ -1,6 +1,7 @@
 """Fine-tuning from the command's settings to its files: every family, resume, seeds, exit rules, submissions."""
 
 import csv
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
 from adadepth.families import AlbertActForPreTraining
 from tests.configs.support import GLUE, configured
+from tests.marks_support import mostly_slow
 from tests.pages_support import check_costs
 from tests.training.finetune_support import SMALL, run
 from tests.training.support import stopped_early
@@ -43,8 +45,13 @@ def write_table(folder, config):
                 file.write(json.dumps(record) + "\n")
 
 
-@pytest.mark.parametrize("family", ["ponder", "act"])
-@pytest.mark.parametrize("task", GLUE)
+@pytest.mark.parametrize(
+    ("family", "task"),
+    mostly_slow(
+        itertools.product(["ponder", "act"], GLUE),
+        lambda case: case[1] == GLUE[0] or case in (("ponder", "stsb"), ("act", "mnli")),
+    ),
+)
 def test_every_glue_configuration_trains_from_our_own_pretraining(family, task, tmp_path, pretrained):
     root = f"{family}_{task}"
     given = (f"model.pretrained={pretrained}", "dataset.source=local", f"dataset.path={tmp_path}/table")
@@ -69,10 +76,11 @@ def test_every_glue_configuration_trains_from_our_own_pretraining(family, task, 
     assert model.config.hidden_size == 32, "sizes come from the pretrained weights"
 
 
-@pytest.mark.parametrize("model", [
-    "ponder_albert_mini", "albert_mini", "pabee_mini", "ponder_albert_pretrained", "palbert_pretrained",
-    "albert_pretrained", "albert_act_pretrained", "pabee_pretrained",
-])  # fmt: skip
+QUICK = ("ponder_albert_mini", "albert_mini", "pabee_mini", "albert_act_pretrained")
+FAMILIES = (*QUICK, "ponder_albert_pretrained", "palbert_pretrained", "albert_pretrained", "pabee_pretrained")
+
+
+@pytest.mark.parametrize("model", mostly_slow(FAMILIES, lambda model: model in QUICK))
 def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained):
     given = [f"model={model}", *SMALL]
     if model.endswith("_pretrained"):
@@ -88,7 +96,13 @@ def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained)
     assert (directory / "exits.json").exists() == any(name in model for name in ("ponder", "palbert", "pabee"))
 
 
-@pytest.mark.parametrize("option", ["trainer=finetune", "trainer=finetune_lamb", "trainer=scratch", "trainer=parity"])
+@pytest.mark.parametrize(
+    "option",
+    mostly_slow(
+        ["trainer=finetune", "trainer=finetune_lamb", "trainer=scratch", "trainer=parity"],
+        lambda option: option in ("trainer=finetune_lamb", "trainer=parity"),
+    ),
+)
 def test_every_trainer_of_fine_tuning_runs(option, tmp_path):
     (directory,), _ = run(tmp_path, "ponder_tiny", option, *SMALL, "trainer.save_steps=2")
     assert json.loads((directory / "run.json").read_text())["status"] == "finished"
@@ -116,7 +130,7 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     out = tmp_path / "compared"
     config = configured(
         "ponder_tiny", "mode=evaluate", f"checkpoint={trained}", "exit_rules=[all]", f"output_dir={out}",
-        "dataset.sequence_length=32", "dataset.max_evaluation_examples=16",
+        "dataset.sequence_length=32", "dataset.max_evaluation_examples=16", "adopt_rule=true",
     )  # fmt: skip
     tasks.run(config)
     (directory,) = out.glob("*/*")
@@ -127,7 +141,13 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     assert rows["fixed:2"]["macs_ratio"] == pytest.approx(2, rel=0.2)
     assert set(rows["fixed:4"]["seconds"]) == {"1", "8", "32"}
     assert "patience:2" in (directory / "report.html").read_text()
-    assert "patience:2" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "patience:2" in shown
+    advised = study["advice"]["rule"]["rule"]
+    assert f"advice: take exit_rule={advised}, " in shown or advised == "fixed:4"
+    model = AutoModelForSequenceClassification.from_pretrained(directory / "model")
+    assert model.config.exit_rule == advised
+    assert model(torch.tensor([[2, 9, 7, 3]])).exit_steps.max() <= 4
 
 
 @pytest.mark.parametrize(("model", "rule", "message"), [

@@ -97,6 +97,14 @@ def test_a_member_is_missing(
     ("    def price(self, trace: DepthTrace) -> Work:", "    price = 3.0\n    def cost(self, trace):",
      "price is no method; it must be a method"),
     ("num_targets: Mapping[str, Tensor] | None = None,", "", "forward must take num_targets"),
+    ("        return self.config.num_hidden_layers", '        return "four"',
+     "max_updates='four' must be a whole number of at least 1"),
+    ("        return self.config.max_position_embeddings", "        return 0.5",
+     "longest_sequence=0.5 must be a whole number of at least 1, or None"),
+    ("        return self.config.vocab_size", "        return 0",
+     "vocabulary_size=0 must be a whole number of at least 1, or None"),
+    ("SteppedAlbert", "SteppedAlbertModel",
+     "albert must be a part, not the model SteppedAlbertModel, which draws its weights before"),
     ("DepthKnob, HoldsBudget, PreTrainedModel", "PreTrainedModel", "must extend adadepth.families.contract.DepthModel"),
     ("DepthKnob, HoldsBudget, PreTrainedModel", "DepthKnob, PreTrainedModel",
      "error: model=router: its budget needs a model that extends adadepth.families.contract.HoldsBudget"),
@@ -111,17 +119,13 @@ def test_a_member_is_wrong(
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
-    ("        return self.config.num_hidden_layers", '        return "four"',
-     f"{OWN}max_updates='four' must be a whole number of at least 1"),
-    ("SteppedAlbert", "SteppedAlbertModel",
-     f"{OWN}albert must be a part, not the model SteppedAlbertModel, which draws its weights before"),
     ("trace=stepper.trace(), ", "", f"{OUTPUT}trace must be a DepthTrace, not NoneType"),
     ("        return output\n", "        output.logits = None\n        return output\n",
      f"{OUTPUT}logits must be (B, T, C), not NoneType"),
     ("output.loss, output.loss_parts =", "output.loss, _ =", f"{OUTPUT}loss_parts must be a dictionary"),
     ('DepthTrace("token"', 'DepthTrace("sequence"', f"{OUTPUT}trace must be of unit token, as the model says"),
 ])  # fmt: skip
-def test_what_only_a_model_and_its_first_batch_show(
+def test_what_only_the_first_batch_shows(
     old: str, new: str, words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     source = (TOY / MODELING).read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ NETWORK = "par_network"
 @pytest.mark.parametrize(
     ("workers", "accumulation", "search"),
     [
-        (0, 1, JOINT),
+        pytest.param(0, 1, JOINT, marks=pytest.mark.slow),
         (2, 2, JOINT),
         (0, 2, (*TWO_PHASE, "search.weights_only=2")),
         (0, 1, (*TWO_PHASE, "search.weights_only=2", "search.path=sampled")),
@@ -41,7 +41,7 @@ def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, se
     config = stream_config(tmp_path, *overrides)
     whole = stream_trainer(config, tmp_path / "whole")
     whole.train()
-    epoch = whole.data.train.updates_per_epoch
+    epoch = whole.data.train.steps_per_epoch
     assert epoch + 2 < 14, f"an epoch has {epoch} updates: too long for this test"
     for step in (epoch, epoch + 2):
         resumed = stream_trainer(config, tmp_path / f"resumed-{step}")
@@ -199,6 +199,7 @@ def test_memory_helps_at_any_length(tmp_path):
     assert len(set(found.values())) == 3
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path):
     overrides = ("trainer.per_device_train_batch_size=8", "trainer.per_device_eval_batch_size=8", "trainer.max_steps=5")
     config = stream_config(tmp_path, *TRAINING_ONLY, *JOINT, *overrides)

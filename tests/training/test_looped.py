@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from adadepth.errors import ConfigError
+from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
 from tests.training.support import stopped_early
@@ -55,14 +58,42 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> N
     assert logged(stopped, "train/loss")[-6:] == logged(trained, "train/loss")[-6:]
 
 
-def test_exits_are_studied(trained: Path, tmp_path: Path) -> None:
-    arguments = ("mode=evaluate", f"checkpoint={trained}", "exit_rules=[fixed:1,fixed:3,margin:0.5,confidence:0.3]")
-    run = folder_of_run(tmp_path, *ROOT, *arguments, "dataset.max_evaluation_examples=16")
+def test_exits_are_studied_and_fitted(trained: Path, tmp_path: Path) -> None:
+    rules = "exit_rules=[fixed:1,fixed:3,margin:0.5,confidence:0.3,kl:0.1,distance:0.8,acceleration:1:1]"
+    budgets = ("model.exit_rule=distance:0.1", "budget.targets=[1.5]")
+    arguments = ("mode=evaluate", f"checkpoint={trained}", rules, *budgets, "dataset.max_evaluation_examples=16")
+    run = folder_of_run(tmp_path, *ROOT, *arguments)
     found = read(run / "exit_rules.json")["sets"]["inside"]
     rows = {row["rule"]: row for row in found["rows"]}
     assert rows["fixed:1"]["mean_updates"] == 1
     assert rows["fixed:3"]["macs"] > 2 * rows["fixed:1"]["macs"]
     assert 1 <= rows["confidence:0.3"]["mean_updates"] <= 3
+    for rule in ("kl:0.1", "distance:0.8", "acceleration:1:1", "margin:0.5"):
+        assert rows[rule]["online"]["mean_updates"] == pytest.approx(rows[rule]["mean_updates"]), (
+            "no rule moves a state"
+        )
+        assert rows[rule]["online"]["quality"] == pytest.approx(rows[rule]["quality"])
+    fitted = read(run / "budgets.json")
+    assert fitted["knob"] == "exit_rule distance"
+    row = fitted["rows"][-1]
+    assert row["target"] == 1.5
+    assert row["fit"]["depth"] == pytest.approx(1.5, rel=0.1)
+    assert f"{row['mean']:.2f}" in (run / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["budget.targets=[9]", "mode=evaluate", "checkpoint=a"], "budget.targets=9: must be from 1 to 3, in updates"),
+        (
+            ["budget.target=2", "budget.gain=3"],
+            "budget.gain=3: model=looped is fitted to its target once it is trained",
+        ),
+    ],
+)
+def test_a_budget_that_cannot_be_met_is_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        configured("act_hops", "model=looped_mini", "budget=none", "model.num_loops=3", *overrides)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
-"""A kind of data, a scorer, a regime of training and a section of the report, in a package of their own, on a family of
-another package: everything that a run can be works with them, and no line of adadepth knows either."""
+"""A family, a kind of data, a scorer, a regime of training and a section of the report, in a package of their own, and
+the data on a family of another package: everything that a run can be works with them, and no line of adadepth knows
+either."""
 
 from __future__ import annotations
 
@@ -39,6 +40,14 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         toy_family_installed(tmp_path_factory.mktemp("router")),
     ):
         yield
+
+
+COUNTER = ("--config-name", "brackets", "model=counter_mini")
+FEW = (
+    *DATA, "model.hidden_size=16", "model.max_rounds=4", "trainer.per_device_train_batch_size=16",
+    "trainer.max_steps=8", "trainer.eval_steps=4", "trainer.save_steps=4", "trainer.save_total_limit=null",
+    "trainer.logging_steps=1", "budget=depth", "budget.target=2",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +108,36 @@ def test_a_budget_holds_it(tmp_path: Path) -> None:
     assert logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.3)
 
 
+def test_its_own_family_is_trained_priced_reported_and_resumed(tmp_path: Path) -> None:
+    run = folder_of_run(tmp_path / "whole", *COUNTER, *FEW)
+    check_costs(run)
+    assert (run / "report.html").read_text(encoding="utf-8").count("counter") > 0
+    stopped = tmp_path / "stopped" / "brackets" / run.name
+    shutil.copytree(run, stopped)
+    shutil.rmtree(stopped / "model")
+    shutil.rmtree(stopped / "checkpoints" / "checkpoint-8")
+    assert execute(*COUNTER, *FEW, f"resume={stopped_early(stopped)}") == 0
+    weights = [path / "model" / "model.safetensors" for path in (run, stopped)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_budget_holds_its_own_family_and_sets_it(tmp_path: Path) -> None:
+    steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150")
+    directory = folder_of_run(tmp_path, *COUNTER, *FEW, *steps, "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
+    assert logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.4)
+    given = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1]")
+    evaluation = folder_of_run(tmp_path / "set", *COUNTER, *DATA, *given)
+    (row,) = [row for row in read(evaluation / "budgets.json")["rows"] if row["target"] == 1]
+    assert row["mean"] == pytest.approx(1, rel=0.3)
+    assert "eval/whole_accuracy" in read(evaluation / "run.json")["final_metrics"]
+
+
 def test_help_lists_it(capfd: pytest.CaptureFixture[str]) -> None:
     assert execute(*ROOT, "--help") == 0
     shown = capfd.readouterr().out
     assert "nested_brackets" in shown
     assert "deepest: 4  # most brackets that are open at once; at least 1" in shown
+    assert "counter_mini" in shown
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -112,7 +146,7 @@ def test_help_lists_it(capfd: pytest.CaptureFixture[str]) -> None:
     (("dataset.stres=0",), "dataset.stres: unknown key (did you mean 'dataset.stress'"),
     (("optimise=eval/hole_accuracy",), "an evaluation has no such metric (did you mean 'whole_accuracy'?)"),
     (("task=pretrain",), "dataset=brackets: task=pretrain reads a corpus"),
-    (("model=ponder_albert_mini",), "dataset=brackets labels symbols of its own, for albert_act, looped or router"),
+    (("model=ponder_albert_mini",), "symbols of its own, for albert_act, looped, counter or router"),
 ])  # fmt: skip
 def test_a_mistake_gets_one_line(
     arguments: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path

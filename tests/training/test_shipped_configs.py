@@ -11,6 +11,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 from adadepth import tasks
 from adadepth.cli.checks.measures import may_be_logged
 from tests.configs.support import NEEDS, OPTIONS, configured, home
+from tests.marks_support import mostly_slow
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 
@@ -23,11 +24,10 @@ EVALUATED = {("dataset", "treebank")}
 # Options of a package that `make install` leaves out and `make test-slow` brings.
 FURTHER_PACKAGES = {("logger", "comet"), ("logger", "mlflow"), ("logger", "trackio")}
 OURS = [option for option in OPTIONS if home(*option) == "act_tiny" and option[0] != "debug"]
-RUNNABLE = [
-    pytest.param(*option, marks=pytest.mark.slow if option in FURTHER_PACKAGES else ())
-    for option in OURS
-    if option not in ONLINE | SWEEPS | EVALUATED
-]
+TRIED = [option for option in OURS if option not in ONLINE | SWEEPS | EVALUATED]
+# Of every group the first that needs no further package; tests/configs composes and checks them all.
+FIRST = {group: (group, option) for group, option in reversed(TRIED) if (group, option) not in FURTHER_PACKAGES}
+RUNNABLE = mostly_slow(TRIED, lambda option: option in FIRST.values())
 
 
 def run(tmp_path, root, *overrides):
@@ -49,7 +49,7 @@ def wikitext2(tmp_path):
     return [f"dataset.path={folder}", "tokenizer.vocab_size=50"]
 
 
-@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root in ("act_tiny", "act_wikitext2")))
 def test_root(root, tmp_path):
     given = wikitext2(tmp_path) if root == "act_wikitext2" else []
     directory, metric = run(tmp_path, root, *given)

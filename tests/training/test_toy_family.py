@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoModelForPreTraining, AutoModelForTokenClassification
 
 from adadepth.families import contract
+from tests.marks_support import mostly_slow
 from tests.pages_support import check_costs
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import DATA, ROOT, SMALL, TOY, execute, toy_family_installed
@@ -112,7 +113,7 @@ def test_its_exits_are_studied(trained: Path, tmp_path: Path) -> None:
     assert "run for real" in (directory / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("target", [0.6, 2.5])
+@pytest.mark.parametrize("target", mostly_slow([0.6, 2.5], lambda target: target < 1))
 def test_a_budget_holds_it(target: float, tmp_path: Path) -> None:
     steps = ("trainer.max_steps=200", "trainer.eval_steps=200", "trainer.save_steps=200")
     given = ("budget=depth", f"budget.target={target}", "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -67,13 +68,19 @@ def module_level(tree: ast.Module) -> ast.Module:
     return Prune().visit(tree)
 
 
+@cache
+def tree_of(source: str) -> ast.Module:
+    """The tree of a text, for all tests that only look at it."""
+    return ast.parse(source)
+
+
 def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return tree_of(path.read_text(encoding="utf-8"))
 
 
 def crossings(path: Path, source: str) -> set[str]:
     """Return the forbidden parts that a module imports."""
-    parts = {name.split(".")[1] for name in imports(ast.parse(source), path) if name.startswith("adadepth.")}
+    parts = {name.split(".")[1] for name in imports(tree_of(source), path) if name.startswith("adadepth.")}
     allowed = {"measure", "report"} if part_of(path) == "families" and path.name == "report.py" else set()
     return (parts & FORBIDDEN.get(part_of(path), set())) - allowed
 
@@ -102,13 +109,17 @@ def test_imports_point_one_way(path: Path) -> None:
     assert not crossings(path, path.read_text(encoding="utf-8"))
 
 
+@cache
+def libraries_of(path: Path, level: bool) -> set[str]:
+    """What a module imports anywhere, or when it is imported itself (`level`), by the names of the packages."""
+    tree = module_level(ast.parse(path.read_text(encoding="utf-8"))) if level else parse(path)
+    return {name.split(".")[0] for name in imports(tree, path)}
+
+
 @pytest.mark.parametrize("library", COSTLY)
 def test_costly_libraries_are_imported_in_one_place_and_when_needed(library: str) -> None:
     def importers(level: bool) -> list[str]:
-        trees = ((path, module_level(parse(path)) if level else parse(path)) for path in SOURCES)
-        return [
-            name_of(path) for path, tree in trees if any(name.split(".")[0] == library for name in imports(tree, path))
-        ]
+        return [name_of(path) for path in SOURCES if library in libraries_of(path, level)]
 
     assert len(importers(level=False)) <= 1
     assert importers(level=True) == []
@@ -117,7 +128,7 @@ def test_costly_libraries_are_imported_in_one_place_and_when_needed(library: str
 def asks_for_a_kind_of_data(source: str) -> list[str]:
     """Return the settings of data that a module asks `isinstance` for."""
     names = {kind.settings.__name__ for kind in KINDS.values()} | {"TextConfig", "TableConfig", "GeneratedConfig"}
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(tree_of(source)) if isinstance(node, ast.Call))
     asked = (call.args[-1] for call in calls if ast.unparse(call.func) in ("isinstance", "issubclass"))
     return [each.id for kind in asked for each in ast.walk(kind) if isinstance(each, ast.Name) and each.id in names]
 

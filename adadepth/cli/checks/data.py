@@ -20,6 +20,7 @@ from adadepth.settings import (
 )
 from adadepth.settings.data import (
     AdditionConfig,
+    CausalConfig,
     GeneratedConfig,
     HopsConfig,
     HopsDrawing,
@@ -28,6 +29,7 @@ from adadepth.settings.data import (
     MazeConfig,
     ParityConfig,
     SentEvalConfig,
+    Separator,
     SequenceProblem,
     TextConfig,
     TraceConfig,
@@ -104,6 +106,12 @@ def check_stream(dataset: StreamConfig) -> Iterator[str]:
     """Which texts a stream can name beside its own."""
     yield from _read_only_with(dataset, "test_path", Source.local)
     yield from _not_embedded(dataset, "test_hub")
+
+
+def check_causal(dataset: CausalConfig) -> Iterator[str]:
+    """By what documents can be told apart in a text that is read line by line."""
+    if dataset.document_separator is Separator.file:
+        yield "dataset.document_separator=file: blocks tell documents by auto, heading, blank_line or line"
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:

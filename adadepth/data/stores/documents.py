@@ -100,6 +100,33 @@ class LineStore(StoredArrays):
         return counts
 
 
+@dataclass(frozen=True)
+class LineDocuments(StoredArrays):
+    """Which lines of a text begin a document.
+
+    Attributes:
+        firsts: their numbers, (documents,) int64; the first line is not among them unless it says so itself.
+    """
+
+    firsts: np.ndarray
+
+    def offsets(self, store: LineStore, tokens: int) -> np.ndarray:
+        """Where in the first ``tokens`` tokens of the text its documents begin, and their end, (documents + 1,) int64.
+
+        Documents without a token are left out; what stands before the first one is a document.
+        """
+        begins = store.lines[self.firsts, 0]
+        return np.unique(np.concatenate([[0], begins[begins < tokens], [tokens]])).astype(np.int64)
+
+
+def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
+    """Write the numbers of the lines that begin a document; memory does not grow with the text."""
+    numbered = (number for number, is_first in enumerate(begins) if is_first)
+    with ArrayWriter(folder, {"firsts": np.int64}) as writer:
+        while batch := list(islice(numbered, _LINES_AT_ONCE)):
+            writer.append(firsts=batch)
+
+
 def write_lines(folder: Path, lines: Iterable[str], tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> None:
     """Tokenise ``lines`` into files in ``folder``; memory does not grow with the text.
 

@@ -33,7 +33,7 @@ class TwoPhase(NamedTuple):
     share: float
 
 
-def is_architecture_update(update: int, first: int, period: int) -> bool:
+def is_architecture_step(update: int, first: int, period: int) -> bool:
     """Return whether an update trains the architecture: the last of every ``period`` from ``first`` on."""
     return update >= first and (update - first) % period == period - 1
 
@@ -118,13 +118,13 @@ class StreamBatches(Dataset[dict[str, Any]]):
     """Micro-batches of a process, in the order in which they must be read.
 
     ``batches[(epoch, index)]`` is a pure function of its arguments: micro-batch ``index % slots`` of update
-    ``epoch * updates_per_epoch + index // slots``, from the stream and at the position that this update has. A bare
+    ``epoch * steps_per_epoch + index // slots``, from the stream and at the position that this update has. A bare
     index is of the first epoch. An item holds ``input_ids`` and ``targets`` (b, T) int64 (-100: nothing to predict),
     the name of the ``stream``, the ``slot``, and ``is_start``: whether the rows begin here, without a memory.
 
     Attributes:
         tokens, words, characters: Of the text that is read, from its first word to its last.
-        updates_per_epoch: Updates that read the first stream once.
+        steps_per_epoch: Updates that read the first stream once.
     """
 
     def __init__(
@@ -138,17 +138,17 @@ class StreamBatches(Dataset[dict[str, Any]]):
         self.share = share
         self.two_phase = two_phase
         self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
-        self.updates_per_epoch = next(iter(self.streams.values())).steps
+        self.steps_per_epoch = next(iter(self.streams.values())).steps
 
     def __len__(self) -> int:
-        return self.updates_per_epoch * self.share.slots
+        return self.steps_per_epoch * self.share.slots
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         epoch, index = item if isinstance(item, tuple) else (0, item)
         if not 0 <= index < len(self):
             raise IndexError(index)
         update, slot = divmod(index, self.share.slots)
-        name, position = self.position(epoch * self.updates_per_epoch + update)
+        name, position = self.position(epoch * self.steps_per_epoch + update)
         inputs, targets = self.streams[name].segment(position, self.share.of(slot))
         return {"input_ids": inputs, "targets": targets, "stream": name, "slot": slot, "is_start": position == 0}
 
@@ -159,6 +159,6 @@ class StreamBatches(Dataset[dict[str, Any]]):
             first, period, _ = self.two_phase
             searched = max(update - first, 0) // period  # updates of the architecture before this one
             name, read = ("weights", update - searched)
-            if is_architecture_update(update, first, period):
+            if is_architecture_step(update, first, period):
                 name, read = ("architecture", searched)
         return name, read % self.streams[name].steps

@@ -17,6 +17,7 @@ from adadepth.data.text.local_files import (
     Files,
     files_by_use,
     files_digest,
+    marked_lines,
     text_lines,
 )
 from adadepth.errors import DataError
@@ -33,16 +34,27 @@ class LineText:
     Attributes:
         rows: yields what the source consists of: lines of plain text, rows of a table, or documents.
         key: identifies the text.
+        are_documents: Whether the rows are documents, and not lines.
     """
 
     rows: Callable[[], Iterator[str]]
     key: Callable[[], str]
+    are_documents: bool = False
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
         """Yield the lines of all rows, or of the first ones, without their line ends. Blank lines are lines."""
         for row in islice(self.rows(), rows):
-            for line in row.removesuffix("\n").split("\n"):
-                yield line.rstrip("\r")
+            yield from _lines_of(row)
+
+    def beginnings(self, separator: str) -> Iterator[bool]:
+        """Whether a document begins with a line, of each of them; `auto` leaves rows that are documents whole."""
+        if separator == "auto" and self.are_documents:
+            return (number == 0 for row in self.rows() for number, _ in enumerate(_lines_of(row)))
+        return (begins for _, begins in marked_lines(self.lines(), separator))
+
+
+def _lines_of(row: str) -> Iterator[str]:
+    return (line.rstrip("\r") for line in row.removesuffix("\n").split("\n"))
 
 
 def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
@@ -58,8 +70,8 @@ def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
     if dataset.source == "embedded":
         split = Split(CorpusConfig(name=dataset.name, evaluation_fraction=dataset.evaluation_fraction))
         return {
-            "train": LineText(split.train, lambda: digest("train", split.key)),
-            "evaluation": LineText(split.evaluation, lambda: digest("evaluation", split.key)),
+            "train": LineText(split.train, lambda: digest("train", split.key), True),
+            "evaluation": LineText(split.evaluation, lambda: digest("evaluation", split.key), True),
         }
     column = dataset.text_column
     if dataset.source == "local":
@@ -78,7 +90,8 @@ def _local(found: Files, column: str) -> LineText:
             is_table = file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES)
             yield from file_rows(key, file, column) if is_table else text_lines(key, file)
 
-    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, files_digest(files), column)))
+    are_tables = all(file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES) for file in files)
+    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, files_digest(files), column)), are_tables)
 
 
 def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
@@ -86,7 +99,7 @@ def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
         sources = (hub_rows(entry, column, streaming=False, shard=0, shards=1)[0] for entry in entries)
         return chain.from_iterable(sources)
 
-    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, [hub_digest(entry) for entry in entries], column)))
+    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, [hub_digest(entry) for entry in entries], column)), True)
 
 
 def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
@@ -102,9 +115,10 @@ def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
             )
         return count - min(max(1, round(fraction * count)), count - 1)
 
+    def part(name: str, cut: Callable[[], Iterator[str]]) -> LineText:
+        return LineText(cut, lambda: digest(name, whole.key(), fraction), whole.are_documents)
+
     return {
-        "train": LineText(lambda: islice(whole.rows(), kept()), lambda: digest("train", whole.key(), fraction)),
-        "evaluation": LineText(
-            lambda: islice(whole.rows(), kept(), None), lambda: digest("evaluation", whole.key(), fraction)
-        ),
+        "train": part("train", lambda: islice(whole.rows(), kept())),
+        "evaluation": part("evaluation", lambda: islice(whole.rows(), kept(), None)),
     }

@@ -75,9 +75,8 @@ def load_language_data(
     """
     texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
     with parallel_encoding():
-        train_text = texts["train"]
-        words = stream_tokenizer(tokenizer, root, train_text.key, lambda: train_text.lines(tokenizer.train_documents))
-        stores = {name: _store(root, name, text, words, dataset) for name, text in texts.items()}
+        words = text_tokenizer(texts["train"], tokenizer, root)
+        stores = {name: line_store(root, name, text, words, dataset) for name, text in texts.items()}
     train = _train(dataset, words, stores["train"], RowShare(train_rows, slots, process, processes), two_phase)
     share = RowShare(evaluation_rows, 1, process, processes)
     held_out = {name: _evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"}
@@ -88,7 +87,7 @@ def load_language_data(
         "append_eos": dataset.append_eos,
         **{name: _described(stores[name], batches) for name, batches in sides.items()},
         "tokenizer": {"path": tokenizer.path, "kind": kind, "vocab_size": len(words)},
-        "cache_key": _key(train_text, words, dataset),
+        "cache_key": _key(texts["train"], words, dataset),
     }
     return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
 
@@ -98,9 +97,16 @@ def _key(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConf
     return digest(text.key(), reads, dataset.append_eos)
 
 
-def _store(
+def text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
+    """Return the configured tokenizer; one to be made sees the training text."""
+    return stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents))
+
+
+def line_store(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
+    """Return the tokens of a text of that name, tokenised once."""
+
     def build(folder: Path) -> None:
         write_lines(folder, text.lines(), tokenizer, dataset.append_eos)
 

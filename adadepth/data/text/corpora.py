@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,7 @@ def _embedded(shard: int, shards: int) -> Iterator[str]:
     return islice(embedded_documents(), shard, None, shards)
 
 
+@cache
 def _embedded_digests() -> list[int]:
     return [document_hash(text) for text in embedded_documents()]
 

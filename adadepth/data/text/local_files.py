@@ -164,30 +164,39 @@ def text_documents(lines: Iterable[str], separator: str) -> Iterator[str]:
 
     ``auto`` means ``heading`` when the first line with text is a WikiText title, else ``blank_line``.
     """
-    if separator == "auto":
-        lines, separator = _guess_separator(iter(lines))
-    if separator == "line":
-        yield from (line for line in lines if line.strip())
-        return
     document: list[str] = []
-    blank_before = True
-    for line, following in pairwise(chain(lines, [""])):
-        blank = not line.strip()
-        # Titles stand alone between blank lines; lines of WikiText tables can look like titles but do not.
-        title = separator == "heading" and blank_before and not following.strip() and _TITLE.match(line)
-        if document and (title or (separator == "blank_line" and blank)):
+    for line, begins in marked_lines(lines, separator):
+        if begins and document:
             yield "\n".join(document)
             document = []
-        if not blank:
+        if line.strip():
             document.append(line)
-        blank_before = blank
     if document:
         yield "\n".join(document)
 
 
+def marked_lines(lines: Iterable[str], separator: str) -> Iterator[tuple[str, bool]]:
+    """Yield every line, and whether a document begins with it; for the separators see `text_documents`."""
+    if separator == "auto":
+        lines, separator = _guess_separator(iter(lines))
+    blank_before = True
+    for line, following in pairwise(chain(lines, [""])):
+        blank = not line.strip()
+        # Titles stand alone between blank lines; lines of WikiText tables can look like titles but do not.
+        title = blank_before and not following.strip() and bool(_TITLE.match(line))
+        begins = {"heading": title, "blank_line": blank_before and not blank, "line": not blank}
+        yield line, begins.get(separator, False)
+        blank_before = blank
+
+
 def _guess_separator(lines: Iterator[str]) -> tuple[Iterator[str], str]:
-    first = next((line for line in lines if line.strip()), "")
-    return chain(["", first], lines), "heading" if _TITLE.match(first) else "blank_line"
+    seen: list[str] = []
+    first = ""
+    for first in lines:
+        seen.append(first)
+        if first.strip():
+            break
+    return chain(seen, lines), "heading" if _TITLE.match(first) else "blank_line"
 
 
 _FIELDS = 10

@@ -1,7 +1,7 @@
-"""The mean of a sequence's tokens, which a class can be read from in place of the first one.
+"""ACT-ALBERT one step at a time: predictions after every iteration, by which tokens or whole sequences exit.
 
-Simoulin & Crabbé's fine-tuning has it as `use_bos=False`, there with padding in the mean. Shape legend: B batch, T
-tokens, H width.
+A token that exits keeps its state, and the others go on seeing it. The model's own threshold is a rule among others.
+Shape legend: B batch, T tokens, A units that still run, K units, H width, C classes.
 """
 
 from __future__ import annotations
@@ -30,23 +30,6 @@ from adadepth.halting.distribution import halting_logits
 from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile
 from adadepth.halting.rules import Act
 from adadepth.halting.trace import DepthTrace, Execution
-
-
-def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
-    """The mean state of the tokens that are real, (B, T, H) and boolean (B, T) to (B, H); 0 where there are none."""
-    kept = states.masked_fill(~real.unsqueeze(-1), 0.0)  # padding may hold anything, NaN too
-    return kept.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def refuse_steps(config: AlbertActConfig) -> None:
-    """Refuse to read a sequence after every iteration where it is not read from its first token.
-
-    Raises:
-        ConfigError: Naming the setting.
-    """
-    if config.pooling == "mean":
-        raise ConfigError("pooling=mean: exit rules and readouts read the first token, which pooling=first takes")
-
 
 SIGNALS = frozenset({"logits", "halting"})
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.albert_act.exiting import SIGNALS, mean_of_tokens, predict_steps, refuse_steps
+from adadepth.errors import ConfigError
+from adadepth.families.albert_act.exiting import SIGNALS, predict_steps
 from adadepth.families.albert_act.modeling import (
     AlbertActModel,
     AlbertActOutput,
@@ -47,6 +48,25 @@ from adadepth.families.shared.losses import (
 from adadepth.halting.exit_rules import ExitRule
 
 Output = TypeVar("Output", bound=HaltingOutput)
+
+
+def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
+    """The mean state of the tokens that are real, (B, T, H) and boolean (B, T) to (B, H); 0 where there are none.
+
+    Simoulin & Crabbé's fine-tuning has it as `use_bos=False`, there with padding in the mean.
+    """
+    kept = states.masked_fill(~real.unsqueeze(-1), 0.0)  # padding may hold anything, NaN too
+    return kept.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def refuse_steps(config: AlbertActConfig) -> None:
+    """Refuse to read a sequence after every iteration where it is not read from its first token.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    if config.pooling == "mean":
+        raise ConfigError("pooling=mean: exit rules and readouts read the first token, which pooling=first takes")
 
 
 @dataclass

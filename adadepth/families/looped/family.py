@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.families.registry import Family
-from adadepth.settings import Activation, Attention, ExperimentConfig, ModelConfig, family_name
+from adadepth.errors import ConfigError
+from adadepth.families.looped.policies import parse_policy
+from adadepth.families.registry import Budgeting, Family
+from adadepth.settings import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, Task, family_name
 from adadepth.settings.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
@@ -16,6 +18,7 @@ Queries = StrEnum("Queries", ["state", "previous"])
 LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
 Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
 TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
+Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
 Pairing = StrEnum("Pairing", ["next", "made"])
 
 
@@ -104,6 +107,12 @@ class LoopedSettings(ModelConfig):
         "which loop's prediction a token gets; None: the last one's",
         more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
     )
+    cache_policy: str = setting(
+        "all",
+        "what later tokens read of a token that exited in calls with a cache: all, frozen, last, mean, first or ring:K",
+        more="With a policy other than `all` a token that has exited runs no further loops. The equations are those of "
+        "`adadepth.families.looped.cache`.",
+    )
     objective: Objective = setting(
         Objective.last,
         "which loops' losses training weighs how: the last one, all alike, early ones more, or as the "
@@ -124,6 +133,13 @@ class LoopedSettings(ModelConfig):
         "update by itself. The loss is that of the last of them.",
     )
     loop_spread: float = setting(0.5, "train_loops=drawn: standard deviation of the logarithm of the rate", at_least(0))
+    loop_curriculum: Curriculum = setting(
+        Curriculum.none,
+        "how the number of loops grows in training, from 1 to N: evenly, or slowly at first (1 - sqrt)",
+        more="ceil(N f(x)) with x the share of the growth that is over: f = x, or 1 - sqrt(1 - x) (arXiv 2511.07384). "
+        "Drawn numbers have it as their mean.",
+    )
+    curriculum_share: float = setting(0.5, "share of all steps in which loop_curriculum grows", between(1e-3, 1))
     backprop_loops: int | None = setting(
         None,
         "so many last loops of a text have gradients in training; None: all",
@@ -162,8 +178,18 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
+    try:
+        parse_policy(model.cache_policy)
+    except ConfigError as error:
+        yield f"model.{error}"
     if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
         yield f"model.train_loops=drawn: has model.objective=last, not {model.objective}"
+    if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
+        yield f"model.curriculum_share={model.curriculum_share:g}: read only with model.loop_curriculum"
+    if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
+        yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
+    if config.task is not Task.finetune and (config.budget.target is not None or config.budget.targets):
+        yield f"budget: exits of model=looped are fitted with task=finetune, not task={config.task}"
     if model.queries is Queries.state and model.injection is Injection.restart:
         yield "model.injection=restart: every loop would be the same; model.queries=previous tells it of the one before"
 
@@ -181,7 +207,12 @@ FAMILY = Family(
     auto={"AutoModel": f"{_MODELING}:LoopedModel"},
     encoder=f"{_MODELING}:LoopedModel",
     tokenizer="transformers:PreTrainedTokenizerFast",
+    budget=Budgeting(
+        fitted=(BudgetUnit.updates, BudgetUnit.macs),
+        fits_target=True,
+    ),
     depth="num_loops",
     adopts="adadepth.families.looped.retrofit:adopted",
+    text="blocks",
     checks=("adadepth.families.looped.family:check_looped",),
 )

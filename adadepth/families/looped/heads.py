@@ -12,23 +12,28 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin
+from transformers import Cache, GenerationMixin
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.families.looped.cache import LoopedCache, made_cache
 from adadepth.families.looped.exits import ROWS, LoopReading, Loops, run_loops
 from adadepth.families.looped.modeling import LoopedConfig, LoopedModel, LoopedPreTrainedModel, Looping
 from adadepth.families.looped.objectives import (
     causal_targets,
     drawn_loops,
-    loop_terms,
+    loop_losses,
+    loops_at,
+    mixed_losses,
     objective_terms,
     text_uniforms,
 )
+from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import (
     CLASSES,
+    LossTerm,
     class_losses,
     combine_terms,
     count_sequences,
@@ -38,8 +43,18 @@ from adadepth.families.shared.losses import (
     takes_one_class,
     target_weights,
 )
-from adadepth.halting.exit_rules import ExitRule, Fixed, check_rule, parse_rule, predictions_at
-from adadepth.halting.trace import DepthTrace, DepthUnit, Execution, Work
+from adadepth.families.shared.steps import ExitRuleKnob
+from adadepth.halting.exit_rules import (
+    HALTING_SIGNAL,
+    LOGITS,
+    STATES,
+    ExitRule,
+    Fixed,
+    check_rule,
+    parse_rule,
+    predictions_at,
+)
+from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
 
 
 class StepLogits:
@@ -69,9 +84,13 @@ class LoopedOutput(ModelOutput):
         hidden_states: s_0 and the states after every loop that ran, (B, T, D) each, on request.
         step_logits: Where all loops ran, those of each: `StepLogits` (B, T, N, V) of a language model, else (K, N, C).
         halting_logits: z_n of the loops that ran, float32: (B, T, n) of a language model, else (K, n).
+        state_moves: How every loop moved the states, see `adadepth.halting.exit_rules.state_moves`, float32: (B, T, n,
+            2) of a language model, else (K, n, 2); where all loops ran and were read, outside training.
         exit_steps: First is 1, int64: (B, T) of a language model, 0 at padding; else (K,).
         unit_slots: Of a tagger, b T + t of its K units.
         trace: The loops of every unit.
+        token_losses: Of a language model, the cross-entropy of the P tokens with a label in nats, detached, (P,).
+        step_losses: The same after each of the loops that were read, (P, n).
     """
 
     loss: Tensor | None = None
@@ -81,12 +100,15 @@ class LoopedOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     step_logits: Any = None
     halting_logits: Tensor | None = None
+    state_moves: Tensor | None = None
     exit_steps: Tensor | None = None
     unit_slots: Tensor | None = None
     trace: DepthTrace | None = None
+    token_losses: Tensor | None = None
+    step_losses: Tensor | None = None
 
 
-class LoopedTaskModel(LoopedPreTrainedModel):
+class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
     """What all heads share: rules, the loss of the loops, work."""
 
     accepts_loss_kwargs = False
@@ -95,11 +117,17 @@ class LoopedTaskModel(LoopedPreTrainedModel):
         super().__init__(config)
         self.model = LoopedModel(config)
         self._step: int | None = None
+        self._steps = 1
 
     @property
     def exit_signals(self) -> frozenset[str]:
         """What rules can read."""
-        return frozenset({"logits", "halting"} if self.config.gate else {"logits"})
+        return frozenset({LOGITS, STATES, HALTING_SIGNAL} if self.config.gate else {LOGITS, STATES})
+
+    @property
+    def level_rule(self) -> str:
+        """The halting unit's, where there is one."""
+        return "quantile" if self.config.gate else "margin:0.5"
 
     def rule(self, given: str | ExitRule | None, loops: int, classes: int, *, one_class: bool = True) -> ExitRule:
         """The rule of a call; where it names none, the configuration's, and in training none: all loops.
@@ -113,8 +141,17 @@ class LoopedTaskModel(LoopedPreTrainedModel):
         return rule
 
     def set_step(self, step: int, total: int) -> None:
-        """Tell it that `step` updates were made, from which, its texts and `draw_seed` drawn loops follow."""
-        self._step = step
+        """Tell it that `step` updates were made: drawn loops follow from that, texts and seed, grown ones from both."""
+        self._step, self._steps = step, total
+
+    def _asked_loops(self, asked: int | None, labels: Tensor | None) -> int | None:
+        """N of a call that names none: in training what `loop_curriculum` has grown to, else the configuration's."""
+        config = self.config
+        if asked is not None or labels is None or not self.training or self._step is None:
+            return asked
+        if config.loop_curriculum == "none":
+            return None
+        return loops_at(config.num_loops, config.loop_curriculum, config.curriculum_share, self._step, self._steps)
 
     def _draw(self, run: Looping, input_ids: Tensor | None, labels: Tensor | None, asked: int | None) -> None:
         """Give every text a number of loops of its own, in training where the configuration says so."""
@@ -122,7 +159,7 @@ class LoopedTaskModel(LoopedPreTrainedModel):
             return
         if self.config.objective != "last":
             raise ConfigError(f"train_loops=drawn: has objective=last, not {self.config.objective}")
-        rows, spread, mean = len(run.embedded), self.config.loop_spread, self.config.num_loops
+        rows, spread, mean = len(run.embedded), self.config.loop_spread, run.loops
         if input_ids is None or self._step is None:
             uniform = torch.rand(rows, 2, dtype=torch.float64).to(run.state.device)
         else:
@@ -144,15 +181,17 @@ class LoopedTaskModel(LoopedPreTrainedModel):
 
     def _trace(self, exits: Tensor, real: Tensor, run: Looping, tokens: Tensor | None = None) -> DepthTrace:
         width, before = run.embedded.shape[1], 0 if run.cache is None else run.cache.get_seq_length()
-        execution = Execution(run.done, tokens, width, memory_length=max(before - width, 0))
+        computed = ComputedSteps.of(run.computed) if run.computed else None
+        execution = Execution(run.done, tokens, width, computed=computed, memory_length=max(before - width, 0))
         unit: DepthUnit = "token" if exits.dim() == 2 else "sequence"
         return DepthTrace(unit, exits.float(), real, run.loops, execution=execution)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of a traced batch without its readouts, see `readout_work`.
+        """Multiply-accumulates of a traced batch without what is read of it, see `reading_work`.
 
         A layer costs a token 2 D (h + h_kv) d_h + 3 D F, and a pair of query and key 2 h d_h. A token that has exited
-        costs what it would take to stop it there: `executed` counts it until the loops end.
+        costs what it would take to stop it there: `executed` counts it until the loops end, or where a cache's policy
+        stops it, what was computed, keys and values of frozen states included.
         """
         config, ran, updates = self.config, trace.executed, trace.updates.double()
         by_token = updates.dim() == 2
@@ -165,21 +204,35 @@ class LoopedTaskModel(LoopedPreTrainedModel):
 
         width = torch.as_tensor(width, dtype=torch.float64, device=updates.device)
         everything = len(updates) * width * each(width)
+        executed = everything * (config.prelude + config.core * ran.steps)
+        if ran.computed is not None:
+            queries, keys, pairs = (each.sum().to(everything) for each in ran.computed)
+            said = 2.0 * config.hidden_size * config.key_value_heads * config.width_of_head
+            executed = everything * config.prelude + config.core * (
+                queries * (token - said) + keys * said + pairs * pair
+            )
         units = trace.valid.double()
         if by_token:
             units, updates = units.sum(dim=1), updates.sum(dim=1)
         else:
             units, updates = units * lengths, updates * lengths
         return Work(
-            executed=everything * (config.prelude + config.core * ran.steps),
+            executed=executed,
             dense=everything * (config.prelude + config.core * trace.updates.max().double()),
             adaptive=(each(lengths) * (config.prelude * units + config.core * updates)).sum(),
             full=(each(lengths) * units * (config.prelude + config.core * trace.max_updates)).sum(),
         )
 
-    def _readout_work(self, outputs: int) -> float:
-        """Of one unit: the coda, without its attention, and the head."""
-        return self.config.coda * layer_work(self.config)[0] + self.config.hidden_size * outputs
+    def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
+        """Of a prediction coda and head; of a text the coda runs over all its tokens. See `DepthModel.reading_work`.
+
+        Of states D for each of three lengths: of the state, of its last update, and of how that changed.
+        """
+        if signal != LOGITS:
+            return self.config.hidden_size * (3.0 if signal == STATES else 1.0)
+        token, pair = layer_work(self.config)
+        tokens = lengths.double() if self.depth_unit == "sequence" else 1.0
+        return self.config.coda * tokens * (token + pair * (lengths.double() + 1) / 2) + self.readout_work
 
 
 def layer_work(config: LoopedConfig) -> tuple[float, float]:
@@ -219,6 +272,8 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         generator: torch.Generator | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        documents: Tensor | None = None,
+        cache_policy: str | None = None,
     ) -> LoopedOutput:
         """Predict the next token of every position.
 
@@ -229,7 +284,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             past_key_values: See there.
             inputs_embeds: See there.
             labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
-            use_cache: See there. With a cache all loops run, for tokens that are still to come.
+            use_cache: See there. With a cache of the policy `all` all loops run, for tokens that are still to come.
             output_hidden_states: Whether the states after every loop are wanted.
             logits_to_keep: Of how many last positions predictions are returned, or of which; 0: of all.
             num_loops: See there.
@@ -239,21 +294,31 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             generator: For rules that draw.
             num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
             num_items_in_batch: The same as one number, from a stock `Trainer`.
+            documents: See `LoopedModel.begin`. Labels at the first token of a document are to be negative.
+            cache_policy: Of the cache, see `adadepth.families.looped.cache`; None: of the one that is given, else the
+                configuration's.
+
+        Raises:
+            ConfigError: If a policy is named that there is not, or that the cache does not have.
         """
-        loops = self.config.loops(num_loops)
+        grown = self._asked_loops(num_loops, labels)
+        loops = self.config.loops(grown)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
         targets = None if labels is None else causal_targets(labels)
         every = self._every(run_all_steps, targets, rule, loops)
+        past_key_values = self._cache(past_key_values, use_cache, cache_policy, loops)
         run = self.model.begin(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
-        )
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, grown, initial_state,
+            documents,
+        )  # fmt: skip
         self._draw(run, input_ids, targets, num_loops)
         rule = Fixed(run.loops) if run.counts is not None else rule
         shape = run.embedded.shape[:2]
         real = _real(attention_mask, shape, run.embedded.device)
         wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         frozen = targets is not None and self.config.objective == "gate_alone"
-        reading = LoopReading(None, self.lm_head, rule, real.flatten(), every, wanted, generator, frozen)
+        moves = every and not self.training
+        reading = LoopReading(None, self.lm_head, rule, real.flatten(), every, wanted, moves, generator, frozen)
         found = run_loops(self.model, run, reading)
         exits, halting = found.exit_steps.view(shape), found.halting_logits
         if run.counts is not None:
@@ -262,6 +327,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             past_key_values=run.cache,
             hidden_states=found.states,
             halting_logits=None if halting is None else halting.view(*shape, -1),
+            state_moves=found.moves.view(*shape, -1, 2) if moves and found.moves is not None else None,
             exit_steps=exits,
             trace=self._trace(exits, real, run),
         )
@@ -269,8 +335,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             states = torch.stack(found.every, dim=1).view(*shape, len(found.every), -1)
             output.step_logits = StepLogits(states, self.lm_head, self.config.vocab_size)
         if targets is not None:
-            read = found.every or [found.chosen]
-            terms = loop_terms(self.config, read, found.halting_logits, targets.flatten(), self.lm_head)
+            terms = self._losses(found, rule, targets.flatten(), output)
             if num_items_in_batch is not None:
                 items = torch.as_tensor(num_items_in_batch, device=targets.device)
                 num_targets = dict.fromkeys(terms, items)
@@ -278,6 +343,24 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         if targets is None or not self.training:
             output.logits = self._logits(found, rule, shape, logits_to_keep)
         return output
+
+    def _losses(self, found: Loops, rule: ExitRule, targets: Tensor, output: LoopedOutput) -> dict[str, LossTerm]:
+        """The parts of the loss; the output gets those of single tokens."""
+        counted = (targets >= 0).nonzero().squeeze(1)
+        wanted = targets[counted]
+        read = found.every or [found.chosen]
+        read = read[-1:] if self.training and self.config.objective == "last" else read
+        read = [states[counted] for states in read]
+        halting = None if found.halting_logits is None else found.halting_logits[counted]
+        losses = loop_losses(read, wanted, self.lm_head, self.config.vocab_size)
+        output.step_losses = losses.detach()
+        if rule.mixes and found.every is not None:
+            output.token_losses = mixed_losses(rule, read, _known(halting), wanted, self.lm_head)
+        else:
+            last = torch.full_like(wanted, losses.shape[1])
+            exits = last if found.every is None else found.exit_steps[counted].minimum(last)
+            output.token_losses = output.step_losses.gather(1, exits.unsqueeze(1) - 1).squeeze(1)
+        return objective_terms(self.config, losses, halting, torch.ones_like(losses[:, 0]))
 
     def _logits(self, found: Loops, rule: ExitRule, shape: torch.Size, kept: int | Tensor) -> Tensor:
         """At each token's exit, (B, kept, V); of a rule that mixes, of all its loops."""
@@ -296,25 +379,39 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of a token's prediction after a loop."""
-        return self._readout_work(self.config.vocab_size)
+        """Multiply-accumulates of the head."""
+        return float(self.config.hidden_size * self.config.vocab_size)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tokens with a token to predict, for every part of the loss."""
         count = (causal_targets(batch["labels"]) >= 0).sum()
         return dict.fromkeys(("task", "entropy", "gate"), count)
 
+    def _cache(self, given: Cache | None, use: bool | None, policy: str | None, loops: int) -> Cache | None:
+        """The cache of a call, of the policy that it names."""
+        if policy is None:
+            return given
+        if use is False:
+            raise ConfigError(f"cache_policy={policy}: is of calls with a cache, this one has use_cache=False")
+        if given is None:
+            return made_cache(self.config, policy, loops)
+        has = str(given.policy) if isinstance(given, LoopedCache) else "all"
+        if str(parse_policy(policy)) != has:
+            raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(given).__name__} of policy {has}")
+        return given
+
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
-        """Give `generate` a cache that grows with the loops of a call, unless it is told which one."""
+        """Give `generate` a cache of the policy that grows with the loops of a call, unless it is told which one."""
+        policy = model_kwargs.get("cache_policy") or self.config.cache_policy
+        kind = generation_config.cache_implementation
         given = model_kwargs.get("past_key_values") is not None
-        if (
-            given
-            or generation_config.use_cache is False
-            or generation_config.cache_implementation not in (None, "dynamic")
-        ):
+        if given or generation_config.use_cache is False or kind not in (None, "dynamic"):
+            if parse_policy(policy).name != "all" and kind not in (None, "dynamic"):
+                raise ConfigError(f"cache_policy={policy}: has a cache of its own, not cache_implementation={kind}")
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
             return
-        model_kwargs["past_key_values"] = DynamicCache()
+        loops = self.config.loops(model_kwargs.get("num_loops"))
+        model_kwargs["past_key_values"] = made_cache(self.config, policy, loops)
 
 
 class Asked(NamedTuple):
@@ -337,15 +434,22 @@ class _Classifier(LoopedTaskModel):
         self.post_init()
 
     @property
+    def level_rule(self) -> str:
+        """Values, and labels that exclude no others, have no margin."""
+        has_margin = label_count(self.config) > 1 and takes_one_class(self.config)
+        return super().level_rule if has_margin or self.config.gate else "distance:0.5"
+
+    @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of a unit's prediction after a loop."""
-        return self._readout_work(label_count(self.config))
+        """Multiply-accumulates of the head."""
+        return float(self.config.hidden_size * label_count(self.config))
 
     def _read(
         self, inputs: Sequence[Any], slots: Tensor, asked: Asked, labels: Tensor | None
     ) -> tuple[Looping, LoopedOutput]:
         """Loop over the inputs, and predict at the K slots: logits are (K, C)."""
-        run = self.model.begin(*inputs, num_loops=asked.num_loops, initial_state=asked.initial_state)
+        loops = self._asked_loops(asked.num_loops, labels)
+        run = self.model.begin(*inputs, num_loops=loops, initial_state=asked.initial_state)
         rule = self.rule(asked.exit_rule, run.loops, label_count(self.config), one_class=takes_one_class(self.config))
         all_steps = asked.run_all_steps
         if all_steps is None and labels is not None and not self.training:
@@ -356,11 +460,18 @@ class _Classifier(LoopedTaskModel):
         real = torch.ones_like(slots, dtype=torch.bool)
         states = asked.output_hidden_states
         wanted = bool(self.config.output_hidden_states if states is None else states)
-        found = run_loops(self.model, run, LoopReading(slots, self.score, rule, real, every, wanted, asked.generator))
+        moves = every and not self.training
+        reading = LoopReading(slots, self.score, rule, real, every, wanted, moves, asked.generator)
+        found = run_loops(self.model, run, reading)
         exits = found.exit_steps
         if run.counts is not None:
             exits = exits.minimum(run.counts[slots // run.embedded.shape[1]])
-        output = LoopedOutput(hidden_states=found.states, halting_logits=found.halting_logits, exit_steps=exits)
+        output = LoopedOutput(
+            hidden_states=found.states,
+            halting_logits=found.halting_logits,
+            state_moves=found.moves if moves else None,
+            exit_steps=exits,
+        )
         steps = None if found.every is None else self.score(torch.stack(found.every, dim=1)).float()
         output.step_logits = steps if every else None
         if rule.mixes:

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, Cache, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_masks_for_generate
@@ -38,8 +38,11 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.contract import DepthModel
+from adadepth.families.looped.cache import LoopedCache, Picked, made_cache
+from adadepth.families.looped.compaction import begin_running, close, loop_running, read_running
 from adadepth.families.looped.convert import PUBLISHED_MODELS, published_config, published_weights
 from adadepth.families.looped.family import LoopedSettings
+from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.families.shared.layers import Product
 from adadepth.halting.exit_rules import parse_rule
@@ -73,6 +76,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
         super().__post_init__(**kwargs)
         if self.exit_rule is not None:
             parse_rule(self.exit_rule)
+        parse_policy(self.cache_policy)
         if self.base_config is None:
             self._check_sizes()
 
@@ -192,17 +196,22 @@ class LoopedAttention(nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         """(B, T, D), and what queries are made of, to (B, T, D)."""
-        query, key, value = (
-            project(given).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for project, given in ((self.q_proj, queries), (self.k_proj, states), (self.v_proj, states))
-        )
-        query, key = (rotated(each, rotation, self.config.rope_pairs) for each in (query, key))
+        query = rotated(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
+        key, value = self.keys_and_values(states, rotation)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         attended, _ = attend(self, query, key, value, mask, dropout=0.0, scaling=self.scaling, **kwargs)
         mixed: Tensor = self.o_proj(attended.flatten(-2))
         return mixed
+
+    def keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Of states (B, T, D), (B, h, T, d) each."""
+        key, value = self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
+        return rotated(key, rotation, self.config.rope_pairs), value
+
+    def _heads(self, features: Tensor) -> Tensor:
+        return features.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
 class GatedMlp(nn.Module):
@@ -249,6 +258,10 @@ class LoopedLayer(nn.Module):
         attended = self.self_attn(normed, asked, position_embeddings, attention_mask, past_key_values, **kwargs)
         states = self._add(hidden_states, attended, "attention_post_norm")
         return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
+
+    def keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Of what the layer would begin with, (B, T, D), (B, h, T, d) each."""
+        return self.self_attn.keys_and_values(self.attention_norm(hidden_states), rotation)
 
     def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
         if self.norms == "pre":
@@ -321,12 +334,17 @@ class Looping:
         normed: The final norm of s_n, (B, T, D); None before the first loop.
         positions: Of the new tokens, int64, (B, T).
         masks: By the kinds of the layers, or one for all.
-        kinds: Of every layer, where their masks differ.
         rotation: Cosines and sines of the positions.
         cache: Keys and values of earlier tokens; None: there are none, and none are kept.
         loops: N of this call.
         done: n.
         counts: After how many loops each row stops, int64 (B,), where rows train for numbers of their own; else None.
+        kinds: Of every layer, where their masks differ.
+        running: Who has not exited, boolean (B, T), where the cache's policy stops those that have; else None.
+        picked: Of them, who ran the last loop; None: everybody.
+        readings: What was last read of each token, (B, T, D), where there is `running`.
+        computed: Of every loop, of how many tokens it made queries and keys, and the pairs of both, where there is
+            `running`.
     """
 
     embedded: Tensor
@@ -340,6 +358,10 @@ class Looping:
     done: int = 0
     counts: Tensor | None = None
     kinds: list[str] | None = None
+    running: Tensor | None = None
+    picked: Picked | None = None
+    readings: Tensor | None = None
+    computed: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class Layers(nn.ModuleList, GradientCheckpointingLayer):
@@ -362,11 +384,18 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
                 attention_mask=run.masks[run.kinds[first + number]] if run.kinds else run.masks,
                 position_embeddings=run.rotation,
                 position_ids=run.positions,
-                past_key_values=None if run.cache is None else CachePlace(run.cache, place + number),
+                past_key_values=_place(run.cache, place + number, first + number),
                 use_cache=run.cache is not None,
                 **more,
             )
         return states
+
+
+def _place(cache: Cache | None, place: int, layer: int) -> CachePlace | None:
+    """Where a layer's keys are: a cache with a policy has one for each layer, others one for each of its loops."""
+    if cache is None:
+        return None
+    return CachePlace(cache, layer if isinstance(cache, LoopedCache) else place)
 
 
 def _part(layers: Sequence[nn.Module]) -> nn.ModuleList:
@@ -494,9 +523,11 @@ class LoopedModel(LoopedPreTrainedModel):
         while run.done < run.loops:
             self.loop(run)
             states.append(run.state)
+        last = self.read(run)
+        self.finish(run)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        return LoopedModelOutput(self.read(run), run.cache, tuple(states) if output_hidden_states else None)
+        return LoopedModelOutput(last, run.cache, tuple(states) if output_hidden_states else None)
 
     def begin(
         self,
@@ -508,6 +539,7 @@ class LoopedModel(LoopedPreTrainedModel):
         use_cache: bool | None = None,
         num_loops: int | None = None,
         initial_state: Tensor | None = None,
+        documents: Tensor | None = None,
     ) -> Looping:
         """Embed the tokens and run the prelude.
 
@@ -520,20 +552,34 @@ class LoopedModel(LoopedPreTrainedModel):
             use_cache: Whether to keep keys and values; None: only in a cache that is given.
             num_loops: N of this call; None: the configuration's.
             initial_state: s_0, (B, T, D); None: as the configuration's `start` says.
+            documents: Which document each token is of, (B, T), where several stand side by side, padding as one more:
+                a token sees its own alone, in which positions count from 0. Without a cache; `attention_mask` is then
+                no mask of attention, and neighbours have different numbers.
 
         Raises:
-            DataError: If there are not exactly one of ids and embeddings, or the initial state has another shape.
+            DataError: If there are not exactly one of ids and embeddings, or the initial state has another shape; or
+                there are documents with a cache or positions.
             ConfigError: If `num_loops` is less than 1.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
         loops = self.config.loops(num_loops)
-        embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if self.config.scale_embeddings:
-            embedded = embedded * math.sqrt(self.config.hidden_size)
-        cache = DynamicCache() if use_cache and past_key_values is None else past_key_values
+        embedded = self.embed(input_ids, inputs_embeds)
+        cache = past_key_values
+        if use_cache and cache is None:
+            cache = made_cache(self.config, self.config.cache_policy, loops)
         if self.training and self.core.gradient_checkpointing:
             cache = None  # layers that are made again would write twice
+        if documents is not None:
+            if cache is not None or position_ids is not None:
+                raise DataError("documents: not with a cache or position_ids")
+            position_ids, attention_mask = _positions_within(documents), None  # masks follow from where positions begin
+        if isinstance(cache, LoopedCache) and self.training:
+            raise ConfigError(f"cache_policy={cache.policy}: is for a model that is not in training; eval() ends that")
+        running = None
+        if isinstance(cache, LoopedCache):
+            attention = self.config._attn_implementation
+            running = begin_running(cache, embedded.shape[:2], loops, attention_mask, attention, embedded.device)
         if position_ids is None:
             position_ids = _positions(embedded, attention_mask, 0 if cache is None else cache.get_seq_length())
         position_ids = position_ids.expand(embedded.shape[:2])
@@ -541,40 +587,50 @@ class LoopedModel(LoopedPreTrainedModel):
         if not isinstance(attention_mask, dict):
             of: Any = self.config if self.config.base_config is None else self.config.base_config
             masks = create_masks_for_generate(of, embedded, attention_mask, cache, position_ids)
-        rotation: Any
-        if self.config.base_config is None:
-            rotation = rotation_tables(self.config, position_ids, embedded.dtype)
-        else:
-            rotation = self.rotary_emb(embedded, position_ids)
-        run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)
+        rotation = self.rotation(embedded, position_ids)
+        run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops, running=running)
         run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
         run.embedded = self.prelude(run.embedded, None, run, 0, 0) if len(self.prelude) else run.embedded
-        run.state = self._start(run, initial_state)
+        run.state = self.first_state(run, initial_state)
         return run
+
+    def embed(self, input_ids: Tensor | None, given: Tensor | None = None) -> Tensor:
+        """What the first layer gets, (B, T, D), of ids (B, T) or of embeddings that are given."""
+        embedded: Tensor = self.embed_tokens(input_ids) if given is None else given
+        return embedded * math.sqrt(self.config.hidden_size) if self.config.scale_embeddings else embedded
+
+    def rotation(self, embedded: Tensor, positions: Tensor) -> Any:
+        """What layers turn queries and keys by, of positions (B, T)."""
+        if self.config.base_config is None:
+            return rotation_tables(self.config, positions, embedded.dtype)
+        return self.rotary_emb(embedded, positions)
 
     def loop(self, run: Looping) -> Tensor:
         """One more loop; returns the final norm of the new state, (B, T, D), which the halting unit reads.
 
         In training the loops before a row's last `backprop_loops` have no gradients, and a row that has had its own
-        number of loops stays as it is.
+        number of loops stays as it is. Where the cache's policy stops those that have exited, it is of the others.
         """
+        if run.running is not None:
+            return loop_running(self, run)
         kept = self.config.backprop_loops if self.training and torch.is_grad_enabled() else None
         if kept is not None:
             counts = torch.full((1,), run.loops) if run.counts is None else run.counts
             if run.done < int(counts.min()) - kept:
                 with torch.no_grad():
-                    return self._loop(run)
+                    return self.loop_once(run)
             begins = ((counts == run.done + kept) & (counts > kept)).view(-1, 1, 1).to(run.state.device)
             run.state = torch.where(begins, run.state.detach(), run.state)
             run.normed = None if run.normed is None else torch.where(begins, run.normed.detach(), run.normed)
-        return self._loop(run)
+        return self.loop_once(run)
 
-    def _loop(self, run: Looping) -> Tensor:
+    def loop_once(self, run: Looping) -> Tensor:
+        """One more loop of all tokens there are."""
         config = self.config
         previous = run.normed if config.queries == "previous" else None
 
         place = config.prelude + run.done * config.core
-        reached = self.core(self._inject(run.state, run.embedded), previous, run, config.prelude, place)
+        reached = self.core(self.injected(run.state, run.embedded), previous, run, config.prelude, place)
         damping = 1.0 / run.loops if config.damping is None else config.damping
         state = reached if damping == 1.0 else run.state + damping * (reached - run.state)
         normed: Tensor = self.norm(state)
@@ -589,6 +645,15 @@ class LoopedModel(LoopedPreTrainedModel):
 
     def read(self, run: Looping) -> Tensor:
         """r_n, (B, T, D): what heads read after n loops. A coda runs for it."""
+        return self.read_once(run) if run.running is None else read_running(self, run)
+
+    def finish(self, run: Looping) -> None:
+        """The loops are over."""
+        if run.running is not None:
+            close(self, run)
+
+    def read_once(self, run: Looping) -> Tensor:
+        """Of all tokens there are."""
         assert run.normed is not None, "nothing was looped"
         if not self.coda:
             return run.normed
@@ -598,7 +663,7 @@ class LoopedModel(LoopedPreTrainedModel):
         after: Tensor = self.norm(self.coda(state, None, run, config.prelude + config.core, place))
         return after
 
-    def _inject(self, state: Tensor, embedded: Tensor) -> Tensor:
+    def injected(self, state: Tensor, embedded: Tensor) -> Tensor:
         """Z, (B, T, D): what a loop begins with."""
         match self.config.injection:
             case "add":
@@ -610,7 +675,7 @@ class LoopedModel(LoopedPreTrainedModel):
                 return embedded
         return state
 
-    def _start(self, run: Looping, given: Tensor | None) -> Tensor:
+    def first_state(self, run: Looping, given: Tensor | None = None) -> Tensor:
         """s_0, (B, T, D)."""
         if given is not None:
             if given.shape != run.embedded.shape:
@@ -640,6 +705,13 @@ def _truncated(empty: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw from a normal of standard deviation sqrt(2/5), that of Huginn's embeddings times sqrt(D), cut at three."""
     deviation = math.sqrt(2 / 5)
     return nn.init.trunc_normal_(empty, std=deviation, a=-3 * deviation, b=3 * deviation, generator=generator)
+
+
+def _positions_within(documents: Tensor) -> Tensor:
+    """Of every token in its document, int64 (B, T)."""
+    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return places - torch.where(begins, places, 0).cummax(dim=1).values
 
 
 def _positions(embedded: Tensor, mask: Any, before: int) -> Tensor:

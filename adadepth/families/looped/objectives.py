@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from adadepth.families.shared.losses import IGNORED_LABEL, LossTerm, check_classes
 from adadepth.halting.distribution import geometric_prior, halting_distribution
+from adadepth.halting.exit_rules import ExitRule, predictions_at
 
 # Ouro's targets of the second stage: how sharply a gain is told from none, and what gain is none.
 _SHARPNESS, _NO_GAIN = 50.0, 0.005
@@ -62,30 +63,40 @@ def cross_entropies(states: Tensor, targets: Tensor, head: Callable[[Tensor], Te
     return torch.cat(losses) if losses else states.new_zeros(0, dtype=torch.float32)
 
 
-def loop_terms(
-    config: Any, every: Sequence[Tensor], halting: Tensor | None, targets: Tensor, head: Callable[[Tensor], Tensor]
-) -> dict[str, LossTerm]:
-    """The parts of a language model's loss.
+def loop_losses(every: Sequence[Tensor], targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
+    """L_n of a language model's M targets, float32 (M, n).
 
     Args:
-        config: With `objective` and what belongs to it, and `vocab_size`.
-        every: r_n of every loop, (K, D) each; of the last one alone where the objective is `last`.
-        halting: z_n, (K, N); None without a halting unit.
-        targets: The piece that follows each token, (K,), negative where there is none.
+        every: r_n of some loops, (M, D) each.
+        targets: The piece that follows each token, (M,), none of them negative.
         head: From states to logits.
+        pieces: V.
     """
-    counted = (targets >= 0).nonzero().squeeze(1)
-    every = every[-1:] if config.objective == "last" else every
-    losses = [cross_entropies(read[counted], targets[counted], head, config.vocab_size) for read in every]
-    weights = torch.ones(len(counted), device=targets.device)
-    return objective_terms(config, torch.stack(losses, dim=1), None if halting is None else halting[counted], weights)
+    return torch.stack([cross_entropies(read, targets, head, pieces) for read in every], dim=1)
+
+
+@torch.no_grad()
+def mixed_losses(
+    rule: ExitRule, every: Sequence[Tensor], halting: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Cross-entropies of the predictions that a rule mixes of N loops, float32 (M,); see `loop_losses`."""
+    states = torch.stack(list(every), dim=1)
+    exits = torch.full_like(targets, len(every))
+    pieces = head(states[:1, 0]).shape[-1] if len(states) else 1
+    rows = max(1, _NUMBERS // (pieces * len(every)))
+    parts = zip(*(each.split(rows) for each in (states, halting, exits, targets)), strict=True)
+    found = [
+        nn.functional.cross_entropy(predictions_at(rule, head(read), logits, last), wanted, reduction="none")
+        for read, logits, last, wanted in parts
+    ]
+    return torch.cat(found)
 
 
 def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights: Tensor) -> dict[str, LossTerm]:
     """The parts of a loss, summed over M targets; `task` is weighted over the loops as the objective says.
 
     Args:
-        config: See `loop_terms`.
+        config: With `objective` and what belongs to it.
         losses: L_n, float32 (M, N).
         halting: z_n, (M, N).
         weights: What every target counts, (M,).
@@ -125,7 +136,26 @@ def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
     return each.mean(dim=-1)
 
 
-# ---- Drawn numbers of loops
+# ---- Numbers of loops in training
+
+
+def loops_at(most: int, shape: str, share: float, done: int, total: int) -> int:
+    """Loops of the update after `done` of `total` ones: ceil(N f(x)), at least 1, with x = done / (share total).
+
+    f(x) = x of `linear`, 1 - sqrt(1 - x) of `sqrt`, 1 from x = 1 on (the curricula of arXiv 2511.07384): a function of
+    the update alone.
+
+    Args:
+        most: N.
+        shape: `none`: always N.
+        share: Of all updates, in which loops grow.
+        done: Updates made.
+        total: Of the training.
+    """
+    reached = 1.0 if shape == "none" else min(done / (share * max(total, 1)), 1.0)
+    grown = reached if shape == "linear" else 1 - math.sqrt(1 - reached)
+    return max(1, math.ceil(most * grown - 1e-9))
+
 
 _WORD = 0x9E3779B97F4A7C15 - 2**64  # splitmix64's constants (Steele et al. 2014), as signed numbers
 _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))

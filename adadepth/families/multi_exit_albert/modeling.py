@@ -10,7 +10,6 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.contract import DepthKnob
 from adadepth.families.multi_exit_albert.family import MultiExitAlbertSettings
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape
 from adadepth.families.shared.albert.pricing import price_sequences
@@ -28,7 +27,7 @@ from adadepth.families.shared.losses import (
     label_count,
     step_losses,
 )
-from adadepth.families.shared.steps import StepwiseOutput
+from adadepth.families.shared.steps import ExitRuleKnob, StepwiseOutput
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 
@@ -45,13 +44,13 @@ class MultiExitAlbertModel(SteppedAlbertModel):
     config_class = MultiExitAlbertConfig
 
 
-class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTrainedModel):
+class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTrainedModel):
     """One linear classifier per step on the pooled first token."""
 
     config: MultiExitAlbertConfig
     config_class = MultiExitAlbertConfig
     exit_signals = frozenset({"logits"})
-    depth_knob = "exit_rule confidence:t"
+    level_rule = "confidence:0.5"
 
     def __init__(self, config: MultiExitAlbertConfig) -> None:
         super().__init__(config)
@@ -113,7 +112,3 @@ class MultiExitAlbertForSequenceClassification(DepthKnob, SteppedAlbertPreTraine
     def head_work(self) -> float:
         """Multiply-accumulates of `read` for one sequence: the pooler H^2 and one classifier H C."""
         return float(self.config.hidden_size * (self.config.hidden_size + label_count(self.config)))
-
-    def set_depth_level(self, level: float) -> None:
-        """Let a sequence exit at the first step that gives a class a probability above `level`, in (0, 1)."""
-        self.config.exit_rule = f"confidence:{level!r}"

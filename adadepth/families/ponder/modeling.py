@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError
-from adadepth.families.contract import DepthKnob, HoldsBudget
+from adadepth.families.contract import HoldsBudget
 from adadepth.families.ponder.family import PonderAlbertSettings
 from adadepth.families.shared.albert.block import HaltingProjection
 from adadepth.families.shared.albert.configuration import StepwiseAlbertShape, derive_config
@@ -39,7 +39,7 @@ from adadepth.families.shared.losses import (
     label_count,
     step_losses,
 )
-from adadepth.families.shared.steps import StepwiseOutput
+from adadepth.families.shared.steps import ExitRuleKnob, StepwiseOutput
 from adadepth.halting.distribution import (
     HaltingDistribution,
     continuation_losses,
@@ -105,7 +105,7 @@ class HaltingStage:
         return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
-class PonderTraining(DepthKnob, HoldsBudget, nn.Module):
+class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
     """What models that ponder have in common: loss and counts, setting their depth, going on with the halting head.
 
     Attributes:
@@ -114,7 +114,7 @@ class PonderTraining(DepthKnob, HoldsBudget, nn.Module):
     """
 
     exit_signals = frozenset({"logits", "halting"})
-    depth_knob = "exit_rule quantile:q"
+    level_rule = "quantile"
     halting_stage: HaltingStage | None = None
 
     @property
@@ -157,10 +157,6 @@ class PonderTraining(DepthKnob, HoldsBudget, nn.Module):
             "truncation": self.config.truncation,
             "kl_direction": self.config.kl_direction,
         }
-
-    def set_depth_level(self, level: float) -> None:
-        """Let a sequence exit at the first step with cdf_n > `level`, in (0, 1)."""
-        self.config.exit_rule = f"quantile:{level!r}"
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Sequences of a batch, whose depths a budget counts."""

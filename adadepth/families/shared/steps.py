@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
 
-from adadepth.families.contract import DepthModel
+from adadepth.families.contract import DepthKnob, DepthModel
 from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.distribution import HaltingDistribution
 from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, predictions_at
@@ -48,6 +48,34 @@ def rule_of(model: DepthModel, given: str | ExitRule | None) -> ExitRule:
         one_class=takes_one_class(config),
     )
     return rule
+
+
+class ExitRuleKnob(DepthKnob):
+    """A model whose depth is set by the threshold of its exit rule, whatever rule that is.
+
+    It is the rule of the configuration where that has a threshold, else the one that `level_rule` names.
+    """
+
+    @property
+    def level_rule(self) -> str:
+        """The rule that is fitted where the configuration's has no threshold, with any threshold."""
+        raise NotImplementedError
+
+    @property
+    def depth_knob(self) -> str:
+        """The rule's name."""
+        return f"exit_rule {self._at_level(0.5).name}"
+
+    def set_depth_level(self, level: float) -> None:
+        """Exit under the threshold of a level in (0, 1); see `ExitRule.at_level`."""
+        self.config.exit_rule = self._at_level(level).label
+
+    def _at_level(self, level: float) -> ExitRule:
+        given = self.config.exit_rule
+        found = None if given is None else parse_rule(given).at_level(level)
+        found = parse_rule(self.level_rule).at_level(level) if found is None else found
+        assert found is not None, "it has a threshold"
+        return found
 
 
 def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool, shows: bool = False) -> bool:

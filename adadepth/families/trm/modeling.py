@@ -21,9 +21,15 @@ from transformers import initialization as init
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import DataError
-from adadepth.families.contract import DepthKnob
 from adadepth.families.shared.losses import LossTerm, combine_terms
-from adadepth.families.shared.steps import StepwiseOutput, rule_of, run_steps, runs_all, stepwise_output
+from adadepth.families.shared.steps import (
+    ExitRuleKnob,
+    StepwiseOutput,
+    rule_of,
+    run_steps,
+    runs_all,
+    stepwise_output,
+)
 from adadepth.families.trm.network import Network, TrmConfig, rotations, truncated_normal
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
@@ -157,7 +163,7 @@ class TrmOutput(StepwiseOutput):
     carry: Carry | None = None
 
 
-class TrmForPuzzles(DepthKnob, PreTrainedModel):
+class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     """A tiny network that refines the answer to a puzzle, and says when it is right."""
 
     config: TrmConfig
@@ -169,7 +175,7 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
     depth_unit = "sequence"
     longest_sequence = None  # the data decide how many cells there are
     exit_signals = frozenset({"logits", "correctness"})
-    depth_knob = "exit_rule correct:p"
+    level_rule = "correct"
     trains_in_slots = True
     refills = True
     supports_gradient_checkpointing = True
@@ -390,10 +396,6 @@ class TrmForPuzzles(DepthKnob, PreTrainedModel):
     def price(self, trace: DepthTrace) -> Work:
         """Multiply-accumulates of one traced batch."""
         return price_puzzles(self.config, trace)
-
-    def set_depth_level(self, level: float) -> None:
-        """Let a puzzle exit at the first step whose answer is right with a probability above `level`, in (0, 1)."""
-        self.config.exit_rule = f"correct:{level!r}"
 
     @property
     def vocabulary_size(self) -> int:

@@ -62,7 +62,7 @@ def test_every_line_is_read_once_and_in_order(tmp_path: Path, append_eos: bool) 
         assert data.summary[name].items() >= counts.items()
         assert (batches.tokens, batches.words, batches.characters) == (len(words), len(words), characters)
     assert data.test is None
-    assert data.train.updates_per_epoch == len(data.train) == ceil(ceil(data.train.tokens / 2) / 4)
+    assert data.train.steps_per_epoch == len(data.train) == ceil(ceil(data.train.tokens / 2) / 4)
     assert data.summary["train"]["tokens_per_word"] == 1.0
     assert data.summary["train"]["steps"] == {"weights": len(data.train)}
     assert data.summary["tokenizer"] == {"path": None, "kind": "word", "vocab_size": len(data.tokenizer)}
@@ -236,6 +236,7 @@ def test_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_wikitext2_has_its_published_number_of_tokens(data_root: Path, tmp_path: Path) -> None:
     file = str(data_root / "wikitext-2" / "wiki.{}.tokens")
     data = load_language_data(
@@ -249,6 +250,6 @@ def test_wikitext2_has_its_published_number_of_tokens(data_root: Path, tmp_path:
     assert (data.train.tokens, data.evaluation.tokens, data.test.tokens) == (2_088_628, 217_646, 245_569)
     assert data.train.words == data.train.tokens
     assert len(data.tokenizer) == 33_278 + 1  # with <unk> and <eos>, and <pad>
-    assert data.train.updates_per_epoch == ceil(ceil(2_088_628 / 32) / 32)
+    assert data.train.steps_per_epoch == ceil(ceil(2_088_628 / 32) / 32)
     lines = Path(file.format("valid")).read_text(encoding="utf-8").split("\n")[:-1]
     assert words_of(data, data.evaluation) == plain(lines)

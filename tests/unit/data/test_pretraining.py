@@ -200,14 +200,14 @@ def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
     # Fresh processes, as launchers start them: SentencePiece may not survive a fork of a process that has trained.
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    processes = [context.Process(target=_load_in_process, args=(str(file), str(cache), queue)) for _ in range(3)]
+    processes = [context.Process(target=_load_in_process, args=(str(file), str(cache), queue)) for _ in range(2)]
     for process in processes:
         process.start()
     results = [queue.get(timeout=600) for _ in processes]
     for process in processes:
         process.join(timeout=600)
         assert process.exitcode == 0
-    assert results[0] == results[1] == results[2]
+    assert results[0] == results[1]
     folders = [entry.name for entry in cache.iterdir() if entry.is_dir()]
     assert sorted(name.split("-")[0] for name in folders) == ["evaluation", "tokenizer", "train"]
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from adadepth.data.stores.documents import LineStore
-from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream, TwoPhase, is_architecture_update
+from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream, TwoPhase, is_architecture_step
 
 EOS, PAD = 1, 0
 
@@ -87,7 +87,7 @@ def test_rows_do_not_depend_on_how_they_are_shared_out(batch: int, slots: int, p
 
 def test_epochs_repeat_the_stream_and_an_index_beyond_them_is_refused() -> None:
     batches = batches_of(60, 5, RowShare(2, slots=2))
-    assert (len(batches), batches.updates_per_epoch) == (6, 3)
+    assert (len(batches), batches.steps_per_epoch) == (6, 3)
     for index in range(len(batches)):
         assert torch.equal(batches[(4, index)]["targets"], batches[index]["targets"])
     assert len(list(batches)) == 6
@@ -100,14 +100,14 @@ def test_phases_against_counting_updates_one_by_one(first: int, period: int, sha
     batches = batches_of(200, 4, RowShare(2, slots=2), TwoPhase(first, period, share))
     cut = 200 - round(share * 200)
     steps = {name: ceil(ceil(size / 4) / 4) for name, size in (("weights", cut), ("architecture", 200 - cut))}
-    assert batches.updates_per_epoch == steps["weights"]
+    assert batches.steps_per_epoch == steps["weights"]
     read, since = {"weights": 0, "architecture": 0}, 0
     for update in range(3 * steps["weights"]):
         since += update >= first
         name = "architecture" if since == period else "weights"
         since %= period
-        assert is_architecture_update(update, first, period) == (name == "architecture")
-        epoch, within = divmod(update, batches.updates_per_epoch)
+        assert is_architecture_step(update, first, period) == (name == "architecture")
+        epoch, within = divmod(update, batches.steps_per_epoch)
         for slot in (0, 1):
             item = batches[(epoch, 2 * within + slot)]
             position = read[name] % steps[name]

@@ -14,6 +14,7 @@ from adadepth import (
     AlbertActForQuestionAnswering,
     AlbertActForSequenceClassification,
     AlbertActForTokenClassification,
+    LoopedForSequenceClassification,
     PlainAlbertForSequenceClassification,
     PonderRnnConfig,
     PonderRnnForClassification,
@@ -28,6 +29,7 @@ from adadepth.families.members import check_family, check_model
 from adadepth.families.registry import families, family
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
 from tests.unit.families.adalayers_support import small_mixture
+from tests.unit.families.looped.looped_support import small as small_looped
 from tests.unit.families.par_xl_support import small_network, small_supernet, words
 
 
@@ -74,6 +76,10 @@ MODELS = {
         lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
         {"DepthKnob", "exit_signals", "trains_in_slots", "refills", "descending_by_sign", "least_activations"},
     ),
+    "looped": (
+        lambda: small_looped(LoopedForSequenceClassification, num_labels=2),
+        {"DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step"},
+    ),
     "network": (small_network, {"Remembers", "least_activations"}),
     "supernet": (
         small_supernet,
@@ -110,6 +116,8 @@ def inputs_of(name):
         return {"input_ids": torch.ones(2, 9, dtype=torch.long)}
     if name in ("network", "supernet"):
         return {"input_ids": words()}
+    if name == "looped":
+        return {"input_ids": padded_batch()["input_ids"] % 53}
     if name == "mixture":
         return {"input_ids": words() % 20}
     batch = padded_batch()

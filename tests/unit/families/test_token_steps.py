@@ -5,6 +5,7 @@ The model is a tagger with a table of states and an exit head, without any halti
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -108,7 +109,7 @@ def test_its_exits_can_be_recorded_and_studied():
     assert records.halting_logits is None
     rules = [parse_rule(text) for text in ("fixed:1", "fixed:3", "confidence:0.5", "patience:1")]
 
-    def price(exit_steps: Tensor, lengths: Tensor) -> float:
+    def price(exit_steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
         return float(exit_steps.sum())
 
     found = study(records, rules, price=price, problem="classification", metrics=("accuracy",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from adadepth.halting.exit_rules import (
 from adadepth.measure.exit_study import standard_rules
 
 BOTH = frozenset({"logits", "halting"})
+ALL = BOTH | {"states"}
 LOGITS = frozenset({"logits"})
 
 
@@ -40,6 +42,10 @@ def entropy(values):
 def margin(values):
     first, second = sorted(softmax(values), reverse=True)[:2]
     return first - second
+
+
+def divergence(before, now):
+    return sum(p * math.log(p / q) for p, q in zip(softmax(before), softmax(now), strict=True))
 
 
 def first(conditions):
@@ -58,6 +64,7 @@ PLAIN = {
     "normalised_entropy:0.6": lambda steps: first([entropy(step) / math.log(3) < 0.6 for step in steps]),
     "confidence:0.7": lambda steps: first([max(softmax(step)) > 0.7 for step in steps]),
     "margin:0.5": lambda steps: first([margin(step) > 0.5 for step in steps]),
+    "kl:0.3": lambda steps: first([False, *(divergence(*pair) < 0.3 for pair in pairwise(steps))]),
     "patience:1": lambda steps: first([repeats(steps[: n + 1], 1) for n in range(len(steps))]),
     "patience:2": lambda steps: first([repeats(steps[: n + 1], 2) for n in range(len(steps))]),
     "fixed:4": lambda steps: 4,
@@ -153,21 +160,23 @@ def test_predictions_are_those_of_each_examples_own_step():
     assert found.tolist() == [[2.0, 3.0], [14.0, 15.0], [16.0, 17.0]]
 
 
-@pytest.mark.parametrize("label", standard_rules(BOTH, 3, 6))
+@pytest.mark.parametrize("label", standard_rules(ALL, 3, 6))
 def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
     """Batch of B, B batches of one, and the loop in which finished rows leave: one and the same decision."""
     rule = parse_rule(label)
-    step_logits, halting = torch.randn(37, 6, 3) * 1.5, torch.randn(37, 6) - 0.5
-    together = apply_rule(rule, step_logits, halting, torch.Generator().manual_seed(0))
+    step_logits, halting, moves = torch.randn(37, 6, 3) * 1.5, torch.randn(37, 6) - 0.5, torch.rand(37, 6, 2)
+    together = apply_rule(rule, step_logits, halting, torch.Generator().manual_seed(0), moves)
     generator = torch.Generator().manual_seed(0)
-    alone = [apply_rule(rule, step_logits[n : n + 1], halting[n : n + 1], generator).item() for n in range(37)]
+    rows = [slice(n, n + 1) for n in range(37)]
+    alone = [apply_rule(rule, step_logits[n], halting[n], generator, moves[n]).item() for n in rows]
     assert together.tolist() == alone
 
     running, exits = torch.arange(37), torch.full((37,), 6)
     memory = rule.start(37, "cpu", torch.Generator().manual_seed(0))
     assert memory.dtype == torch.float32
     for step in range(1, 6):
-        view = StepView(step, 6, step_logits[running, step - 1], halting[running, step - 1])
+        said = (values[running, step - 1] for values in (step_logits, halting, moves))
+        view = StepView(step, 6, *said)
         leaves, memory = rule.decide(view, memory)
         exits[running[leaves]] = step
         running, memory = running[~leaves], memory[~leaves]
@@ -175,7 +184,7 @@ def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
 
 
 @pytest.mark.parametrize(
-    "label", [*standard_rules(BOTH, 3, 24), "patience:2:0.05", "entropy:0.123456789", "quantile:1"]
+    "label", [*standard_rules(ALL, 3, 24), "acceleration:0.1", "patience:2:0.05", "entropy:0.123456789", "quantile:1"]
 )
 def test_a_label_reads_back(label):
     rule = parse_rule(label)
@@ -205,6 +214,10 @@ def test_a_bare_name_takes_the_published_default():
         ("normalised_entropy:2", r"between 0 and 1"),
         ("sample:3", r"'sample:3': too many"),
         ("patience:0", r"patience: patience=0 must be at least 1"),
+        ("kl", r"'kl': a parameter is missing, the form is kl:<threshold>"),
+        ("kl:-1", r"kl: threshold=-1.0 must be at least 0"),
+        ("distance:-1", r"distance: threshold=-1.0 must be at least 0"),
+        ("acceleration:0.1:0", r"acceleration: times=0 must be at least 1"),
     ],
 )
 def test_a_wrong_text_is_refused_in_one_line(text, message):
@@ -225,9 +238,56 @@ def test_a_wrong_text_is_refused_in_one_line(text, message):
         ("expectation", frozenset(), 2, r"needs halting probabilities and logits of every step.*no exit rule"),
         ("confidence:0.9", BOTH, 1, r"needs classes, and this is a regression; .*patience$"),
         ("fixed:7", BOTH, 2, r"'fixed:7': the model has 6 steps"),
+        ("distance:0.1", BOTH, 2, r"'distance:0.1': needs states of every step, which some_model does not have"),
+        ("kl:0.1", BOTH, 1, r"'kl:0.1': needs classes, and this is a regression"),
     ],
 )
 def test_a_rule_that_a_model_cannot_support_is_refused_in_one_line(label, signals, classes, message):
     with pytest.raises(ConfigError, match=message) as caught:
         check_rule(parse_rule(label), signals, classes, 6, "some_model")
     assert "\n" not in str(caught.value)
+
+
+def test_predictions_of_many_cells_come_to_rest_in_all_of_them():
+    still, moving = torch.zeros(3, 2), torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 0.1]])
+    cells = torch.stack([still, moving], dim=1).unsqueeze(0)  # (1, N, L, C)
+    assert apply_rule(parse_rule("kl:0.1"), cells[:, :, :1], None).item() == 2
+    assert apply_rule(parse_rule("kl:0.1"), torch.cat([cells, cells[:, -1:]], dim=1), None).item() == 3
+
+
+def test_impossible_classes_neither_diverge_nor_hold_anybody_up():
+    logits = torch.tensor([[[1.0, 0.0, -math.inf]] * 3])
+    assert apply_rule(parse_rule("kl:0.001"), logits, None).item() == 2
+
+
+@pytest.mark.parametrize("label", ["quantile", "correct", "confidence:0.1", "margin:0.1", "entropy:9",
+                                   "normalised_entropy", "kl:9", "distance:9", "acceleration:9:1"])  # fmt: skip
+def test_a_higher_level_never_exits_earlier(label):
+    """A budget is fitted by bisection over the level: at its lowest all exit, at its highest nobody does."""
+    logits, halting, moves = torch.randn(50, 6, 3) * 2, torch.randn(50, 6), torch.rand(50, 6, 2)
+    levels = [1 / (1 + math.exp(-place)) for place in (-9, -4, -2, -1, 0, 1, 2, 4, 8, 13)]
+    rules = [parse_rule(label).at_level(level) for level in levels]
+    assert [parse_rule(rule.label) for rule in rules] == rules
+    depths = torch.stack([apply_rule(rule, logits, halting, None, moves) for rule in rules])
+    assert (depths.diff(dim=0) >= 0).all()
+    assert depths[0].float().mean() < 2.1
+    assert depths[-1].float().mean() > 5.5
+
+
+@pytest.mark.parametrize("label", ["fixed:2", "patience", "sample", "expectation"])
+def test_rules_without_a_threshold_have_no_level(label):
+    assert parse_rule(label).at_level(0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("label", "reads"),
+    [
+        ("fixed:2", set()),
+        ("quantile", {"halting"}),
+        ("kl:1", {"logits"}),
+        ("distance:1", {"states"}),
+        ("expectation", {"logits", "halting"}),
+    ],
+)
+def test_a_rule_says_what_it_reads(label, reads):
+    assert parse_rule(label).reads == reads

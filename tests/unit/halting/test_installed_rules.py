@@ -116,7 +116,7 @@ def test_an_exit_rule_is_like_any_other(folder: Path) -> None:
     (rules.GROUP, "share", "own_rules:Shares", "its name is 'shares'"),
     (rules.GROUP, "act", "own_rules:Shares", "there is a halting rule of that name already"),
     (rules.GROUP, "shares", "own_rules:NoDefault", "its parameter power must be an int or a float with a default"),
-    (exit_rules.GROUP, "odd", "own_rules:Shares", "a dataclass that extends adadepth.halting.exit_rules.ExitRule"),
+    (exit_rules.GROUP, "odd", "own_rules:Shares", "a dataclass that extends adadepth.halting.exit_decisions.ExitRule"),
 ])  # fmt: skip
 def test_a_broken_one_is_one_line(folder: Path, group: str, name: str, place: str, message: str) -> None:
     with package_on_path(folder, "own-rules", {group: {name: place}}):

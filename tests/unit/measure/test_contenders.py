@@ -24,7 +24,7 @@ def test_the_standard_rules_are_all_supported(signals, classes, steps):
 
 
 def test_the_standard_rules_leave_out_no_name():
-    every = BOTH | {"correctness"}
+    every = BOTH | {"correctness", "states"}
     assert {label.split(":")[0] for label in standard_rules(every, 2, 12)} == set(RULES)
 
 

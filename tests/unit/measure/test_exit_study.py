@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
+from torch import Tensor
 
 from adadepth.halting.exit_rules import apply_rule, parse_rule
 from adadepth.measure.exit_costs import batches, in_pareto_sets, pareto
@@ -83,6 +87,72 @@ def test_the_oracle_bounds_every_exit_and_is_in_no_pareto_set(rows: dict[str, di
     assert all(oracle["quality"]["accuracy"] >= row["quality"]["accuracy"] for row in others)
     assert oracle["pareto"] == []
     assert in_pareto_sets(oracle) == "not a system"
+
+
+def test_right_for_good_is_as_right_as_full_depth_at_the_fewest_updates(
+    records: StepRecords, rows: dict[str, dict[str, Any]]
+) -> None:
+    settled, full = rows["oracle:stays"], rows[f"fixed:{STEPS}"]
+    assert settled["quality"] == full["quality"]
+    assert settled["pareto"] == []
+    assert settled["from_oracle"] == {"updates": 0.0, "early": 0.0, "late": 0.0}
+    exits = apply_rule(parse_rule("confidence:0.9"), records.step_logits, None).tolist()
+    right = (records.step_logits.argmax(-1) == records.labels.unsqueeze(1)).tolist()
+    best = [next((n for n in range(1, STEPS + 1) if all(row[n - 1 :])), STEPS) for row in right]
+    assert settled["mean_updates"] == pytest.approx(sum(best) / 400)
+    found = rows["confidence:0.9"]["from_oracle"]
+    assert found["updates"] == pytest.approx(sum(abs(a - b) for a, b in zip(exits, best, strict=True)) / 400)
+    assert found["early"] == pytest.approx(sum(a < b for a, b in zip(exits, best, strict=True)) / 400)
+    assert found["late"] == pytest.approx(sum(a > b for a, b in zip(exits, best, strict=True)) / 400)
+
+
+def test_two_fixed_depths_are_mixed_to_the_work_of_a_rule(rows: dict[str, dict[str, Any]]) -> None:
+    row = rows["quantile:0.5"]
+    mixture = row["mixture"]
+    low, high = mixture["depths"]
+    assert high == low + 1
+    assert rows[f"fixed:{low}"]["macs"] <= row["macs"] <= rows[f"fixed:{high}"]["macs"]
+    assert mixture["macs"] == pytest.approx(row["macs"], rel=0.01)  # lengths differ
+    ends = [rows[f"fixed:{depth}"]["quality"]["accuracy"] for depth in (low, high)]
+    expected = ends[0] + mixture["share"] * (ends[1] - ends[0])
+    assert mixture["quality"]["accuracy"] == pytest.approx(expected, abs=4 * mixture["quality_std"]["accuracy"] + 1e-9)
+    assert row["quality"]["accuracy"] > mixture["quality"]["accuracy"]
+    assert "mixture" not in rows["fixed:3"]
+
+
+def test_a_rule_that_costs_more_than_full_depth_is_compared_with_that(records: StepRecords) -> None:
+    def dear(steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
+        return float(steps.sum()) * (100.0 if "logits" in reads else 1.0)
+
+    rules = [parse_rule("confidence:0.9"), parse_rule(f"fixed:{STEPS}")]
+    rule, full, *_ = study(records, rules, problem="classification", metrics=["accuracy"], price=dear)["rows"]
+    assert rule["macs"] > full["macs"]
+    assert rule["mixture"]["share"] == 1.0
+    assert rule["mixture"]["quality"] == pytest.approx(full["quality"])
+
+
+def test_overthinking_is_the_best_step_over_the_last(records: StepRecords) -> None:
+    assert make_study(records)["overthinking"]["gap"] < 0.1
+    logits = records.step_logits.clone()
+    right = torch.nn.functional.one_hot(records.labels, 2).float()
+    logits[:, 2], logits[:100, -1] = right, 1 - right[:100]
+    logits[100:, -1] = right[100:]
+    found = make_study(replace(records, step_logits=logits))["overthinking"]
+    assert found == {"step": 3, "best": 1.0, "last": 0.75, "gap": 0.25, "lost": 0.25}
+
+
+def test_where_rules_stop_is_told_by_difficulty(records: StepRecords) -> None:
+    found = make_study(records)
+    row = next(row for row in found["rows"] if row["rule"] == "quantile:0.5")
+    exits = apply_rule(parse_rule("quantile:0.5"), None, records.halting_logits).double()
+    assert sum(found["groups"].values()) == 400
+    assert row["by_difficulty"].keys() == found["groups"].keys()
+    easiest = row["by_difficulty"]["difficulty <= 1"]
+    assert easiest == pytest.approx(float(exits[records.difficulty == 1].mean()))
+    assert row["spearman"]["value"] == pytest.approx(spearmanr(exits, records.difficulty)[0])
+    unknown = make_study(replace(records, difficulty=None))
+    assert unknown["groups"] == {}
+    assert not any("by_difficulty" in row for row in unknown["rows"])
 
 
 def test_draws_have_a_deviation_and_depend_on_the_seed_alone(records: StepRecords) -> None:
@@ -176,7 +246,7 @@ def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRe
 
 def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -> None:
     found = study(records, [parse_rule("fixed:1")], problem="classification", metrics=["accuracy"], price=price)
-    (row, _) = add_timings(found, {"fixed:1": {8: 0.1}}, {})["rows"]
+    row, *_ = add_timings(found, {"fixed:1": {8: 0.1}}, {})["rows"]
     assert row["time_ratio"] == {}
     assert row["seconds"] == {"8": 0.1}
 

@@ -116,7 +116,7 @@ def test_price_of_tokens_is_a_loop_over_them(tagger):
         deepest = int(steps[sequences == sequences[unit]].max())
         per_update = 2 * hidden**2 + 2 * keys * hidden + 2 * hidden * inner + hidden + hidden * 3
         total += step * per_update + min(step + 1, deepest) * 2 * hidden**2 + entry
-    assert price_of(tagger, records, by_token=True)(steps, records.lengths) == total
+    assert price_of(tagger, records, by_token=True)(steps, records.lengths, {"logits"}) == total
 
 
 def test_price_of_sequences_whose_tokens_halt_together():
@@ -131,4 +131,6 @@ def test_price_of_sequences_whose_tokens_halt_together():
             trace = model(**alone, exit_rule=f"fixed:{step}").trace
         expected += float(model.price(trace).adaptive) + step * (32 * 32 + 32 * 3)
     price = price_of(model, SimpleNamespace(max_updates=STEPS), by_token=False)
-    assert price(steps, lengths) == pytest.approx(expected)
+    assert price(steps, lengths, {"logits", "halting"}) == pytest.approx(expected)
+    one_each = expected - int((steps - 1).sum()) * (32 * 32 + 32 * 3)
+    assert price(steps, lengths, {"halting"}) == pytest.approx(one_each), "what needs no predictions makes one a row"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def make_records(
     )
 
 
-def price(steps: Tensor, lengths: Tensor) -> float:
+def price(steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
     """Every step costs the same per token, and embedding and heads cost something too."""
     return float((7e6 * lengths * steps + 1e6 * lengths).sum())
 

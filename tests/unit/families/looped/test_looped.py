@@ -182,7 +182,8 @@ def test_greedy_generation_is_a_plain_loop() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ouro", "huginn"])
-@pytest.mark.parametrize("rule", ["fixed:2", "margin:0.05", "confidence:0.1", "patience:1", "quantile:0.5", "sample"])
+@pytest.mark.parametrize("rule", ["fixed:2", "margin:0.05", "confidence:0.1", "patience:1", "quantile:0.5", "sample",
+                                  "kl:0.05", "distance:0.8", "acceleration:1:1"])  # fmt: skip
 def test_an_exit_is_what_all_loops_would_say(kind: str, rule: str) -> None:
     model = small(**{**KINDS[kind], "gate": True})
     with torch.no_grad():
@@ -346,8 +347,8 @@ def test_it_is_a_model_of_this_house() -> None:
     model = small(**OURO)
     assert isinstance(model, DepthModel)
     assert model.readout_work == WIDTH * PIECES
-    assert model.exit_signals == {"logits", "halting"}
-    assert small(**KINDS["plain"]).exit_signals == {"logits"}
+    assert model.exit_signals == {"logits", "halting", "states"}
+    assert small(**KINDS["plain"]).exit_signals == {"logits", "states"}
 
 
 def test_work_follows_the_loops() -> None:

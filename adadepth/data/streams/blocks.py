@@ -1,0 +1,172 @@
+"""Packed blocks: text as independent examples of equal length, in which documents stand side by side.
+
+A document of n tokens is written as a start, the end-of-sequence token, and its n tokens; those of all documents follow
+one another. Block k holds the places [k (S - 1), k (S - 1) + S) of that: neighbours share a token, which the first
+predicts and the second reads, so that each of the n tokens is predicted exactly once, from those before it that are of
+its own document and of its block. Starts are never predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, numbers_of, padded
+from adadepth.data.cache import cache_root, digest
+from adadepth.data.randomness import epoch_and_index
+from adadepth.data.stores.arrays import cached_arrays
+from adadepth.data.stores.documents import LineDocuments, LineStore, write_beginnings
+from adadepth.data.streams.lines import LineText, open_texts
+from adadepth.data.streams.load import line_store, text_tokenizer
+from adadepth.data.text.tokenizer import parallel_encoding
+from adadepth.errors import DataError
+
+if TYPE_CHECKING:
+    from adadepth.settings import TokenizerConfig
+    from adadepth.settings.data import CausalConfig
+
+
+class TextBlocks(Dataset[dict[str, Any]]):
+    """The blocks of a text; see the module. A block is the same in all epochs, the order of them is the sampler's.
+
+    An item holds ``input_ids``, ``labels`` (-100 at starts and at the first place) and ``documents``, which document of
+    the block, from 0 on, each place is of, all (S,) int64 or shorter at the end of the text; and its ``index``.
+
+    Args:
+        store: The tokens.
+        offsets: Where documents begin, then where the text ends, (documents + 1,) int64; none is empty.
+        length: S, places of a block, at least 2.
+        start: Id that stands before the first token of a document.
+        counts: ``tokens``, ``words`` and ``characters`` of the text.
+    """
+
+    def __init__(
+        self, store: LineStore, offsets: np.ndarray, length: int, start: int, counts: Mapping[str, int]
+    ) -> None:
+        self.store, self.offsets, self.length, self.start = store, offsets, length, start
+        self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
+        self.documents = len(offsets) - 1
+        self._starts = offsets[:-1] + np.arange(self.documents)  # the places of the starts
+        self.places = int(offsets[-1]) + self.documents
+
+    def __len__(self) -> int:
+        return -(-(self.places - 1) // (self.length - 1))
+
+    def lengths(self) -> np.ndarray:
+        """Return how many places each block has, (blocks,) int64."""
+        firsts = np.arange(len(self)) * (self.length - 1)
+        return np.minimum(self.length, self.places - firsts)
+
+    def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
+        _, index = epoch_and_index(item)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        first = index * (self.length - 1)
+        places = np.arange(first, min(first + self.length, self.places))
+        documents = np.searchsorted(self._starts, places, side="right") - 1
+        is_start = self._starts[documents] == places
+        tokens = np.asarray(self.store.tokens[np.maximum(places - documents - 1, 0)], dtype=np.int64)
+        ids = np.where(is_start, self.start, tokens)
+        labels = np.where(is_start, IGNORE, ids)
+        labels[0] = IGNORE
+        return {"input_ids": ids, "labels": labels, "documents": documents - documents[0], "index": index}
+
+
+@dataclass(frozen=True)
+class BlockCollator(PaddingCollator):
+    """Makes batches of blocks, padded as `PaddingCollator` says; padding is of document -1."""
+
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
+        """Return ``input_ids``, ``attention_mask``, ``labels`` and ``documents``, (B, S) int64, and ``index`` (B,)."""
+        columns: Columns = {
+            "input_ids": (self.pad_id, np.int64),
+            "attention_mask": (0, np.int64),
+            "labels": (IGNORE, np.int64),
+            "documents": (-1, np.int64),
+        }
+        return {**padded(examples, self.width(examples), columns), **numbers_of(examples, ("index",))}
+
+
+@dataclass(frozen=True)
+class BlockData:
+    """Everything that training on blocks reads.
+
+    Attributes:
+        train: ``train[(epoch, index)]`` is a block.
+        evaluation: ``evaluation[index]``.
+        test: Of a text that selects nothing, where there is one.
+        tokenizer: To be saved with the model.
+        collate: Makes a padded batch of blocks.
+        summary: What was read, for logs and reports.
+    """
+
+    train: TextBlocks
+    evaluation: TextBlocks
+    test: TextBlocks | None
+    tokenizer: PreTrainedTokenizerFast
+    collate: BlockCollator
+    summary: dict[str, Any]
+
+
+def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> BlockData:
+    """Read and tokenise a text and lay it out as blocks, or take from the cache what was done before.
+
+    Tokens and their cache are those of the same text as streams. Safe to call from several processes at once.
+
+    Raises:
+        DataError: Something the text or the tokenizer lacks, in one line; a text without a token.
+    """
+    texts, root = open_texts(dataset), cache_root(dataset.cache_dir)
+    with parallel_encoding():
+        words = text_tokenizer(texts["train"], tokenizer, root)
+        blocks = {name: _blocks(root, name, text, words, dataset) for name, text in texts.items()}
+    summary: dict[str, Any] = {
+        "name": dataset.name,
+        "source": str(dataset.source),
+        "sequence_length": dataset.sequence_length,
+        "append_eos": dataset.append_eos,
+        **{name: _described(found) for name, found in blocks.items()},
+        "tokenizer": {
+            "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words),
+        },
+    }  # fmt: skip
+    end, pad = words.eos_token_id, words.pad_token_id
+    longest = max(dataset.sequence_length, dataset.evaluation_length or 0)
+    collate = BlockCollator(end if pad is None else pad, longest, dataset.pad_to_length)
+    return BlockData(blocks["train"], blocks["evaluation"], blocks.get("test"), words, collate, summary)
+
+
+def _blocks(
+    root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
+) -> TextBlocks:
+    store = line_store(root, name, text, tokenizer, dataset)
+    separator, is_train = str(dataset.document_separator), name == "train"
+    key = digest(text.key(), text.are_documents, separator)
+    found = cached_arrays(
+        root, f"{name}-documents-{key}", lambda folder: write_beginnings(folder, text.beginnings(separator))
+    )
+    counts = store.counts(None if is_train else dataset.max_evaluation_tokens)
+    if not counts["tokens"]:
+        raise DataError(f"dataset.name={dataset.name}: the {name} text has no token")
+    length = dataset.sequence_length if is_train else dataset.evaluation_length or dataset.sequence_length
+    offsets = LineDocuments.open(found).offsets(store, counts["tokens"])
+    return TextBlocks(store, offsets, length, tokenizer.eos_token_id, counts)
+
+
+def _described(blocks: TextBlocks) -> dict[str, Any]:
+    """Counts of a whole text and of what is read of it."""
+    counts = blocks.store.counts()
+    return {
+        **counts,
+        "tokens_per_word": counts["tokens"] / max(counts["words"], 1),
+        "tokens_used": blocks.tokens,
+        "documents": blocks.documents,
+        "blocks": len(blocks),
+    }

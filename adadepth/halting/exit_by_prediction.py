@@ -1,0 +1,187 @@
+"""Exit rules that read predictions: how certain they are, and whether they still change.
+
+Shape legend: A rows that still run, C classes (1 in regression), L cells. Steps count from 1. Where an answer has many
+cells, each with its classes, logits are (A, L, C), and a rule asks all cells: the least certain one decides, and
+answers agree where all of their cells do.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from adadepth.halting.exit_decisions import LOGITS, ExitRule, StepView
+
+
+@dataclass(frozen=True)
+class _Certainty(ExitRule):
+    """Exit at the first step whose prediction is certain enough, by a measure of its own and a threshold."""
+
+    counts_steps = False
+    needs = frozenset({LOGITS})
+    classes_only = True
+    largest: ClassVar[float] = 1.0
+    threshold: float
+
+    def __post_init__(self) -> None:
+        self._check("threshold", 0.0, self.largest)
+
+    def at_level(self, level: float) -> ExitRule:
+        """The level is the threshold."""
+        return replace(self, threshold=level)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows exit where all their cells are certain."""
+        return _all_cells(self.is_certain(_logits(view))), memory
+
+    @abstractmethod
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """(A, C) to bool (A,), or cell by cell."""
+
+
+@dataclass(frozen=True)
+class Entropy(_Certainty):
+    """Exit at the first step whose prediction has an entropy below the threshold, in nats (DeeBERT, ACL 2020)."""
+
+    name = "entropy"
+    largest = math.inf
+
+    def at_level(self, level: float) -> ExitRule:
+        """The level l is the threshold (1 - l) / l."""
+        return Entropy((1.0 - level) / level)
+
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """Whether the entropy in nats is below the threshold."""
+        return _entropy(logits) < self.threshold
+
+
+@dataclass(frozen=True)
+class NormalisedEntropy(_Certainty):
+    """Exit at the first step with H / log C below the threshold, which FastBERT (ACL 2020) calls speed."""
+
+    name = "normalised_entropy"
+    threshold: float = 0.5
+
+    def at_level(self, level: float) -> ExitRule:
+        """The level l is the threshold 1 - l."""
+        return NormalisedEntropy(1.0 - level)
+
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """Whether the entropy over that of equal chances is below the threshold."""
+        return _entropy(logits) / math.log(logits.shape[-1]) < self.threshold
+
+
+@dataclass(frozen=True)
+class Confidence(_Certainty):
+    """Exit at the first step that gives one class a probability above the threshold."""
+
+    name = "confidence"
+
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """Whether the likeliest class is likelier than the threshold."""
+        return logits.softmax(dim=-1).amax(dim=-1) > self.threshold
+
+
+@dataclass(frozen=True)
+class Margin(_Certainty):
+    """Exit at the first step whose two likeliest classes differ by more than the threshold (CALM, NeurIPS 2022)."""
+
+    name = "margin"
+
+    def is_certain(self, logits: Tensor) -> Tensor:
+        """Whether the two likeliest classes differ by more than the threshold."""
+        first, second = logits.softmax(dim=-1).topk(2, dim=-1).values.unbind(dim=-1)
+        return first - second > self.threshold
+
+
+@dataclass(frozen=True)
+class Patience(ExitRule):
+    """Exit once `patience` steps in a row agreed with the step before them (PABEE, arXiv 2006.04152).
+
+    Of classes this is the stability of the likeliest one: the same in `patience` + 1 steps running.
+
+    Classes agree when the likeliest one is the same, values when they differ by less than `tolerance` (0.2 in PABEE's
+    code). The memory is the number of agreements up to now and the previous prediction, a column for every cell.
+    """
+
+    name = "patience"
+    counts_steps = False
+    needs = frozenset({LOGITS})
+    patience: int = 3
+    tolerance: float = 0.2
+
+    def __post_init__(self) -> None:
+        self._check("patience", 1)
+        self._check("tolerance", 0.0)
+
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        """No agreement yet; no prediction yet, NaN, which agrees with nothing."""
+        nothing = torch.full((rows,), math.nan, device=device)
+        return torch.stack([torch.zeros_like(nothing), nothing], dim=1)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows exit after enough steps in a row that agreed."""
+        logits, agreements, previous = _logits(view), memory[:, 0], memory[:, 1:]
+        if logits.shape[-1] == 1:
+            prediction = logits.flatten(1)
+            agrees = (prediction - previous).abs() < self.tolerance
+        else:
+            prediction = logits.argmax(dim=-1).float().view(len(logits), -1)
+            agrees = prediction == previous
+        agreements = torch.where(agrees.all(dim=1), agreements + 1.0, 0.0)
+        return agreements >= self.patience, torch.cat([agreements.unsqueeze(1), prediction], dim=1)
+
+
+@dataclass(frozen=True)
+class Divergence(ExitRule):
+    """Exit at the first step n with KL(p_{n-1} || p_n) below the threshold, in nats (Huginn, arXiv 2502.05171).
+
+    The first step has no step before it, and nobody exits there. The memory is log p_{n-1}, a column for every class of
+    every cell: as large as one prediction of every row.
+    """
+
+    name = "kl"
+    counts_steps = False
+    needs = frozenset({LOGITS})
+    classes_only = True
+    threshold: float
+
+    def __post_init__(self) -> None:
+        self._check("threshold", 0.0)
+
+    def at_level(self, level: float) -> ExitRule:
+        """The level l is the threshold (1 - l) / l."""
+        return Divergence((1.0 - level) / level)
+
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        """No prediction yet, NaN, from which nothing diverges little."""
+        return torch.full((rows, 1), math.nan, device=device)
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows exit where the predictions of all cells stayed as they were."""
+        now = _logits(view).log_softmax(dim=-1)
+        before = memory.view(now.shape) if memory.numel() == now.numel() else torch.full_like(now, math.nan)
+        share = before.exp()
+        divergence = torch.where(share == 0.0, 0.0, share * (before - now)).sum(dim=-1)
+        return _all_cells(divergence < self.threshold), now.flatten(1)
+
+
+def _logits(view: StepView) -> Tensor:
+    assert view.logits is not None
+    return view.logits
+
+
+def _all_cells(decisions: Tensor) -> Tensor:
+    """What all cells of a row agree to: bool (A,) as it is, (A, L) to (A,)."""
+    return decisions if decisions.dim() == 1 else decisions.flatten(1).all(dim=1)
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    """Of the prediction, in nats; (A, C) to (A,)."""
+    entropy: Tensor = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
+    return entropy

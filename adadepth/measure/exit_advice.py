@@ -1,0 +1,175 @@
+"""Which exit rule to take: chosen on one half of the examples, told on the other.
+
+A study of many rules shows the best of many by luck, too. Here the cheapest rule that keeps enough of full depth's
+score is found on a first half of the examples, of every rule that has a threshold at a fine grid of thresholds, and
+its figures are of the second half. Halves are of whole sequences.
+
+Shape legend: M examples, N steps, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, predictions_at
+from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.exit_study import Price
+from adadepth.measure.scoring import is_right, quality_of
+from adadepth.settings.kinds import Problem
+
+KEEP = 0.99  # of full depth's score
+_LEVELS = torch.linspace(-7.0, 7.0, 43).sigmoid().tolist()
+_NORMAL = 1.96  # standard errors around a mean that hold 95 % of a normal distribution
+
+
+def advise(
+    records: StepRecords,
+    sequences: Tensor,
+    rules: Sequence[ExitRule],
+    *,
+    problem: Problem,
+    metrics: Sequence[str],
+    price_of: Callable[[StepRecords], Price],
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The cheapest rule that keeps `KEEP` of full depth's score, and the cheapest fixed depth that does.
+
+    Args:
+        records: Of a labelled set, with the logits of every step.
+        sequences: The number of each example's sequence, (M,): examples of one stay in one half.
+        rules: That were studied. Those with a threshold are tried at many; drawn and mixing ones are left out.
+        problem: What is predicted.
+        metrics: Whose mean is the score.
+        price_of: The price of units that were recorded.
+        seed: Of the halves.
+
+    Returns:
+        `rule` and `fixed`, each with `rule`, `score`, `mean_updates` and `work`, a share of full depth's; `full`, the
+        score there; `keep`; `chosen_on` and `told_on`, numbers of examples; and where classes are predicted
+        `difference`, of the share that is right from full depth's, with `interval`, half of that of 95 %. Empty where
+        there is no score, or no second sequence.
+    """
+    halves = _halves(sequences, seed)
+    if halves is None:
+        return {}
+    choosing, telling = (_Half(_part(records, half), problem, metrics, price_of) for half in halves)
+    full = choosing.score(Fixed(records.max_updates))
+    if math.isnan(full) or math.isnan(telling.score(Fixed(records.max_updates))):
+        return {}
+    least = full - (1.0 - KEEP) * abs(full)
+    candidates = list(_candidates(rules, records.max_updates))
+    fixed = [rule for rule in candidates if isinstance(rule, Fixed)]
+    chosen, steady = choosing.cheapest(candidates, least), choosing.cheapest(fixed, least)
+    found = {
+        "keep": KEEP,
+        "chosen_on": len(choosing.records),
+        "told_on": len(telling.records),
+        "full": telling.score(Fixed(records.max_updates)),
+        "rule": telling.figures(chosen),
+        "fixed": telling.figures(steady),
+    }
+    if problem != "regression":
+        found |= telling.difference(chosen, sequences[halves[1]])
+    return found
+
+
+class _Half:
+    """Some of the recorded examples: turns a rule into score and work."""
+
+    def __init__(
+        self, records: StepRecords, problem: Problem, metrics: Sequence[str], price_of: Callable[[StepRecords], Price]
+    ) -> None:
+        self.records, self._problem, self._metrics = records, problem, metrics
+        self._price = price_of(records)
+        self._full = self._price(torch.full_like(records.lengths, records.max_updates), records.lengths, ())
+        self._scores: dict[bytes, float] = {}  # by exits: many thresholds let everybody out where others do
+
+    def exits(self, rule: ExitRule) -> Tensor:
+        """Steps, int64 (M,)."""
+        records = self.records
+        return apply_rule(rule, records.step_logits, records.halting_logits, None, records.state_moves)
+
+    def score(self, rule: ExitRule) -> float:
+        """Of the predictions at its exits; NaN where a metric has no value."""
+        exits = self.exits(rule)
+        key = exits.numpy().tobytes()
+        if key not in self._scores:
+            found = quality_of(self._logits(exits), self._labels, self._problem, self._metrics)
+            self._scores[key] = found.get("score", math.nan)
+        return self._scores[key]
+
+    def work(self, rule: ExitRule) -> float:
+        """Multiply-accumulates, as a share of full depth's, with what the rule reads."""
+        reads = () if isinstance(rule, Fixed) else rule.reads
+        return self._price(self.exits(rule), self.records.lengths, reads) / self._full
+
+    def cheapest(self, rules: Sequence[ExitRule], least: float) -> ExitRule:
+        """The one of least work among those with a score of at least so much; of equals the first."""
+        return min((rule for rule in rules if self.score(rule) >= least), key=self.work)
+
+    def figures(self, rule: ExitRule) -> dict[str, Any]:
+        """What is told of a rule."""
+        updates = float(self.records.updates(self.exits(rule)).mean())
+        return {"rule": rule.label, "score": self.score(rule), "mean_updates": updates, "work": self.work(rule)}
+
+    def difference(self, rule: ExitRule, sequences: Tensor) -> dict[str, float]:
+        """Share right at the exits less that at full depth, and half of its interval, from sums over sequences."""
+        at_exit, at_end = (
+            is_right(self._logits(exits), self._labels).double()
+            for exits in (self.exits(rule), torch.full_like(self.records.lengths, self.records.max_updates))
+        )
+        gains = at_exit - at_end
+        _, owners = sequences.unique(return_inverse=True)
+        count = int(owners.max()) + 1
+        excess = torch.zeros(count, dtype=torch.float64).index_add(0, owners, gains - gains.mean())
+        error = math.sqrt(float(excess.square().sum()) * count / max(1, count - 1)) / len(gains)
+        return {"difference": float(gains.mean()), "interval": _NORMAL * error}
+
+    @property
+    def _labels(self) -> Tensor:
+        assert self.records.labels is not None
+        return self.records.labels
+
+    def _logits(self, exits: Tensor) -> Tensor:
+        assert self.records.step_logits is not None
+        return predictions_at(Fixed(1), self.records.step_logits, None, exits)
+
+
+def _candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator[ExitRule]:
+    """Fixed depths first, so that of equal work the simpler one is taken; then rules as given, then their levels."""
+    yield from (Fixed(step) for step in range(1, max_updates + 1))
+    usable = [rule for rule in rules if not (rule.mixes or rule.name in ("sample", "fixed"))]
+    yield from usable
+    for rule in {rule.name: rule for rule in usable}.values():
+        yield from (each for level in _LEVELS if (each := _readable(rule.at_level(level))) is not None)
+
+
+def _readable(rule: ExitRule | None) -> ExitRule | None:
+    """With thresholds of three digits, which a person types and a file keeps."""
+    if rule is None:
+        return None
+    numbers = {each.name: getattr(rule, each.name) for each in fields(rule)}
+    return replace(rule, **{name: float(f"{value:.3g}") for name, value in numbers.items() if isinstance(value, float)})
+
+
+def _halves(sequences: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
+    """Which examples are in which half, (M,) each; None of a single sequence."""
+    each = sequences.unique()
+    if len(each) < 2:
+        return None
+    drawn = np.random.default_rng(seed).permutation(len(each))[: len(each) // 2]
+    first = torch.isin(sequences, each[torch.from_numpy(drawn)])
+    return first, ~first
+
+
+def _part(records: StepRecords, chosen: Tensor) -> StepRecords:
+    values = {each.name: getattr(records, each.name) for each in fields(records)}
+    part: dict[str, Any] = {name: value[chosen] for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(records, **part)

@@ -1,0 +1,261 @@
+"""Decoding of looped models: does the time follow the loops that tokens need?
+
+    OMP_NUM_THREADS=1 python benchmarks/looped_decoding.py [--size hops ouro] [--places 1 16] [--repeats 5]
+    OMP_NUM_THREADS=1 python benchmarks/looped_decoding.py --speculation [--size hops ouro] [--accepted 1 0.8 0.6]
+
+Random weights, greedy tokens, float32, and exits that a rule prescribes, whatever the states are; one thread. Ways over
+the same prompts, interleaved, medians compared:
+  full      all tokens run N loops, in places (`decode_texts`, rule fixed:N)
+  exits     tokens run as many loops as is prescribed, in places, policy `frozen`
+  generate  all tokens run N loops, transformers' own loop, batches of as many rows as there are places
+Executed work counts multiply-accumulates of what ran: loops and predictions, keys and values of frozen tokens, prompts.
+`of what work allows` is (full x executed work / full work) / exits: 1 if time followed the work exactly; `of generate`
+is the same with the time of `generate` in place of full.
+
+With --speculation: self-speculation with 1 loop a draft against `generate`, one text, with drafts that are right by
+construction and made wrong as often as asked. `passes` says what the core's passes alone would give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from adadepth import LoopedConfig, LoopedForCausalLM
+from adadepth.families.looped import speculation
+from adadepth.families.looped.decoding import DecodingWork, decode_texts
+from adadepth.families.looped.heads import layer_work
+from adadepth.families.looped.speculation import self_speculation
+from adadepth.halting.exit_rules import ExitRule, StepView
+from adadepth.system.processes import keep_freed_memory
+
+TARGET = 0.85
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, and the texts that it continues: their number for each place, tokens of a prompt and behind it."""
+
+    fields: dict[str, Any]
+    exits: tuple[int, ...]
+    texts: int
+    prompt: int
+    new: int
+
+
+LAYER = {"norms": "branch", "state_norm": "fed"}
+HOPS = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256, "core": 1, "num_loops": 8, **LAYER}
+OURO = {"hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 5632, "core": 2, "num_loops": 4, **LAYER}
+SIZES = {
+    "hops": Size({**HOPS, "vocab_size": 64}, (1, 1, 1, 2, 2, 2, 3, 4), 4, 8, 96),
+    "ouro": Size({**OURO, "vocab_size": 512}, (1, 1, 2, 4), 3, 8, 24),
+    "ouro-vocabulary": Size({**OURO, "vocab_size": 49152}, (1, 1, 2, 4), 3, 8, 24),
+}
+
+
+@dataclass(frozen=True)
+class Prescribed(ExitRule):
+    """Tokens exit at loops that are drawn evenly from a list, by the text's own generator."""
+
+    name = "prescribed"
+    needs = frozenset()
+    counts_steps = False  # what it remembers is how many loops are left
+    exits: tuple[int, ...] = field(default=(1,))
+
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        """Return the exits."""
+        drawn = torch.randint(len(self.exits), (rows, 1), generator=generator)
+        return torch.tensor(self.exits, dtype=torch.float32)[drawn]
+
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Count down."""
+        left = memory - 1
+        return left[:, 0] <= 0, left
+
+
+def make_model(size: Size) -> LoopedForCausalLM:
+    """Random weights."""
+    torch.manual_seed(0)
+    return LoopedForCausalLM(LoopedConfig(**size.fields, initializer_range=0.05)).eval()
+
+
+def executed(model: LoopedForCausalLM, size: Size, work: DecodingWork) -> float:
+    """Multiply-accumulates of what ran."""
+    config = model.config
+    token, pair = layer_work(config)
+    loop = config.core * (token + pair * (size.prompt + size.new / 2))
+    prompt_loop = config.core * (token + pair * size.prompt / 2)
+    frozen = config.core * 2 * config.hidden_size * config.key_value_heads * config.width_of_head
+    head = config.hidden_size * config.vocab_size
+    return work.loops * loop + work.prompt_loops * prompt_loop + work.frozen * frozen + work.heads * head
+
+
+def generated(model: LoopedForCausalLM, prompts: Tensor, places: int, config: GenerationConfig) -> None:
+    """Continue texts of one length by transformers' own loop."""
+    for batch in prompts.split(places):
+        model.generate(batch, attention_mask=torch.ones_like(batch), generation_config=config)
+
+
+def seconds_of(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Every way in turns."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            found[name].append(time.perf_counter() - start)
+    return found
+
+
+def measure(name: str, places: int, repeats: int) -> dict[str, Any]:
+    """One row of the table."""
+    size = SIZES[name]
+    model = make_model(size)
+    prompts = torch.randint(size.fields["vocab_size"], (size.texts * places, size.prompt))
+    config = GenerationConfig(max_new_tokens=size.new, do_sample=False, pad_token_id=0)
+    work: dict[str, DecodingWork] = {}
+
+    def placed(way: str, rule: str | ExitRule) -> None:
+        work[way] = decode_texts(model, list(prompts), config, places=places, exit_rule=rule).work
+
+    ways: dict[str, Callable[[], Any]] = {
+        "full": lambda: placed("full", f"fixed:{model.config.num_loops}"),
+        "exits": lambda: placed("exits", Prescribed(size.exits)),
+        "generate": lambda: generated(model, prompts, places, config),
+    }
+    seconds_of(ways, 1)
+    seconds = seconds_of(ways, repeats)
+    medians = {way: statistics.median(values) for way, values in seconds.items()}
+    share = executed(model, size, work["exits"]) / executed(model, size, work["full"])
+    return {
+        "size": name,
+        "places": places,
+        "share_of_work": share,
+        "mean_loops": work["exits"].loops / max(work["exits"].heads, 1),
+        **{f"{way}_seconds": value for way, value in medians.items()},
+        **{f"{way}_range": [min(values), max(values)] for way, values in seconds.items()},
+        "of_what_work_allows": medians["full"] * share / medians["exits"],
+        "best_of_what_work_allows": min(seconds["full"]) * share / min(seconds["exits"]),
+        "of_generate": medians["generate"] * share / medians["exits"],
+        "speed_up": medians["full"] / medians["exits"],
+        "load": os.getloadavg()[0],
+    }
+
+
+# ---- Self-speculation
+
+
+class Spoiled:
+    """Chooses drafts as self-speculation does, and puts another piece in place of some."""
+
+    def __init__(self, accepted: float) -> None:
+        self._accepted, self._choose = accepted, speculation._Committed.draft
+        self._generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, committed: Any, logits: Tensor, before: Any) -> Any:
+        """A draft that is right as often as asked."""
+        draft = self._choose(committed, logits, before)
+        if torch.rand((), generator=self._generator) >= self._accepted:
+            draft.token = (draft.token + 1) % logits.shape[-1]
+        return draft
+
+
+def unchanging(size: Size) -> LoopedForCausalLM:
+    """A model whose loops cost what they cost and change nothing, so that every draft is right."""
+    model = make_model(size)
+    with torch.no_grad():
+        for layer in model.model.core:
+            layer.attention_post_norm.weight.zero_()
+            layer.mlp_post_norm.weight.zero_()
+    return model
+
+
+def measure_speculation(name: str, accepted: float, drafts: int, repeats: int) -> dict[str, Any]:
+    """One row of the table."""
+    size = SIZES[name]
+    model = unchanging(size)
+    prompt = torch.randint(size.fields["vocab_size"], (1, size.prompt))
+    config = GenerationConfig(
+        max_new_tokens=2 * size.new, do_sample=False, pad_token_id=0, return_dict_in_generate=True
+    )
+    found: dict[str, Any] = {}
+
+    def generate(way: str, **options: Any) -> None:
+        mask = torch.ones_like(prompt)
+        found[way] = model.generate(prompt, attention_mask=mask, generation_config=config, **options)
+
+    ways: dict[str, Callable[[], Any]] = {
+        "generate": lambda: generate("generate"),
+        "speculation": lambda: generate("speculation", custom_generate=self_speculation, draft_tokens=drafts),
+    }
+    spoiled = Spoiled(accepted)
+    with mock.patch.object(speculation._Committed, "draft", lambda *given: spoiled(*given)):
+        seconds_of(ways, 1)
+        seconds = seconds_of(ways, repeats)
+    assert found["generate"].sequences.equal(found["speculation"].sequences)
+    medians = {way: statistics.median(values) for way, values in seconds.items()}
+    output = found["speculation"]
+    return {
+        "size": name,
+        "drafts": drafts,
+        "accepted": output.accepted / output.drafted,
+        **{f"{way}_seconds": value for way, value in medians.items()},
+        "speed_up": medians["generate"] / medians["speculation"],
+        "passes": (2 * size.new - 1) * model.config.num_loops / output.core_passes,
+        "load": os.getloadavg()[0],
+    }
+
+
+def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every row of the table."""
+    if options.speculation:
+        for name, accepted in itertools.product(options.size, options.accepted):
+            yield measure_speculation(name, accepted, options.drafts, options.repeats)
+        return
+    for name, places in itertools.product(options.size, options.places):
+        yield measure(name, places, options.repeats)
+
+
+def main() -> None:
+    """Print the table, and write the JSON on request."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", nargs="+", choices=SIZES, default=[*SIZES])
+    parser.add_argument("--places", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--speculation", action="store_true")
+    parser.add_argument("--accepted", type=float, nargs="+", default=[1.0, 0.8, 0.6])
+    parser.add_argument("--drafts", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    keep_freed_memory()  # as a run does
+    print(f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}, {options.repeats} repeats")
+    found = []
+    with torch.inference_mode():
+        for row in rows(options):
+            found.append(row)
+            print("  ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "-".join(f"{each:.3g}" for each in value)
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Looped language models on packed blocks as runs: whole, stopped, in micro-batches, in two processes, and deeper."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.configs.support import configured
+from tests.runs_support import folder_of_run, logged, read
+from tests.toy_support import execute
+from tests.training.support import stopped_early
+
+ROOT = ("--config-name", "loop_tiny")
+SMALL = (
+    "dataset.sequence_length=32", "dataset.evaluation_fraction=0.1", "model.hidden_size=16", "tokenizer=bytes",
+    "tokenizer.vocab_size=null",
+    "model.intermediate_size=16", "model.num_attention_heads=2", "model.num_loops=3", "model.core=1",
+    "model.injection=linear", "model.objective=last", "model.train_loops=drawn", "model.backprop_loops=2",
+    "model.loop_curriculum=sqrt", "model.curriculum_share=0.9", "trainer.max_steps=6", "trainer.warmup_steps=0",
+    "trainer.per_device_train_batch_size=8", "trainer.eval_steps=2", "trainer.save_steps=2",
+    "trainer.save_total_limit=null", "trainer.logging_steps=1", "trainer.disable_tqdm=true",
+    "trainer.eval_on_start=false", "trainer.precision=fp32",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """So many blocks that the checkpoint of the second update stands within the first epoch."""
+    file = tmp_path_factory.mktemp("corpus") / "text.txt"
+    file.write_text("".join(f"line {number} of it\n{'' if number % 3 else chr(10)}" for number in range(40)))
+    return "dataset=causal_text", f"dataset.path={file}", *SMALL
+
+
+@pytest.fixture(scope="module")
+def trained(text: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder_of_run(tmp_path_factory.mktemp("trained"), *ROOT, *text)
+
+
+def test_a_run_tells_the_loss_of_every_loop(trained: Path) -> None:
+    record = read(trained / "run.json")
+    metrics = record["final_metrics"]
+    assert record["status"] == "finished"
+    assert metrics["eval/perplexity"] == pytest.approx(math.exp(metrics["eval/loss"]))
+    assert metrics["eval/lm_loss_step_3"] == pytest.approx(metrics["eval/loss"])
+    exits = read(trained / "exits.json")["sets"]["held_out"]
+    assert [row["loss"] for row in exits["steps"]] == [metrics[f"eval/lm_loss_step_{loop}"] for loop in (1, 2, 3)]
+    summary = record["data"]["evaluation"]
+    assert exits["n"] == summary["tokens_used"]
+    nats = metrics["eval/loss"] * exits["n"]
+    assert metrics["eval/word_perplexity"] == pytest.approx(math.exp(nats / summary["words"]))
+    assert metrics["eval/bits_per_character"] == pytest.approx(nats / math.log(2) / summary["characters"])
+    assert "Loss of every step" in (trained / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_stopped_run_ends_as_the_whole_one(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
+    """Bit for bit, though it stopped within an epoch, its texts draw their loops and the mean of these grows."""
+    assert 2 * 8 < read(trained / "run.json")["data"]["train"]["blocks"] < 4 * 8
+    stopped = tmp_path / "loop_tiny" / trained.name
+    shutil.copytree(trained, stopped)
+    for step in (4, 6):
+        shutil.rmtree(stopped / "checkpoints" / f"checkpoint-{step}")
+    shutil.rmtree(stopped / "model")
+    assert execute(*ROOT, *text, f"resume={stopped_early(stopped)}") == 0
+    first, second = (
+        load_file(run / "checkpoints" / "checkpoint-6" / "model.safetensors") for run in (trained, stopped)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert logged(stopped, "train/loss")[-4:] == logged(trained, "train/loss")[-4:]
+
+
+def test_more_loops_than_were_trained_and_a_rule_of_exit(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
+    asked = ("mode=evaluate", f"checkpoint={trained}", "model.num_loops=5", "model.exit_rule=patience:1")
+    run = folder_of_run(tmp_path, *ROOT, *text, *asked)
+    exits = read(run / "exits.json")["sets"]["held_out"]
+    before = read(trained / "exits.json")["sets"]["held_out"]
+    assert [row["loss"] for row in exits["steps"]][:3] == pytest.approx([row["loss"] for row in before["steps"]])
+    assert exits["max_steps"] == 5
+    assert 1 <= exits["exit"]["mean"] < 5
+    assert sum(row["n"] for row in exits["steps"]) == exits["n"] == before["n"]
+
+
+@pytest.mark.slow
+def test_micro_batches_are_one_update(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
+    parts = ("trainer.per_device_train_batch_size=4", "trainer.gradient_accumulation_steps=2")
+    close(trained, folder_of_run(tmp_path, *ROOT, *text, *parts))
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m",
+               "adadepth.run"]  # fmt: skip
+    halved = ("trainer.per_device_train_batch_size=4", f"output_dir={tmp_path}", "trainer.use_cpu=true")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(
+        [*command, *ROOT, *text, *halved], capture_output=True, text=True, timeout=600, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (tmp_path / "loop_tiny").iterdir()
+    close(trained, run)
+    first, second = (json.loads((folder / "run.json").read_text())["final_metrics"] for folder in (trained, run))
+    assert second["eval/lm_loss_step_1"] == pytest.approx(first["eval/lm_loss_step_1"], rel=1e-4)
+
+
+def close(first: Path, second: Path) -> None:
+    """The same weights after six updates, to rounding."""
+    weights, others = (load_file(run / "checkpoints" / "checkpoint-6" / "model.safetensors") for run in (first, second))
+    for name, value in weights.items():
+        torch.testing.assert_close(others[name], value, atol=2e-4, rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize(("root", "overrides", "said"), [
+    ("loop_tiny", ["dataset=stream_python_docs"], "is read as streams, by par_xl; looped reads blocks"),
+    ("par_network", ["dataset=causal_python_docs"], "is read as blocks, by looped; par_xl reads streams"),
+    ("loop_tiny", ["dataset.document_separator=file"], "dataset.document_separator=file"),
+    ("loop_tiny", ["model.curriculum_share=0.2"], "read only with model.loop_curriculum"),
+    ("loop_tiny", ["model.loop_curriculum=linear", "model.objective=gate_alone", "model.gate=true"], "compares loops"),
+])  # fmt: skip
+def test_what_does_not_fit_is_said_before(root: str, overrides: list[str], said: str) -> None:
+    with pytest.raises(Exception, match=said):
+        configured(root, *overrides)

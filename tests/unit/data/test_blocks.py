@@ -1,0 +1,138 @@
+"""Packed blocks against a plain loop over documents; where documents begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adadepth.data.stores.documents import LineDocuments, LineStore
+from adadepth.data.streams.blocks import BlockCollator, TextBlocks, load_text_blocks
+from adadepth.data.text.local_files import marked_lines
+from adadepth.errors import DataError
+from adadepth.settings import Source, TokenizerConfig
+from adadepth.settings.data import CausalConfig, Separator
+from adadepth.settings.experiment import TokenizerKind
+
+START = 1
+
+
+def blocks_of(sizes: list[int], length: int) -> TextBlocks:
+    """Documents of tokens that count up from 10."""
+    total = sum(sizes)
+    lines = np.arange(total + 1)[:, None] * np.array([1, 1, 2])
+    store = LineStore(np.arange(10, 10 + total, dtype=np.uint16), lines)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return TextBlocks(store, offsets, length, START, store.counts())
+
+
+def predictions(blocks: TextBlocks) -> list[tuple[int, list[int]]]:
+    """Every predicted token with all that it is predicted from: its document's tokens before it in its block."""
+    found = []
+    for index in range(len(blocks)):
+        block = blocks[(3, index)]
+        for place in range(1, len(block["input_ids"])):
+            if (target := int(block["labels"][place])) >= 0:
+                seen = block["documents"][:place] == block["documents"][place - 1]
+                found.append((target, block["input_ids"][:place][seen].tolist()))
+    return found
+
+
+@pytest.mark.parametrize("length", [2, 3, 5, 8, 100])
+@pytest.mark.parametrize("sizes", [[7], [1, 1, 1], [3, 9, 1, 4], [5, 5, 5], [20, 2]], ids=str)
+def test_every_token_is_predicted_once_from_its_own_document(sizes: list[int], length: int) -> None:
+    found = predictions(blocks_of(sizes, length))
+    first, expected, place = 10, [], -1
+    for size in sizes:
+        document = [START, *range(first, first + size)]
+        place += 1
+        for number in range(1, len(document)):
+            begins = place // (length - 1) * (length - 1)  # the first place of the block that predicts the next one
+            expected.append((document[number], document[max(0, number - 1 - (place - begins)) : number]))
+            place += 1
+        first += size
+    assert found == expected
+
+
+def test_lengths_are_those_of_the_blocks() -> None:
+    blocks = blocks_of([3, 9, 1, 4], 6)
+    assert blocks.lengths().tolist() == [len(blocks[index]["input_ids"]) for index in range(len(blocks))]
+    with pytest.raises(IndexError):
+        blocks[len(blocks)]
+
+
+def test_padding_is_of_no_document() -> None:
+    blocks = blocks_of([3, 9], 9)
+    batch = BlockCollator(0, 9)([blocks[0], blocks[1]])
+    assert batch["documents"][1].tolist() == [0, 0, 0, 0, 0, 0, -1, -1, -1]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [9, 6]
+    assert (batch["labels"][1, 6:] == -100).all()
+    assert batch["index"].tolist() == [0, 1]
+    assert all(values.dtype == torch.int64 for values in batch.values())
+
+
+@pytest.mark.parametrize(("separator", "begins"), [
+    ("blank_line", [0, 1, 0, 0, 0, 1, 0]), ("line", [0, 1, 1, 0, 0, 1, 0]), ("auto", [0, 1, 0, 0, 0, 1, 0]),
+    ("heading", [0] * 7),
+])  # fmt: skip
+def test_no_line_is_lost_where_documents_are_told_apart(separator: str, begins: list[int]) -> None:
+    lines = ["", "a", "b", "", " ", "c", ""]
+    assert list(marked_lines(lines, separator)) == list(zip(lines, map(bool, begins), strict=True))
+
+
+def config_of(folder: Path, text: str, **changes: object) -> CausalConfig:
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    settings = {"name": "test", "sequence_length": 8, "cache_dir": str(folder / "cache"), "evaluation_fraction": 0.2,
+                "source": Source.local, "path": str(folder / "text.txt")}  # fmt: skip
+    return CausalConfig(**{**settings, **changes})
+
+
+BYTES = TokenizerConfig(path=None, kind=TokenizerKind.byte, vocab_size=None, lowercase=False)
+
+
+@pytest.mark.parametrize(("separator", "documents"), [
+    (Separator.auto, ["ab\ncd\n\n", "e\n", ]), (Separator.line, ["ab\n", "cd\n\n", "e\n"]),
+])  # fmt: skip
+def test_documents_of_a_file_are_runs_of_its_lines(tmp_path: Path, separator: Separator, documents: list[str]) -> None:
+    data = load_text_blocks(config_of(tmp_path, "ab\ncd\n\ne\nheld\n", document_separator=separator), BYTES)
+    tokenizer, train = data.tokenizer, data.train
+    ends = [tokenizer.eos_token_id]
+    found = [train.store.tokens[a:b].tolist() for a, b in zip(train.offsets, train.offsets[1:], strict=False)]
+    encoded = [
+        [token for line in document[:-1].split("\n") for token in [*tokenizer(line)["input_ids"], *ends]]
+        for document in documents
+    ]
+    assert found == encoded
+    assert sum(len(document) for document in encoded) == train.tokens
+    assert {"documents", "blocks", "tokens_used"} <= data.summary["train"].keys()
+
+
+def test_tables_have_a_document_a_row(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"text": "a\\n\\n{number}"}}\n' for number in range(10)), encoding="utf-8")
+    data = load_text_blocks(config_of(tmp_path, "", path=str(file)), BYTES)
+    assert (data.train.documents, data.evaluation.documents) == (8, 2)
+
+
+def test_a_text_without_a_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no token"):
+        load_text_blocks(config_of(tmp_path, "\n\n\n", append_eos=False), BYTES)
+
+
+def test_documents_without_a_token_are_none() -> None:
+    store = LineStore(np.arange(4), np.array([[0, 0, 0], [2, 1, 1], [2, 1, 1], [4, 2, 2]]))
+    assert LineDocuments(np.array([1, 2])).offsets(store, 4).tolist() == [0, 2, 4]
+    assert LineDocuments(np.array([1, 2])).offsets(store, 2).tolist() == [0, 2]
+
+
+@pytest.mark.data
+def test_wikitext2_has_its_published_articles(data_root: Path, tmp_path: Path) -> None:
+    """As blocks of the articles that `test_text` counts, with the tokens that streams of the same file have."""
+    file = str(data_root / "wikitext-2" / "wiki.{}.tokens")
+    config = config_of(tmp_path, "", path=file.format("test"), evaluation_path=file.format("valid"))
+    words = TokenizerConfig(path=None, kind=TokenizerKind.word, vocab_size=None, lowercase=False)
+    data = load_text_blocks(config, words)
+    assert data.train.documents == 61  # a blank line stands before the first title
+    assert data.train.tokens == 245569

@@ -1,0 +1,151 @@
+"""Many texts in places: each gets what it gets alone from a plain loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from adadepth.errors import ConfigError
+from adadepth.families.looped.decoding import decode_texts
+from adadepth.families.looped.retrofit import retrofit
+from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, SIZES, small
+from tests.unit.families.looped.plain_decoding import plain_decoding
+
+PROMPTS = [IDS[0, :4].tolist(), IDS[1].tolist(), IDS[2, :1].tolist(), IDS[2, 2:5].tolist(), IDS[0, 3:].tolist()]
+GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
+
+
+def margin(threshold: float) -> Any:
+    def exits(loop: int, logits: torch.Tensor, gate: float) -> bool:
+        first, second = logits.softmax(0).topk(2).values
+        return bool(first - second > threshold)
+
+    return exits
+
+
+def quantile(q: float) -> Any:
+    left = [1.0]
+
+    def exits(loop: int, logits: torch.Tensor, gate: float) -> bool:
+        left[0] = (1.0 if loop == 1 else left[0]) * (1 - torch.tensor(gate).sigmoid().item())
+        return 1 - left[0] > q
+
+    return exits
+
+
+@pytest.mark.parametrize("policy", ["all", "frozen"])
+@pytest.mark.parametrize(
+    ("kind", "rule", "exits"),
+    [
+        ("ouro", "quantile:0.6", quantile(0.6)),
+        ("huginn", "margin:0.05", margin(0.05)),
+        ("half way, from zeros, input added", "margin:0.05", margin(0.05)),
+        ("few keys, wide heads", "margin:0.1", margin(0.1)),
+    ],
+)
+def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, exits: Any, policy: str) -> None:
+    model = small(**KINDS[kind]).double()
+    drawn = model.model._drawn_at(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
+    found = decode_texts(model, PROMPTS, GREEDY, places=2, exit_rule=rule, cache_policy=policy)
+    for prompt, tokens, steps in zip(PROMPTS, found.tokens, found.exit_steps, strict=True):
+        expected = plain_decoding(model.config, model.state_dict(), prompt, 6, exits, policy, drawn)
+        assert (tokens.tolist(), steps.tolist()) == expected
+    assert len(set(torch.cat(found.exit_steps).tolist())) > 1
+
+
+def looped_llama() -> Any:
+    torch.manual_seed(5)
+    sizes = {**SIZES, "eos_token_id": None, "num_key_value_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.3}
+    return retrofit(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), prelude=1, core=2, coda=1, num_loops=3)
+
+
+@pytest.mark.parametrize("kind", ["plain", "huginn", "damped", "llama"])
+@pytest.mark.parametrize(("policy", "step"), [("all", 1), ("frozen", 2)])
+def test_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) -> None:
+    """Of tokens that all run as many loops, no policy keeps anything back."""
+    model = (looped_llama() if kind == "llama" else small(**KINDS[kind])).double()
+    before = model.config._attn_implementation
+    found = decode_texts(model, PROMPTS, GREEDY, places=3, exit_rule=f"fixed:{step}", cache_policy=policy)
+    for prompt, tokens in list(zip(PROMPTS, found.tokens, strict=True))[::2]:
+        ids = torch.tensor([prompt])
+        expected = model.generate(ids, generation_config=GREEDY, exit_rule=f"fixed:{step}", pad_token_id=0)
+        assert tokens.tolist() == expected[0, len(prompt) :].tolist()
+    assert model.config._attn_implementation == before
+    assert found.work.loops == 5 * 5 * (step if policy == "frozen" else model.config.num_loops)
+
+
+@pytest.mark.parametrize("rule", ["margin:0.05", "sample"])
+def test_places_and_neighbours_change_nothing(rule: str) -> None:
+    model = small(**OURO).double()
+    drawn = GenerationConfig(max_new_tokens=9, do_sample=True, temperature=0.7, top_k=20)
+    expected = [decode_texts(model, [prompt], drawn, places=1, exit_rule=rule, seeds=[number])
+                for number, prompt in enumerate(PROMPTS)]  # fmt: skip
+    for places in (2, 9):
+        found = decode_texts(model, PROMPTS, drawn, places=places, exit_rule=rule)
+        for tokens, steps, alone in zip(found.tokens, found.exit_steps, expected, strict=True):
+            assert torch.equal(tokens, alone.tokens[0])
+            assert torch.equal(steps, alone.exit_steps[0])
+        assert found.work.loops == sum(alone.work.loops for alone in expected)
+    one = decode_texts(model, PROMPTS, drawn, places=1, exit_rule=rule)
+    # With one place a pass is a loop of a token, or of a prompt.
+    assert 5 <= one.work.passes - one.work.loops <= 5 * model.config.num_loops
+
+
+def test_places_are_busy_until_no_text_waits() -> None:
+    model = small(**OURO)
+    longer = GenerationConfig(max_new_tokens=30, do_sample=False)
+    found = decode_texts(model, PROMPTS * 2, longer, places=4, exit_rule="margin:0.05")
+    alone = [int(steps.sum()) + model.config.num_loops for steps in found.exit_steps]
+    # The bound of a list that is worked off by whoever is free: an equal share, and the longest text begun last.
+    assert found.work.passes <= sum(alone) / 4 + max(alone)
+    assert found.work.passes < sum(alone) / 2
+
+
+def test_drawn_tokens_have_their_probabilities() -> None:
+    model = small(**OURO)
+    chances = model(IDS[:1]).logits[0, -1].float()
+    chances = torch.where(chances >= chances.topk(5).values[-1], chances, -torch.inf).softmax(0)
+    once = GenerationConfig(max_new_tokens=1, do_sample=True, top_k=5)
+    found = torch.cat(decode_texts(model, [IDS[0]] * 300, once, places=4, exit_rule="fixed:4").tokens)
+    counts, expected = torch.bincount(found, minlength=len(chances)), chances * len(found)
+    assert not counts[chances == 0].any()
+    kept = chances > 0
+    assert ((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum() < 18.5  # .999 of 4 degrees
+
+
+def test_a_text_ends_at_its_end_and_processors_see_it() -> None:
+    model = small(**OURO).double()
+    options = {"max_new_tokens": 12, "do_sample": False, "repetition_penalty": 1.3, "min_new_tokens": 3}
+    first = decode_texts(model, PROMPTS, GenerationConfig(**options), places=2, exit_rule="fixed:4")
+    end = int(first.tokens[1][5])
+    config = GenerationConfig(**options, eos_token_id=end, pad_token_id=0)
+    found = decode_texts(model, PROMPTS, config, places=2, exit_rule="fixed:4")
+    for prompt, tokens in zip(PROMPTS, found.tokens, strict=True):
+        expected = model.generate(torch.tensor([prompt]), generation_config=config, exit_rule="fixed:4")
+        assert tokens.tolist() == expected[0, len(prompt) :].tolist()
+
+
+def test_nothing_is_asked_for() -> None:
+    model = small(**OURO)
+    assert decode_texts(model, []).tokens == []
+    assert decode_texts(model, PROMPTS[:2], GenerationConfig(max_length=2)).tokens[0].tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"places": 0}, "places=0 must be at least 1"),
+        ({"cache_policy": "some"}, "cache_policy=some: must be one of all, frozen"),
+        ({"exit_rule": "expectation"}, "exit_rule=expectation: mixes all loops"),
+        ({"seeds": [1]}, "seeds: 1 of them for 5 prompts"),
+        ({"generation_config": GenerationConfig(num_beams=2)}, "num_beams=2: decode_texts serves 1 only"),
+        ({"generation_config": GenerationConfig(stop_strings=["a"])}, "stop_strings"),
+        ({"prompts": [[]]}, "every text begins"),
+    ],
+)
+def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        decode_texts(small(**OURO), **{"prompts": PROMPTS, **options})

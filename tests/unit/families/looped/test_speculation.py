@@ -1,0 +1,163 @@
+"""Self-speculation gives what full depth gives."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM, LogitsProcessorList
+
+from adadepth.errors import ConfigError
+from adadepth.families.looped.retrofit import retrofit
+from adadepth.families.looped.speculation import SpeculativeOutput, _Committed, self_speculation
+from tests.unit.families.looped.looped_support import IDS, KINDS, OURO, SIZES, small
+
+NEW = 12
+
+
+def prompt(padded: bool) -> dict[str, Any]:
+    """One text; its first two tokens are padding, or not."""
+    mask = torch.ones_like(IDS[:1])
+    mask[:, : 2 * padded] = 0
+    return {"input_ids": IDS[:1], "attention_mask": mask, "pad_token_id": 0, "max_new_tokens": NEW}
+
+
+def looped_llama() -> Any:
+    torch.manual_seed(5)
+    sizes = {**SIZES, "num_key_value_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.3}
+    return retrofit(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), prelude=1, core=2, coda=1, num_loops=3)
+
+
+def speculative(model: Any, **options: Any) -> SpeculativeOutput:
+    found = model.generate(custom_generate=self_speculation, return_dict_in_generate=True, **options)
+    assert isinstance(found, SpeculativeOutput)
+    return found
+
+
+def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
+    return float(((counts - expected) ** 2 / expected.clamp(min=1e-9)).sum())
+
+
+@pytest.mark.parametrize("kind", ["ouro", "huginn", "fully looped", "half way, from zeros, input added", "llama"])
+@pytest.mark.parametrize(("draft", "padded"), [("fixed:1", False), ("margin:0.05", True)])
+def test_the_likeliest_tokens_are_those_of_full_depth(kind: str, draft: str, padded: bool) -> None:
+    model = looped_llama() if kind == "llama" else small(**KINDS[kind])
+    model, loops = model.double(), model.config.num_loops
+    expected = model.generate(
+        **prompt(padded), exit_rule=f"fixed:{loops}", output_logits=True, return_dict_in_generate=True
+    )
+    found = speculative(model, **prompt(padded), draft_rule=draft, draft_tokens=3, output_logits=True)
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.logits, expected.logits)
+    for ours, theirs in zip(found.past_key_values.layers, expected.past_key_values.layers, strict=True):
+        torch.testing.assert_close((ours.keys, ours.values), (theirs.keys, theirs.values))
+
+
+def test_work_is_what_was_accepted() -> None:
+    """Whoever drafts what full depth says needs k n + N - n loops for k tokens; whoever drafts nonsense, for one."""
+    model = small(**OURO)
+    text = prompt(padded=False) | {"max_new_tokens": 13}  # one is read from the prompt
+    with torch.no_grad():
+        for layer in model.model.core:
+            layer.attention_post_norm.weight.zero_()
+            layer.mlp_post_norm.weight.zero_()
+        model.model.norm.weight.fill_(1)  # loops change nothing: a draft is always right
+    right = speculative(model, **text, draft_rule="fixed:1", draft_tokens=4)
+    assert (right.drafted, right.accepted) == (12, 12)
+    assert right.core_passes == 3 * (4 + 3)
+    assert right.token_loops == 12 * 4
+    some = speculative(small(**OURO), **text, draft_rule="fixed:1", draft_tokens=4)
+    assert some.accepted < some.drafted
+    whole = speculative(model, **text, draft_rule="fixed:4", draft_tokens=4)
+    assert (whole.drafted, whole.core_passes) == (0, 12 * 4)
+
+
+def test_a_text_ends_at_its_first_end() -> None:
+    model = small(**OURO)
+    text = prompt(padded=False) | {"max_new_tokens": 30}
+    whole = model.generate(**text)
+    for end in whole[0, len(IDS[0]) :][[2, 5, 9]].tolist():
+        expected = model.generate(**text, eos_token_id=end)
+        assert torch.equal(model.generate(**text, eos_token_id=end, custom_generate=self_speculation), expected)
+
+
+def test_processors_see_the_drafts() -> None:
+    model = small(**OURO)
+    text = prompt(padded=False) | {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    assert torch.equal(model.generate(**text, custom_generate=self_speculation), model.generate(**text))
+
+
+def test_a_cache_may_know_the_beginning() -> None:
+    model = small(**OURO)
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(IDS[:1, :5], past_key_values=cache, use_cache=True)
+    expected = model.generate(**prompt(padded=False))
+    assert torch.equal(
+        model.generate(**prompt(padded=False), past_key_values=cache, custom_generate=self_speculation), expected
+    )
+
+
+def test_more_loops_are_drafted_and_verified_with() -> None:
+    model = small(**OURO)
+    expected = model.generate(**prompt(padded=False), num_loops=6)
+    found = model.generate(**prompt(padded=False), num_loops=6, custom_generate=self_speculation, draft_rule="fixed:2")
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.5, 1.0])
+def test_a_draft_does_not_change_what_is_drawn(likeness: float) -> None:
+    """Of 6,000 draws with a draft from another distribution, each token is drawn as often as full depth says."""
+    torch.manual_seed(0)
+    other, wanted = torch.randn(2, 5)
+    wanted = likeness * other + (1 - likeness) * wanted
+    config = GenerationConfig(do_sample=True)
+    committed = _Committed(torch.zeros(1, 1, dtype=torch.long), LogitsProcessorList(), None, config, None)
+    draws = 6_000
+    found = [committed.choose(wanted[None], committed.draft(other[None], [])).item() for _ in range(draws)]
+    expected = wanted.softmax(dim=0) * draws
+    assert chi_square(torch.bincount(torch.tensor(found), minlength=5), expected) < 18.5  # .999 of 4 degrees
+
+
+@pytest.mark.slow
+def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
+    """Three tokens of a vocabulary of four: every one of the 64 endings as often as its probability says."""
+    model = small(**{**OURO, "vocab_size": 4, "hidden_size": 16, "num_loops": 2, "core": 1})
+    start = torch.tensor([[1, 2]])
+    endings = torch.tensor(list(itertools.product(range(4), repeat=3)))
+    with torch.no_grad():
+        logits = model(torch.cat([start.expand(64, 2), endings], dim=1)).logits[:, 1:-1].log_softmax(dim=-1)
+    chances = logits.gather(2, endings.unsqueeze(-1)).sum(dim=(1, 2)).exp()
+    torch.manual_seed(0)
+    counts, draws = torch.zeros(64), 1500
+    for _ in range(draws):
+        found = model.generate(
+            start, max_new_tokens=3, do_sample=True, pad_token_id=0, custom_generate=self_speculation, draft_tokens=2
+        )
+        counts[int((found[0, 2:] * torch.tensor([16, 4, 1])).sum())] += 1
+    expected = chances * draws
+    frequent = expected >= 5
+    counts, expected = (torch.cat([each[frequent], each[~frequent].sum().unsqueeze(0)]) for each in (counts, expected))
+    freedom = len(counts) - 1
+    assert chi_square(counts, expected) < freedom + 4 * (2 * freedom) ** 0.5  # four standard deviations
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draft_tokens": 0}, "draft_tokens=0 must be at least 1"),
+        ({"draft_rule": "expectation"}, "draft_rule=expectation: mixes all loops"),
+        ({"draft_rule": "fixed:9"}, "the model has 4 steps"),
+        ({"exit_rule": "fixed:2"}, "exit_rule: self-speculation verifies"),
+        ({"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, "one text at a time, without beams: 3 rows"),
+        ({"num_beams": 2}, "one text at a time"),
+        ({"cache_implementation": "static"}, "needs a DynamicCache, not StaticCache"),
+        ({"use_cache": False}, "needs a DynamicCache, not none"),
+        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states=True: self-spec"),
+    ],
+)
+def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(**OURO).generate(**{**prompt(padded=False), **options}, custom_generate=self_speculation)

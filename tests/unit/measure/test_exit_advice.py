@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adadepth.halting.exit_rules import ExitRule, apply_rule, parse_rule
+from adadepth.measure.exit_advice import KEEP, advise
+from adadepth.measure.exit_records import StepRecords
+from adadepth.report.exits import advice_text
+
+N, EXAMPLES = 6, 300
+RULES = ["margin:0.5", "patience:2", "fixed:6"]
+
+
+def price(steps: Tensor, lengths: Tensor, reads: Collection[str]) -> float:
+    return float((steps.double() * (10 + ("logits" in reads)) * lengths).sum())
+
+
+def of_everybody(records: StepRecords) -> Callable[[Tensor, Tensor, Collection[str]], float]:
+    return price
+
+
+def records_that_know(sure_when_wrong: float = 0.0) -> StepRecords:
+    """Example i is right from step d_i on, and sure then; before, it is wrong and unsure."""
+    generator = torch.Generator().manual_seed(0)
+    needed = torch.randint(1, N + 1, (EXAMPLES,), generator=generator)
+    labels = torch.randint(0, 3, (EXAMPLES,), generator=generator)
+    knows = torch.arange(1, N + 1) >= needed.unsqueeze(1)
+    right, wrong = (torch.nn.functional.one_hot(each, 3).float() for each in (labels, (labels + 1) % 3))
+    wrong_logits = wrong * (0.1 + sure_when_wrong)
+    logits = torch.where(knows.unsqueeze(-1), 8 * right.unsqueeze(1), wrong_logits.unsqueeze(1))
+    index = torch.arange(EXAMPLES)
+    return StepRecords(
+        index, torch.full((EXAMPLES,), 4), logits[:, -1], needed.float(), N, labels=labels, step_logits=logits
+    )
+
+
+def advised(records: StepRecords, rules: list[str] = RULES) -> dict[str, Any]:
+    parsed: list[ExitRule] = [parse_rule(rule) for rule in rules]
+    measured = {"problem": "classification", "metrics": ["accuracy"]}
+    return advise(records, records.index, parsed, price_of=of_everybody, **measured)
+
+
+def test_the_cheapest_rule_that_keeps_the_score_is_found_and_told_of_other_examples() -> None:
+    records = records_that_know()
+    found = advised(records)
+    assert found["rule"]["rule"].startswith("margin:")
+    assert found["chosen_on"] == found["told_on"] == EXAMPLES // 2
+    assert found["full"] == found["rule"]["score"] == 1.0
+    assert found["fixed"]["rule"] == "fixed:6"
+    assert found["fixed"]["work"] == 1.0
+    # a margin exits where the example knows, so that the work is that of the needed steps and of reading at each
+    assert found["rule"]["work"] == pytest.approx(found["rule"]["mean_updates"] * 11 / (N * 10))
+    assert (found["difference"], found["interval"]) == (0.0, 0.0)
+    whole = apply_rule(parse_rule(found["rule"]["rule"]), records.step_logits, None).double()
+    assert found["rule"]["mean_updates"] == pytest.approx(float(whole.mean()), abs=4 * float(whole.std()) / 150**0.5)
+
+
+def test_where_certainty_misleads_a_fixed_depth_is_advised() -> None:
+    found = advised(records_that_know(sure_when_wrong=20.0))
+    assert found["rule"] == found["fixed"]
+    assert found["rule"]["rule"] == "fixed:6"
+    text = advice_text({"advice": found, "max_steps": N, "rows": []})
+    assert text.startswith(f"take full depth for everybody, the cheapest that keeps {KEEP:.0%} of full depth's score")
+
+
+def test_of_equal_examples_the_first_step_is_advised() -> None:
+    records = records_that_know()
+    assert records.step_logits is not None
+    easy = records.step_logits[:, -1:].expand(-1, N, -1)
+    found = advised(StepRecords(**{**vars(records), "step_logits": easy}))
+    assert found["rule"]["rule"] == "fixed:1"
+    assert found["rule"]["work"] == pytest.approx(1 / N)
+
+
+def test_thresholds_are_such_that_a_person_types_them() -> None:
+    _, _, threshold = advised(records_that_know())["rule"]["rule"].partition(":")
+    assert len(threshold.removeprefix("0.").lstrip("0")) <= 3
+
+
+def test_one_sequence_gives_no_advice() -> None:
+    records = records_that_know()
+    rules = [parse_rule("margin:0.5")]
+    measured = {"problem": "classification", "metrics": ["accuracy"]}
+    assert advise(records, torch.zeros(EXAMPLES), rules, price_of=of_everybody, **measured) == {}
+    assert advice_text({"advice": {}, "rows": []}) == ""
