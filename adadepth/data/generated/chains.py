@@ -47,7 +47,8 @@ def draw_chains(
 def _add_chains(targets: np.ndarray, links: tuple[int, int], reach: int, generator: np.random.Generator) -> None:
     """Make a place of each row the end of a chain whose length is drawn from the range, in place."""
     rows, places = targets.shape
-    row, left = np.arange(rows), generator.integers(links[0], links[1] + 1, rows)
+    row: np.ndarray = np.arange(rows)
+    left: np.ndarray = generator.integers(links[0], links[1] + 1, rows)
     place = (generator.random(rows) * (places - left)).astype(np.int64)
     targets[row, place] = place
     while (row := row[left > 0]).size:

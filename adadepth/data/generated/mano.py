@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from adadepth.settings.data import ManoConfig
 
 OPERATORS = ("+", "-", "*")
-BEGINNING, END = "<bos>", "="
+_BEGINNING, END = "<bos>", "="
 
 
 class ManoExamples(DrawnTags):
@@ -96,7 +96,7 @@ def symbols_of(dataset: ManoConfig) -> tuple[str, ...]:
     """Every symbol: operands, operators, beginning and end, and, where they are told, lengths."""
     operands = (str(number) for number in range(dataset.modulus))
     lengths = [f"<len_{count}>" for count in range(1, dataset.operations + 1)] if dataset.length_token else []
-    return (*operands, *OPERATORS, BEGINNING, END, *lengths)
+    return (*operands, *OPERATORS, _BEGINNING, END, *lengths)
 
 
 def load_mano(dataset: ManoConfig, seed: int) -> LabelledData:

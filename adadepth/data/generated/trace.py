@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from adadepth.data.labelled.contract import LabelledData
     from adadepth.settings.data import TraceConfig
 
-WORDS = ("=", "print")
-NAMES = tuple("abcdefghijklmnopqrstuvwxyz")
+_MARKS = ("=", "print")
+_LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 _EQUALS, _PRINT = range(2)
 
 
@@ -65,8 +65,8 @@ class TraceExamples(DrawnTags):
         targets, links, values, names, asked = (
             drawn[name].astype(np.int64) for name in ("targets", "links", "values", "names", "asked")
         )
-        first_value = len(WORDS) + self.lines
-        said = len(WORDS) + names
+        first_value = len(_MARKS) + self.lines
+        said = len(_MARKS) + names
         sources = np.where(targets == np.arange(self.lines), first_value + values, said[targets])
         lines = np.stack([said, np.full_like(said, _EQUALS), sources], axis=1).ravel()
         questions = np.stack([np.full_like(asked, _PRINT), said[asked]], axis=1).ravel()
@@ -101,5 +101,5 @@ def load_trace(dataset: TraceConfig, seed: int) -> LabelledData:
         name: TraceExamples(dataset, links, evaluation_size(dataset), EVALUATION_SEED) for name, links in ranges.items()
     }
     facts = {"lines": dataset.lines, "links": {name: list(links) for name, links in ranges.items()}}
-    symbols = (*WORDS, *NAMES[: dataset.lines], *labels)
+    symbols = (*_MARKS, *_LETTERS[: dataset.lines], *labels)
     return tagging_data(dataset, train, evaluation, symbols, labels, facts)
