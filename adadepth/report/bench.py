@@ -19,6 +19,7 @@ from adadepth.measure.bench import (
     recommendation,
 )
 from adadepth.report.figure import Axis, Figure, Lines, Panel, with_air
+from adadepth.report.run_files import write_json
 from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, as_text, clock, number, percent, plain, rounded, signed, text
 from adadepth.report.writing import write_page
@@ -40,7 +41,7 @@ def write_bench(folder: Path, results: Results, about: Mapping[str, str], missin
         missing: Names of the runs that did not end well.
     """
     for result in results:
-        write_atomic(folder / RESULTS / f"{result['name']}.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_json(folder / RESULTS / f"{result['name']}.json", result)
     write_atomic(folder / "results.md", as_markdown(results, about))
     sources = [f"{RESULTS}/{result['name']}.json" for result in results]
     sections = bench_sections(results, about, missing)
