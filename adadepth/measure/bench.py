@@ -4,15 +4,16 @@ A *reading* of a way is what decides who stops: the run itself, a budget it was 
 points, from little work to much, with every seed. For a task and a share of the best score that any reading reaches,
 
     1. the bar is that share of the best mean over seeds of the largest score of a reading;
-    2. of each reading and seed the point of least work is taken whose score on the choosing half is at the bar, or whose
-       score is, where nothing was chosen; a reading that has none with some seed does not reach the bar;
+    2. of each reading and seed the point of least work is taken whose score on the choosing half is at the bar, or
+       whose score is, where nothing was chosen; a reading that has none with some seed does not reach the bar;
     3. work and score are then told of the other half: means over S seeds, with the standard error
        sqrt(var / S + mean(e^2) / S), var the variance over seeds, e the error of each over its examples; a single seed
        has e alone;
     4. the reading of least work is to be taken. Those whose work differs from its by less than 1.96 standard errors of
        the difference are not told apart from it.
 
-Work is counted in multiply-accumulates of a unit, its error is that of the updates at the mean price of an update.
+Work is counted in multiply-accumulates of a unit, and in updates where they were not counted for all points of a set;
+its error is that of the updates at the mean price of an update.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Points = dict[Reading, dict[int, list[dict[str, Any]]]]  # by reading and seed
 
 
 def points_of(results: Iterable[Mapping[str, Any]], name: str) -> Points:
-    """All points of a task in one of its sets, by reading and seed, from little work to much.
+    """All points of a task in one of its sets, by reading and seed, from little `work` to much.
 
     The settings of a way, such as fixed depths, are points of the same reading.
     """
@@ -59,9 +60,12 @@ def points_of(results: Iterable[Mapping[str, Any]], name: str) -> Points:
             known = [{**point, "setting": result["setting"]} for point in points if point["score"] is not None]
             if known:
                 found.setdefault(Reading(result["way"], read), {}).setdefault(result["seed"], []).extend(known)
-    for seeds in found.values():
-        for points in seeds.values():
-            points.sort(key=_work)
+    every = [points for seeds in found.values() for points in seeds.values()]
+    is_counted = all(point.get("macs") is not None for points in every for point in points)
+    for points in every:
+        for point in points:
+            point["work"] = float(point["macs" if is_counted else "updates"])
+        points.sort(key=_work)
     return found
 
 
@@ -94,8 +98,7 @@ def _chosen(point: Mapping[str, Any]) -> float:
 
 
 def _work(point: Mapping[str, Any]) -> float:
-    """Multiply-accumulates; updates where nobody counted them."""
-    return float(point["updates"] if point.get("macs") is None else point["macs"])
+    return float(point["work"])
 
 
 def _told(chosen: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ Results = Sequence[Mapping[str, Any]]
 
 
 def write_bench(folder: Path, results: Results, about: Mapping[str, str], missing: Sequence[str]) -> Path:
-    """Write a JSON file a run into `results/`, the page, its tables and figures, and the page as Markdown; returns the page.
+    """Write a JSON file a run into `results/`, the page with its tables and figures, and results.md; returns the page.
 
     Args:
         folder: Of the bench.
@@ -119,10 +119,11 @@ def _sentence(runs: Results) -> str:
     taken = needs[found["take"]]
     assert taken is not None
     told = f"{found['take'].label} ({', '.join(sorted(set(taken['settings'].values())))})"
-    share = f"{percent(taken['work'].mean / full_work(points))} of the work of full depth, {_plus(taken['updates'], 2)} updates"
+    share = f"{percent(taken['work'].mean / full_work(points))} of the work of full depth"
+    spent = f"{share}, {_plus(taken['updates'], 2)} updates"
     alike = [reading.label for reading in found["not_told_apart"]]
     others = f" Not told apart from it by work: {', '.join(alike)}." if alike else " It is told apart from all others."
-    return f"{told}: {share}, score {_plus(taken['score'], 4)} where {bar:.4f} was asked for.{others}"
+    return f"{told}: {spent}, score {_plus(taken['score'], 4)} where {bar:.4f} was asked for.{others}"
 
 
 def _plus(value: Estimate, digits: int) -> str:
@@ -170,10 +171,7 @@ def is_fixed(reading: Reading) -> bool:
 
 def full_work(points: Points) -> float:
     """The work of full depth: the largest mean over seeds of a reading's most costly point."""
-    most = [
-        fmean(max(float(each["macs"] or each["updates"]) for each in every) for every in seeds.values())
-        for seeds in points.values()
-    ]
+    most = [fmean(max(each["work"] for each in every) for every in seeds.values()) for seeds in points.values()]
     return max(most)
 
 
@@ -222,17 +220,14 @@ _MOST_CURVES = 8
 
 def task_figure(task: str, runs: Results) -> Figure:
     """Score against work for the readings that need least, and everybody's fixed depths; beyond training by updates."""
-    panels = [_panel(name, points_of(runs, name), by_work=number == 0) for number, name in enumerate(sets_of(runs))]
+    panels = [_panel(name, points_of(runs, name)) for name in sets_of(runs)]
     return Figure(task, [panel for panel in panels if panel is not None])
 
 
-def _panel(name: str, points: Points, *, by_work: bool) -> Panel | None:
+def _panel(name: str, points: Points) -> Panel | None:
     if not points:
         return None
-    key = "macs" if by_work else "updates"
-    curves = {reading: curve for reading, seeds in points.items() if (curve := _curve(seeds, key))}
-    if not curves:
-        return None
+    curves = {reading: _curve(seeds) for reading, seeds in points.items()}
     needs = needed(points, ADVISED * best_score(points))
 
     def order(reading: Reading) -> tuple[bool, float]:
@@ -243,20 +238,24 @@ def _panel(name: str, points: Points, *, by_work: bool) -> Panel | None:
     drawn = [(reading.label, curves[reading]) for reading in chosen]
     flat = [point for _, curve in drawn for point in curve]
     x, y = (with_air([point[place] for point in flat]) for place in (0, 1))
-    title = "multiply-accumulates of a unit" if by_work else "updates of a unit (mean)"
+    title = "multiply-accumulates of a unit" if _is_counted(points) else "updates of a unit (mean)"
     description = f"{name}: score against {title} for {', '.join(label for label, _ in drawn)}"
     return Panel(name, Lines(drawn), Axis(title, x), Axis("score", y), description, 1.3)
 
 
-def _curve(seeds: Mapping[int, Sequence[Mapping[str, Any]]], key: str) -> list[tuple[float, float]]:
+def _is_counted(points: Points) -> bool:
+    first = next(point for seeds in points.values() for every in seeds.values() for point in every)
+    return bool(first["work"] == first.get("macs"))
+
+
+def _curve(seeds: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tuple[float, float]]:
     """The points of one seed, and of several the means of those with the same setting."""
     by_setting: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for every in seeds.values():
         for point in every:
-            if point.get(key) is not None:
-                by_setting.setdefault((point["rule"], *point["setting"]), []).append(point)
+            by_setting.setdefault((point["rule"], *point["setting"]), []).append(point)
     known = [each for each in by_setting.values() if len(each) == len(seeds)]
-    return sorted((fmean(point[key] for point in each), fmean(point["score"] for point in each)) for each in known)
+    return sorted((fmean(point["work"] for point in each), fmean(point["score"] for point in each)) for each in known)
 
 
 # ---- conditions, and the page as Markdown
@@ -296,8 +295,9 @@ def as_markdown(results: Results, about: Mapping[str, str]) -> str:
     lines = [
         "# Which way of allocating depth should I use?",
         "",
-        "Made from the files in `results/` by `python adadepth/run.py --config-name depth_bench`; work and score are of examples that no threshold was chosen on. "
-        f"What to take is the reading of least work that keeps {percent(ADVISED)} of the best score of the task; the rule stands in `adadepth/measure/bench.py`.",
+        "Made from the files in `results/`, which `python adadepth/run.py --config-name depth_bench` writes. Work and "
+        "score are of examples that no threshold was chosen on. To be taken is the reading of least work that keeps "
+        f"{percent(ADVISED)} of the best score of the task; the rule stands in `adadepth/measure/bench.py`.",
         "",
         *_markdown(advice_table(results, about)),
         "",

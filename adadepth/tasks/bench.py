@@ -3,7 +3,8 @@
 A *task* is a list of overrides and has *ways*, lists of overrides too. A way with several values of a key has several
 settings, a run each. Overrides that begin with `exit_rules=` or `budget.targets=` are of an evaluation that follows.
 A value that begins with `@NAME` begins with the folder of the run of another way of that name, on the same task with
-the same seed, which comes first. A run is known by the hash of its settings, so that a repeated command finds what is done.
+the same seed, which comes first. A run is known by the hash of its settings, so that a repeated command finds what is
+done.
 """
 
 from __future__ import annotations
@@ -132,10 +133,12 @@ def result_of(cell: Cell, run: Path, evaluation: Path | None) -> dict[str, Any]:
     """What a run, and the evaluation that followed, say about one place of the bench: figures of every evaluated set.
 
     Returns:
-        How it was made: `name`, `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions`, `seconds`. Then
-        `unit`, `max_updates`, and `sets` by name: `n` units; `readings`, points by name of what was read, those of the
-        run itself as `run`, and those of budgets as `budget`; and of exit studies `ceilings`, what oracles reach, `over_permuted`, the gain of rules over the same exits dealt at
-        random, `time_ratio` of full depth and the rule by batch size, and `overthinking`. See `adadepth.measure.exit_advice.readings` for points; what was not chosen has no `chosen_score`.
+        How it was made: `name`, `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions` and
+        `seconds`. Then `unit`, `max_updates`, and `sets` by name: `n` units; `readings`, points by name of what was
+        read, those of the run itself as `run`, and those of budgets as `budget`; and of exit studies `ceilings`, what
+        oracles reach, `over_permuted`, the gain of rules over the same exits dealt at random, `time_ratio` of full
+        depth and the rule by batch size, and `overthinking`. See `adadepth.measure.exit_advice.readings` for points;
+        what was not chosen has no `chosen_score`.
     """
     files, studied = read_run(run), {} if evaluation is None else read_run(evaluation).of(EXIT_RULES).get("sets", {})
     record, halting = files.run, files.halting
