@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     PUZZLES = 11
     SYMMETRY = 12
     EXPLORATION = 13
+    RECORDS = 14
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:
