@@ -20,7 +20,7 @@ from torch import Tensor
 
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
 from adadepth.measure.exit_records import StepRecords
-from adadepth.measure.exit_scores import StepScores
+from adadepth.measure.exit_scores import NEAR, StepScores
 from adadepth.measure.exit_study import Price
 from adadepth.settings.kinds import Problem
 
@@ -63,7 +63,7 @@ def advise(
     full = choosing.score(Fixed(records.max_updates))
     if math.isnan(full) or math.isnan(telling.score(Fixed(records.max_updates))):
         return {}
-    least = full + math.log(KEEP) if problem == "language_model" else full - (1.0 - KEEP) * abs(full)
+    least = full - NEAR if problem == "language_model" else full - (1.0 - KEEP) * abs(full)
     candidates = list(_candidates(rules, records.max_updates))
     fixed = [rule for rule in candidates if isinstance(rule, Fixed)]
     chosen, steady = choosing.cheapest(candidates, least), choosing.cheapest(fixed, least)

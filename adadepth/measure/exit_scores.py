@@ -15,7 +15,7 @@ from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.scoring import example_losses, is_right, quality_of
 from adadepth.settings.kinds import Problem
 
-NEAR = math.log(1 / 0.99)  # nats of a token: at so much more its likelihood is 99 %
+NEAR = -math.log(0.99)  # nats of a token: at so much more its likelihood is 99 %
 
 
 class StepScores:

@@ -369,6 +369,7 @@ def exit_quality(files: RunFiles) -> Section | None:
         {
             **study,
             "name": name,
+            "counted": examples_text(study),
             "ran": any("online" in row for row in study["rows"]),
             "is_timed": bool(batches(study)),
             "panels": panels[name][: None if not position else 1],
