@@ -275,7 +275,7 @@ def exits(files: RunFiles) -> Section | None:
     title, sets = "Steps and exits", files.of(EXITS).get("sets", {})
     if not sets:
         return told_if_damaged(title, "exits", "Steps and exits are", files, EXITS)
-    panels = {name: step_panels(summary) for name, summary in sets.items()}
+    panels = {name: step_panels(summary, files.run.get("trained_steps")) for name, summary in sets.items()}
     tables = {name: _step_tables(name, summary) for name, summary in sets.items()}
     told = [
         {**summary, "name": name, "facts": exit_facts(summary), "panels": panels[name], "tables": tables[name]}
@@ -313,11 +313,16 @@ def _step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def step_panels(summary: Mapping[str, Any]) -> list[Panel]:
-    """Exit shares with the halting distribution, score and loss of every step, and the reliability of confidence."""
+def step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[Panel]:
+    """Exit shares with the halting distribution, score and loss of every step, and the reliability of confidence.
+
+    Args:
+        summary: From `step_summary`.
+        trained: The most steps in training, where those of the evaluation are others.
+    """
     depth = summary["max_steps"]
     panels = []
-    for title, unit, lines in _step_curves(summary):
+    for title, unit, lines in _step_curves(summary, trained):
         values = [value for _, points in lines for _, value in points]
         span = (0.0, 1.05 * max(values) or 1.0) if unit == _SHARE else with_air(values)
         axes = depth_axis("step k", depth), Axis(unit, span)
@@ -332,7 +337,7 @@ def step_panels(summary: Mapping[str, Any]) -> list[Panel]:
     return panels
 
 
-def _step_curves(summary: Mapping[str, Any]) -> list[tuple[str, str, Curves]]:
+def _step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[str, str, Curves]]:
     """Title, axis title and curves over steps of every chart that there are numbers for."""
     steps, calibration = summary["steps"], summary["calibration"].get("halting")
     first = [] if calibration is None else list(enumerate(calibration["first_correct"], start=1))
@@ -344,16 +349,24 @@ def _step_curves(summary: Mapping[str, Any]) -> list[tuple[str, str, Curves]]:
     ]
     quality = [{"step": row["step"], **row.get("quality", {})} for row in steps]
     score = summary["exit"].get("quality", {}).get("score")
-    scores: list[tuple[str, Points]] = [("everyone exits at k", curve(quality, "step", "score"))]
+    scores = _beyond("everyone exits at k", curve(quality, "step", "score"), trained)
     if score is not None and scores[0][1]:
         scores.append(("own exits", [(1, score), (summary["max_steps"], score)]))
     loss = "mean squared error" if summary["problem"] == "regression" else "mean loss (nats)"
     found: list[tuple[str, str, Curves]] = [
         ("Exit steps and halting distribution", _SHARE, mass),
         ("Score of every step", "score", scores),
-        ("Loss of every step", loss, [("loss", curve(steps, "step", "loss"))]),
+        ("Loss of every step", loss, _beyond("loss", curve(steps, "step", "loss"), trained)),
     ]
     return [(title, unit, lines) for title, unit, lines in found if any(points for _, points in lines)]
+
+
+def _beyond(name: str, points: Points, trained: int | None) -> list[tuple[str, Points]]:
+    """A curve over steps, with those that training never made as a curve of their own, from the last that it made."""
+    if trained is None or not any(step > trained for step, _ in points):
+        return [(name, points)]
+    inside, others = ([point for point in points if test(point[0])] for test in (trained.__ge__, trained.__le__))
+    return [(name, inside), (f"beyond the {trained} steps of training", others)]
 
 
 # ---- exit rules

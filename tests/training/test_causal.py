@@ -103,7 +103,10 @@ def test_more_loops_than_were_trained_and_rules_of_exit(
     fitted = read(run / "budgets.json")["rows"]
     assert 1 < fitted[1]["mean"] < 5
     assert fitted[0]["metrics"]["lm_loss_step_1"] == fitted[1]["metrics"]["lm_loss_step_1"]
-    assert "minus the loss" in (run / "report.html").read_text(encoding="utf-8")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "minus the loss" in page
+    assert "beyond the 3 steps of training" in page
+    assert "beyond the" not in (trained / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
