@@ -166,7 +166,7 @@ class _Bench:
         self.first, self.settled = self._oracle_exits()
 
     def _oracle_exits(self) -> tuple[Tensor, Tensor]:
-        """Right for the first time and for good; of a text of least loss, and as good as the last step from there on."""
+        """Right for the first time, and for good; of a text of least loss, and as good as the last from there on."""
         if self.scores.losses is not None:
             return least_loss_exits(self.scores.losses), near_last_exits(self.scores.losses)
         assert self.records.labels is not None

@@ -61,7 +61,7 @@ def is_right(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def quality_of(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
-    """The metrics of predictions from logits (M, C), and their mean as `score`; of a text the loss, `score` is minus it."""
+    """The metrics of predictions from logits (M, C), and their mean as `score`; of a text `loss`, and minus it."""
     if problem == "language_model":
         loss = float(example_losses(logits, labels, problem).double().mean())
         return {"loss": loss, "score": -loss}

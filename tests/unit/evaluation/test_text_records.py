@@ -63,7 +63,7 @@ def recorded(model: Any, places: Tensor) -> StepRecords:
 
 def predicted() -> list[tuple[int, int, int]]:
     """(block, place, what follows) of every prediction, from the labels alone."""
-    rows = [(int(index), labels) for batch in batches() for index, labels in zip(batch["index"], batch["labels"])]
+    rows = [pair for batch in batches() for pair in zip(batch["index"].tolist(), batch["labels"], strict=True)]
     return [
         (row, place, int(labels[place + 1]))
         for row, labels in rows
