@@ -365,8 +365,9 @@ def _beyond(name: str, points: Points, trained: int | None) -> list[tuple[str, P
     """A curve over steps, with those that training never made as a curve of their own, from the last that it made."""
     if trained is None or not any(step > trained for step, _ in points):
         return [(name, points)]
-    inside, others = ([point for point in points if test(point[0])] for test in (trained.__ge__, trained.__le__))
-    return [(name, inside), (f"beyond the {trained} steps of training", others)]
+    inside = [point for point in points if point[0] <= trained]
+    outside = [point for point in points if point[0] >= trained]
+    return [(name, inside), (f"beyond the {trained} steps of training", outside)]
 
 
 # ---- exit rules
