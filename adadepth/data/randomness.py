@@ -25,7 +25,9 @@ class Purpose(IntEnum):
     PUZZLES = 11
     SYMMETRY = 12
     EXPLORATION = 13
-    RECORDS = 14
+    TRACE = 14
+    MANO = 15
+    RECORDS = 16
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:
