@@ -15,6 +15,7 @@ from adadepth.report.figure import Figure, Panel
 from adadepth.tasks import exit_study, session
 from adadepth.training import speed
 
+_timed = speed.time_interleaved
 _DRAWING = {name: getattr(plots, name) for name in ("save", "save_film", "save_frame")}
 
 
@@ -59,6 +60,7 @@ def briefly_timed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "clear_device_cache", lambda garbage_collection=False: None)
         patch.setattr(speed, "_REPEATS", 1)
+        patch.setattr(speed, "time_interleaved", lambda calls, repeats, _, device: _timed(calls, repeats, 0, device))
         patch.setattr(session, "_SECONDS_OF_TIMING", 0.0)
         patch.setattr(exit_study, "REPETITIONS", 1)
         patch.setattr(exit_study, "WARM_UP", 0)
