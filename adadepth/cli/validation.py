@@ -103,6 +103,7 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         "rival_of": (Mode.train,),
         "checkpoint": (Mode.evaluate, Mode.predict, Mode.probe),
         "text": (Mode.predict,),
+        "new_tokens": (Mode.predict,),
         "input": (Mode.predict,),
         "output": (Mode.predict,),
         "run": (Mode.report,),
@@ -146,6 +147,8 @@ def _asked(config: ExperimentConfig) -> Iterator[str]:
     """What mode=predict is to predict."""
     given = config.text
     texts = given if isinstance(given, list) else [given]
+    if config.new_tokens is not None and config.text is None:
+        yield f"new_tokens={config.new_tokens}: read only with text, which they continue"
     if config.output is not None and config.input is None:
         yield f"output={config.output}: read only with input, a table to predict"
     if given is not None and config.input is not None:

@@ -25,6 +25,8 @@ class Purpose(IntEnum):
     PUZZLES = 11
     SYMMETRY = 12
     EXPLORATION = 13
+    TRACE = 14
+    MANO = 15
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:

@@ -284,16 +284,17 @@ def load_model(
             raise ConfigError(f"model.{name}={value}: the checkpoint was trained with {getattr(config, name)}")
         if name == "attn_implementation" and value is not None:
             attention = {name: value}
-        elif name in in_model and value is not None:
+        elif name in in_model and (value is not None or name == "exit_rule"):  # none: everybody runs all steps
             setattr(config, name, value)
     has = weights_of(config) if only_encoder else None
     with _about_unknown(settings):
         model: Any = loaded("checkpoint", path, model_class, config, has=has, **attention)
-    if not only_encoder:
-        check_model(model, settings.name)
-    if "exit_rule" in overrides and not only_encoder:
+    if only_encoder:
+        return model
+    if "exit_rule" in overrides and config.exit_rule is not None:
         with _about("model.exit_rule"):
             rule_of(model, None)
+    check_model(model, settings.name)
     return model
 
 

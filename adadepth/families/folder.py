@@ -45,7 +45,7 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     """
     check_files(key, path)
     try:
-        config = load_trusted(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
+        config = load_trusted(path, lambda trust: _config_class(path).from_pretrained(path, trust_remote_code=trust))
     except Exception as error:  # of a wrong type of a field, the library raises what has no class of its own
         if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_reason(error)}") from error
@@ -53,6 +53,13 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
         raise CheckpointError(f"{key}={path}: {what} ({first_line(error)})") from error
     check_tensors(key, path, config)
     return config
+
+
+def _config_class(path: str) -> Any:
+    """Who reads a configuration: the family that reads models of its type, or whoever transformers knows."""
+    kind = PreTrainedConfig.get_config_dict(path)[0].get("model_type")
+    readers = (about.config for about in families().values() if kind in about.published)
+    return next(map(load, readers), AutoConfig)
 
 
 def _reason(error: Exception) -> str:

@@ -115,6 +115,7 @@ class Family:
             `adadepth.families.albert_act.convert.load_albert`; None: the head's own `from_pretrained`.
         build: Makes a classifier that has no configuration before its base is read; called like
             `adadepth.families.adalayers.base.build_on_base`.
+        published: Types of other people's models whose folders its configuration and its heads read as they are.
         adopts: Makes a model of the layers of a pretrained decoder that is of no family; called like
             `adadepth.families.looped.retrofit.adopted`. None: such a checkpoint is refused.
         text: How its language model reads text, `Kind.reading` of the data that it trains on; see there.
@@ -151,6 +152,7 @@ class Family:
     reads: frozenset[str] = frozenset()
     starts_from: Mapping[str, str | None] = field(default_factory=dict)
     build: str | None = None
+    published: tuple[str, ...] = ()
     adopts: str | None = None
     text: str = "streams"
     settle: str | None = None

@@ -121,6 +121,8 @@ def layout_of(model: Any, tokenizer: Any, predicts: str, max_length: int | None)
     length = longest if max_length is None else max_length
     if predicts == "masks":
         layout = Layout.bert(tokenizer, length)
+    elif predicts == "next":
+        layout = Layout.plain(length)
     else:
         first = {"cls_tokens": 0} if predicts in _WITHOUT_MARKS else first_tokens(model)
         layout = Layout.of(tokenizer, length, **first)

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adadepth.data.batches import longest_first, padded, sequence_columns
-from adadepth.data.text.passages import EncodedText, Text, TextParts, encode_texts, text_parts
+from adadepth.data.text.passages import EncodedText, Place, Text, TextParts, encode_texts, text_parts
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.contract import Remembers
 from adadepth.families.shared.losses import label_count, takes_one_class
@@ -52,6 +52,8 @@ class Pipeline:
         max_length: Most tokens of a text, special ones included; longer ones are cut. None: as many as the model reads.
         segment_length: Tokens that a model with memory reads at a time, as those of a segment in an evaluation. None:
             as many as it remembers, and of a model that remembers nothing the whole text.
+        new_tokens: Of a language model: so many tokens continue each text, fewer where it ends, as its `generate`
+            writes them with the generation configuration that it was saved with. None: no text is continued.
 
     Raises:
         ConfigError: If the model, the tokenizer or a setting cannot be used; one line.
@@ -67,6 +69,7 @@ class Pipeline:
         exit_rule: str | ExitRule | None = None,
         max_length: int | None = None,
         segment_length: int | None = None,
+        new_tokens: int | None = None,
     ) -> None:
         predicts = what_is_predicted(model)
         if predicts is None:
@@ -80,6 +83,7 @@ class Pipeline:
         refuse_tokenizer(tokenizer, model, predicts)
         self.layout = layout_of(model, tokenizer, predicts, max_length)
         self.segment_length = _checked_segment_length(segment_length, model)
+        self.new_tokens = _checked_new_tokens(new_tokens, model, predicts)
 
     @classmethod
     def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
@@ -191,10 +195,10 @@ class Pipeline:
     @torch.inference_mode()
     def _predict(self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool) -> _Predicted:
         """Predict a batch, padded to its longest text."""
-        columns = sequence_columns(self.tokenizer.pad_token_id)
+        columns = sequence_columns(self.tokenizer.pad_token_id or 0)  # a single text has no padding
         batch = padded([text.example for text in texts], max(map(len, texts)), columns)
         if self.predicts == "next":
-            return self._predict_words(texts[0], batch["input_ids"])
+            return self._predict_words(texts[0], batch["input_ids"], self._options(generator, every_step))
         inputs = {name: batch[name].to(self.model.device) for name in _INPUTS}
         outputs = self.model(**inputs, **self._options(generator, every_step))
         trace: DepthTrace = outputs.trace
@@ -206,15 +210,19 @@ class Pipeline:
         ]
         return predictions, self.model.price(trace)
 
-    def _predict_words(self, text: EncodedText, ids: Tensor) -> _Predicted:
+    def _predict_words(self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]) -> _Predicted:
         """Predict every word of a text (1, S) and the next one, segment by segment as an evaluation does."""
+        continuation = None
+        if self.new_tokens is not None:
+            text, continuation = self._continued(text, ids, options)
+            ids = torch.tensor([text.example["input_ids"].tolist()])
         answers: dict[int, dict[str, Any]] = {}
         works: list[Work] = []
         # Behind what the texts in training began with; the last input predicts what follows.
         inputs = torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
         memory: dict[str, Any] = {}
         for segment in inputs.split(self.segment_length or inputs.shape[1], dim=1):
-            outputs = self.model(input_ids=segment.to(self.model.device), **memory)
+            outputs = self.model(input_ids=segment.to(self.model.device), **options, **memory)
             memory = {"memory": outputs.memory} if self.segment_length else {}
             works.append(self.model.price(outputs.trace))
             logits = outputs.logits[0].float().cpu()
@@ -223,8 +231,31 @@ class Pipeline:
         trace, words = outputs.trace, self._words(logits[-1])
         label, score = next(iter(words.items()))
         (depth,), (tokens,) = _mean_updates(trace, [len(text)]), self._tokens([text], trace, [answers])
-        prediction = Prediction(depth, tokens=tokens, layers=_layers(trace), label=label, score=score, scores=words)
+        about: dict[str, Any] = {"label": label, "score": score, "scores": words, "continuation": continuation}
+        prediction = Prediction(depth, tokens=tokens, layers=_layers(trace), **about)
         return [prediction], Work(*(torch.stack(parts).sum() for parts in zip(*works, strict=True)))
+
+    def _continued(self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]) -> tuple[EncodedText, str]:
+        """A text with the tokens that the model writes behind it, and their characters."""
+        end = self.tokenizer.eos_token_id
+        inputs = torch.nn.functional.pad(ids, (1, 0), value=end).to(self.model.device)
+        written = self.model.generate(
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=self.new_tokens, eos_token_id=end,
+            pad_token_id=end, **options,
+        )[0, inputs.shape[1] :].tolist()  # fmt: skip
+        written = written[:-1] if written[-1:] == [end] else written
+        known, places = ids[0].tolist(), list(text.places)
+        before = start = str(self.tokenizer.decode(known))
+        first = max((place.span[1] for place in places if place is not None), default=0)
+        for count in range(1, len(written) + 1):
+            whole = str(self.tokenizer.decode(known + written[:count]))
+            # Of a character in several tokens the last one has it.
+            is_part = whole.endswith("\N{REPLACEMENT CHARACTER}") and count < len(written)
+            now = before if is_part else whole
+            span = first + len(before) - len(start), first + len(now) - len(start)
+            places.append(Place(max((place.part for place in text.places if place is not None), default=0), span))
+            before = now
+        return EncodedText({"input_ids": np.array(known + written)}, places, text.is_cut), before[len(start) :]
 
     def _options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
         """Further arguments of the model's forward pass."""
@@ -423,6 +454,15 @@ def _checked_segment_length(length: int | None, model: Any) -> int | None:
             raise ConfigError(f"segment_length={length}: {type(model).__name__} remembers nothing between segments")
         return length
     return model.context(None, None, False).memory_length or None if isinstance(model, Remembers) else None
+
+
+def _checked_new_tokens(count: int | None, model: Any, predicts: str) -> int | None:
+    """How many tokens a language model writes behind a text."""
+    if count is not None:
+        _check_count("new_tokens", count)
+        if predicts != "next" or not model.can_generate():
+            raise ConfigError(f"new_tokens={count}: {type(model).__name__} writes no text")
+    return count
 
 
 def _checked_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:

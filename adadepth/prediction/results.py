@@ -66,6 +66,8 @@ class Prediction:
         tokens: Every token of the sequence, where tokens halt or something is said of each.
         steps: What was predicted after every step, where the text halts as a whole and all steps were asked for.
         layers: The weights of the states after 0, 1, ... blocks, where the model mixes them.
+        continuation: What a language model that was asked for new tokens has written behind the text; its tokens stand
+            in `tokens`, too, and `label` is what would follow them.
     """
 
     updates: float
@@ -76,6 +78,7 @@ class Prediction:
     tokens: list[TokenPrediction] | None = None
     steps: list[Step] | None = None
     layers: list[float] | None = None
+    continuation: str | None = None
 
     def depths(self) -> list[float]:
         """The updates of its tokens, or of itself."""

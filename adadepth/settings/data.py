@@ -249,6 +249,7 @@ class TreebankConfig(ExamplesConfig):
 Representation = StrEnum("Representation", ["vectors", "tokens"])
 Counted = StrEnum("Counted", ["nonzero", "positive"])
 LabelledUnit = StrEnum("LabelledUnit", ["token", "sequence"])
+HopsDrawing = StrEnum("HopsDrawing", ["even", "natural"])
 
 
 @dataclass
@@ -303,6 +304,12 @@ class HopsConfig(GeneratedConfig):
     causal: bool = setting(
         False, "pointers lead to nodes before their own and say how far back, for models that see nothing else"
     )
+    drawing: HopsDrawing = setting(
+        HopsDrawing.even,
+        "nodes have any number of hops as often; natural: each points to an earlier node or is a colour, all alike",
+        more="With natural, which needs causal=true, most nodes are near a root. An evaluation set whose range does "
+        "not begin at 0 has a chain of the range in each example.",
+    )
 
 
 @dataclass
@@ -312,6 +319,28 @@ class AdditionConfig(FieldConfig):
     digits: int = setting(12, "of each number", at_least(1))
     nines: float = setting(0.5, "share of columns whose digits sum to 9, which hand a carry on", BELOW_ONE)
     beyond_digits: list[int] = setting([20], "also evaluated: longer numbers")
+
+
+@dataclass
+class TraceConfig(GeneratedConfig):
+    """What does a name stand for? Lines `b = a`, then `print b`; difficulty is how many lines must be read."""
+
+    lines: int = setting(8, "of an example, each with a name of its own", between(2, 26))
+    values: int = setting(4, "that a line may give a name; else it has the name of an earlier line", between(2, 8))
+    reach: int = setting(3, "how many lines back a source may be", at_least(1))
+    questions: int = setting(8, "names that are asked for after the lines", at_least(1))
+    train_links: list[int] = setting([0, 4], "fewest and most names between a labelled name and its value")
+    beyond_links: list[int] | None = setting([5, 6], "also evaluated: not seen in training")
+
+
+@dataclass
+class ManoConfig(GeneratedConfig):
+    """Mano: prefix expressions of +, - and * modulo a number. Difficulty is how many operations there are."""
+
+    modulus: int = setting(23, "of all arithmetic; operands are below it", between(2, 100))
+    operations: int = setting(10, "most of an expression; any number from 1 on is as likely", between(1, 40))
+    length_token: bool = setting(True, "whether a token before the expression says how many operations it has")
+    answers_only: bool = setting(True, "training predicts the answer alone; else every next token, too")
 
 
 Symmetries = StrEnum("Symmetries", ["none", "sudoku", "square"])

@@ -354,6 +354,9 @@ class ExperimentConfig:
         None, "mode=evaluate, predict or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
     )
     text: Any = setting(None, "mode=predict: a text, a list of texts or of pairs of them, or @FILE with one a line")
+    new_tokens: int | None = setting(
+        None, "mode=predict, with a language model: so many tokens continue each text, fewer where it ends", at_least(1)
+    )
     input: str | None = setting(
         None, "mode=predict: a table (csv, tsv, jsonl, parquet, conllu, conll, txt), every row of which is predicted"
     )

@@ -30,6 +30,7 @@ from adadepth.settings.data import (
     CausalConfig,
     HopsConfig,
     LabelledUnit,
+    ManoConfig,
     MazeConfig,
     MazePathConfig,
     ParityConfig,
@@ -37,6 +38,7 @@ from adadepth.settings.data import (
     Representation,
     SentEvalConfig,
     SudokuConfig,
+    TraceConfig,
     TreebankConfig,
 )
 from adadepth.settings.plugins import installed, load
@@ -218,6 +220,9 @@ KINDS: dict[str, Kind] = {
     "labelled": Kind(
         LabelledConfig, _of_sentences, _SENTENCES, "text_columns", checks=_checks(*_LABELLED), is_probed=True
     ),
+    "mano_task": Kind(
+        ManoConfig, "tagging", f"{_DATA}.generated.mano:load_mano", checks=_checks("mano"), own_symbols=True
+    ),
     "maze_path_task": Kind(MazePathConfig, "puzzle", f"{_DATA}.puzzles.generated:load_maze_path", "question"),
     "maze_task": Kind(
         MazeConfig, "tagging", f"{_DATA}.generated.maze:load_maze", checks=_checks("maze"),
@@ -258,6 +263,9 @@ KINDS: dict[str, Kind] = {
     "tagging": Kind(
         TaggingConfig, "tagging", f"{_DATA}.labelled.tagging:load_tagging", "token_column",
         checks=_checks(*_TABLE, "tagging"),
+    ),
+    "trace_task": Kind(
+        TraceConfig, "tagging", f"{_DATA}.generated.trace:load_trace", checks=_checks("trace"), own_symbols=True
     ),
     "trees": Kind(
         TreebankConfig, None, f"{_DATA}.labelled.treebank:load_treebank", checks=_checks("treebank"),

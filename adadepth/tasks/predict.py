@@ -14,6 +14,7 @@ from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import held_class
+from adadepth.prediction.results import Prediction
 from adadepth.prediction.tabular import check_input, check_output_file, input_file, output_ending, predict_table
 from adadepth.report.run_files import write_texts
 from adadepth.report.texts import print_texts
@@ -81,6 +82,7 @@ def _loaded(config: ExperimentConfig) -> tuple[Pipeline, str]:
         batch_size=config.trainer.per_device_eval_batch_size,
         device=None if config.trainer.use_cpu else device,
         segment_length=_segment_length(config, model),
+        new_tokens=config.new_tokens,
     )
     return pipeline, path
 
@@ -157,7 +159,13 @@ def describe_texts(pipeline: Pipeline, texts: list[str | tuple[str, str]]) -> di
         "mean": sum(depths) / len(depths),
         "work": work,
         "texts": [
-            {"text": [text] if isinstance(text, str) else list(text), **asdict(prediction)}
+            {"text": _shown(text, prediction), **asdict(prediction)}
             for text, prediction in zip(texts, predictions, strict=True)
         ],
     }
+
+
+def _shown(text: str | tuple[str, str], prediction: Prediction) -> list[str]:
+    """The parts of a text, the last one with what was written behind it."""
+    parts = [text] if isinstance(text, str) else list(text)
+    return [*parts[:-1], parts[-1] + (prediction.continuation or "")]

@@ -30,7 +30,7 @@ MISTAKES = [
     ([*TINY, "model=null"], "Config group override must be a string"),
     ([*TINY, "trainer.lerning_rate=1"], "trainer.lerning_rate: unknown key (did you mean 'trainer.learning_rate'?)"),
     ([*TINY, "learning_rate=1"], "learning_rate: unknown key (did you mean 'trainer.learning_rate'?)"),
-    ([*TINY, "modle=albert_act_mini"], "modle: unknown key (did you mean 'mode' or 'model'?); known: budget"),
+    ([*TINY, "modle=albert_act_mini"], "modle: unknown key (did you mean 'mode' or 'model'?); known: adopt_rule"),
     ([*TINY, "dataset.masking.probabilty=1"], "did you mean 'dataset.masking.probability'?); known in dataset.masking"),
     ([*TINY, "~trainer.foo"], "trainer.foo: unknown key"),
     ([*TINY, "+trainer.foo=1"], "trainer.foo: unknown key; leave out the +"),

@@ -25,7 +25,10 @@ HUB_DATA = "nyu-mll/glue"
 NOT_HERE = ("wikipedia_bookcorpus", "past_present", "ud_english_ewt")  # data that a command names
 # Configurations whose data lie elsewhere, and what their composition must then name.
 WIKITEXT = "Salesforce/wikitext"
-ELSEWHERE = {"par_wikitext2": WIKITEXT, "act_wikitext2": WIKITEXT, "act_squad": "rajpurkar/squad"}
+ELSEWHERE = {
+    **dict.fromkeys(("par_wikitext2", "act_wikitext2", "loop_wikitext2"), WIKITEXT),
+    "act_squad": "rajpurkar/squad",
+}
 
 
 def blocks(language: str, page: str) -> list[str]:

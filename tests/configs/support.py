@@ -73,6 +73,7 @@ HOMES = {
     **{("dataset", f"causal_{name}"): "loop_tiny" for name in ("python_docs", "text", "wikitext2")},
     ("trainer", "loop_tiny"): "loop_tiny",
     ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
+    **{(group, name): f"loop_{name}" for name in ("trace", "mano") for group in ("dataset", "trainer")},
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
 }  # fmt: skip
 # What an option needs from the user before it can run.

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from adadepth import LoopedForCausalLM
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
@@ -127,3 +130,35 @@ def close(first: Path, second: Path) -> None:
 def test_what_does_not_fit_is_said_before(root: str, overrides: list[str], said: str) -> None:
     with pytest.raises(Exception, match=said):
         configured(root, *overrides)
+
+
+def test_a_pretrained_decoder_is_looped_and_trained(text: tuple[str, ...], tmp_path: Path) -> None:
+    """Its first loop begins as the decoder of the layers that are kept, with its own tokenizer."""
+    pieces = Tokenizer(models.BPE())
+    pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces.train_from_iterator(
+        ["line of it"], trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="<end>")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 4}
+    decoder = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer) + 3, **sizes))
+    for part in (decoder, tokenizer):
+        part.save_pretrained(tmp_path / "decoder")
+    own = [each for each in text if not each.startswith(("tokenizer", "model."))]
+    parts = (
+        f"model.pretrained={tmp_path / 'decoder'}",
+        "model.prelude=1",
+        "model.core=1",
+        "model.coda=1",
+        "model.num_loops=3",
+        "trainer.learning_rate=1e-30",
+    )
+    run = folder_of_run(tmp_path / "runs", "--config-name", "loop_retrofit", *own, *parts)
+    model = LoopedForCausalLM.from_pretrained(run / "model")
+    decoder.model.layers = decoder.model.layers[:1] + decoder.model.layers[2:]
+    decoder.config.num_hidden_layers = 3
+    ids = torch.tensor([tokenizer("line 3 of it")["input_ids"]])
+    with torch.no_grad():
+        assert torch.allclose(model(ids, num_loops=1).logits, decoder(ids, use_cache=False).logits, atol=1e-6)
+    assert len(read(run / "exits.json")["sets"]["held_out"]["steps"]) == 3

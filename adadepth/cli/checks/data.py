@@ -21,14 +21,18 @@ from adadepth.settings import (
 from adadepth.settings.data import (
     AdditionConfig,
     CausalConfig,
+    GeneratedConfig,
     HopsConfig,
+    HopsDrawing,
     LabelledUnit,
+    ManoConfig,
     MazeConfig,
     ParityConfig,
     SentEvalConfig,
     Separator,
     SequenceProblem,
     TextConfig,
+    TraceConfig,
     TreebankConfig,
 )
 from adadepth.settings.experiment import TokenizerKind
@@ -262,8 +266,33 @@ def check_hops(dataset: HopsConfig) -> Iterator[str]:
         hops = getattr(dataset, key)
         if hops is not None and (len(hops) != 2 or not 0 <= hops[0] <= hops[1] <= most):
             yield f"dataset.{key}={hops}: must be [lowest, highest] within 0 and dataset.nodes / 2 - 1 = {most}"
+    if dataset.drawing is HopsDrawing.natural and not dataset.causal:
+        yield "dataset.drawing=natural: needs dataset.causal=true: nodes point to earlier ones"
     if dataset.unit is LabelledUnit.token and dataset.nodes > dataset.sequence_length:
         yield f"dataset.sequence_length={dataset.sequence_length}: there are dataset.nodes={dataset.nodes}"
+
+
+def check_trace(dataset: TraceConfig) -> Iterator[str]:
+    """Whether the longest chains fit into the lines, the questions have names to ask for, and all fits a sequence."""
+    for key in ("train_links", "beyond_links"):
+        links = getattr(dataset, key)
+        if links is not None and (len(links) != 2 or not 0 <= links[0] <= links[1] < dataset.lines):
+            yield f"dataset.{key}={links}: must be [fewest, most] within 0 and dataset.lines - 1 = {dataset.lines - 1}"
+    if dataset.questions > dataset.lines:
+        yield f"dataset.questions={dataset.questions}: must be at most dataset.lines={dataset.lines}, a name each"
+    yield from _too_long(dataset, 3 * dataset.lines + 2 * dataset.questions, "lines and questions have")
+
+
+def check_mano(dataset: ManoConfig) -> Iterator[str]:
+    """Whether the longest expression fits into a sequence."""
+    tokens = 2 * dataset.operations + 3 + dataset.length_token  # operators and operands, the beginning, the end
+    yield from _too_long(dataset, tokens, "the longest expression has")
+
+
+def _too_long(dataset: GeneratedConfig, tokens: int, what: str) -> Iterator[str]:
+    """A sequence holds all tokens of an example."""
+    if tokens > dataset.sequence_length:
+        yield f"dataset.sequence_length={dataset.sequence_length}: {what} {tokens} tokens"
 
 
 _SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
+from adadepth.data.generated.chains import draw_chains
 from adadepth.data.generated.shared import (
     DrawnExamples,
     DrawnTags,
@@ -53,7 +54,7 @@ class HopsExamples(DrawnExamples):
 
     def __init__(self, dataset: HopsConfig, hops: tuple[int, int], length: int, seed: int) -> None:
         super().__init__(length, seed)
-        self.nodes, self.colours = dataset.nodes, dataset.colours
+        self.nodes, self.colours, self.drawing = dataset.nodes, dataset.colours, str(dataset.drawing)
         self.hops, self.causal = hops, dataset.causal
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
@@ -61,9 +62,8 @@ class HopsExamples(DrawnExamples):
 
         Besides, ``marked`` (rows,) int16 is a node whose hops are as likely any of the range.
         """
-        targets, hops, colours = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
+        targets, hops, colours = self._forests(rows, generator)
         if self.causal:
-            targets, hops, colours = targets_first(targets, hops, colours, generator)
             targets = np.arange(self.nodes) - targets
         wanted = generator.integers(self.hops[0], self.hops[1] + 1, (rows, 1))
         lots = np.where(hops == wanted, generator.random(hops.shape, dtype=np.float32), -1.0)
@@ -74,6 +74,13 @@ class HopsExamples(DrawnExamples):
             "colours": colours,
             "marked": lots.argmax(axis=1).astype(np.int16),
         }
+
+    def _forests(self, rows: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Targets, hops and colours, in causal order where that is asked for."""
+        if self.drawing == "natural":
+            return draw_chains(rows, self.nodes, self.hops, self.colours, self.nodes, generator)
+        forests = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
+        return targets_first(*forests, generator) if self.causal else forests
 
 
 class TaggedHops(HopsExamples, DrawnTags):

@@ -78,6 +78,11 @@ class Layout:
         """Return BERT's layout with the [CLS] and [SEP] of a tokenizer, whatever its own is: that of pretraining."""
         return cls(*_bert_templates(tokenizer), sequence_length)
 
+    @classmethod
+    def plain(cls, sequence_length: int) -> Layout:
+        """Return the layout without special tokens, whatever the tokenizer adds: that of language models."""
+        return cls(Template(((), ()), (0,)), Template(((), (), ()), (0, 0)), sequence_length)
+
     def room(self, parts: int) -> int:
         """Return how many ordinary tokens a sequence of one part or a pair can hold."""
         return self.sequence_length - self._template(parts).size

@@ -206,12 +206,18 @@ FAMILY = Family(
     },
     auto={"AutoModel": f"{_MODELING}:LoopedModel"},
     encoder=f"{_MODELING}:LoopedModel",
+    public={
+        "decode_texts": "adadepth.families.looped.decoding:decode_texts",
+        "retrofit": "adadepth.families.looped.retrofit:retrofit",
+        "self_speculation": "adadepth.families.looped.speculation:self_speculation",
+    },
     tokenizer="transformers:PreTrainedTokenizerFast",
     budget=Budgeting(
         fitted=(BudgetUnit.updates, BudgetUnit.macs),
         fits_target=True,
     ),
     depth="num_loops",
+    published=("ouro", "huginn_raven"),
     adopts="adadepth.families.looped.retrofit:adopted",
     text="blocks",
     checks=("adadepth.families.looped.family:check_looped",),

@@ -1,8 +1,10 @@
 """Pointers in causal order: every node lies behind the one it points to, which is as far back as it says."""
 
+from collections import Counter
+
 from adadepth.data import load_labelled_data
 from adadepth.settings import TokenizerConfig
-from adadepth.settings.data import HopsConfig
+from adadepth.settings.data import HopsConfig, HopsDrawing
 
 FEW = {"max_evaluation_examples": 40, "train_examples": 400}
 
@@ -26,3 +28,28 @@ def test_pointers_lead_back() -> None:
                 seen[name][hops] += 1
     assert min(seen["inside"][:6]) > 0.5 * max(seen["inside"])
     assert min(seen["beyond"]) > 0.5 * max(seen["beyond"])
+
+
+def test_natural_pointers_lead_to_any_earlier_node_or_colour() -> None:
+    dataset = HopsConfig(name="hops_causal", causal=True, drawing=HopsDrawing.natural, nodes=12, colours=3, **FEW)
+    data = load_labelled_data(dataset, TokenizerConfig(), 0)
+    seen: Counter[str] = Counter()
+    for number in range(400):
+        example = data.train[number]
+        symbols = data.tokenizer.convert_ids_to_tokens(example["input_ids"])
+        seen[symbols[8]] += 1
+        colours: list[str] = []
+        hops: list[int] = []
+        for node, symbol in enumerate(symbols):
+            before = node - int(symbol.removeprefix("<")) if symbol.startswith("<") else None
+            colours.append(symbol if before is None else colours[before])
+            hops.append(0 if before is None else hops[before] + 1)
+        wanted = [
+            data.labels.index(colour) if count <= 5 else -100 for colour, count in zip(colours, hops, strict=True)
+        ]
+        assert (example["labels"].tolist(), example["difficulties"].tolist()) == (wanted, hops)
+    assert set(seen) == {*(f"<{back}" for back in range(1, 9)), *data.labels}
+    assert 18 < min(seen.values()) <= max(seen.values()) < 60  # 36 of each, and five deviations
+    beyond = [data.evaluation["beyond"][number] for number in range(40)]
+    assert all((example["labels"] >= 0).any() for example in beyond)
+    assert all(example["difficulties"][example["labels"] >= 0].min() >= 6 for example in beyond)

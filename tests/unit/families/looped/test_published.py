@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from adadepth import LoopedConfig, LoopedForCausalLM
-from adadepth.errors import CheckpointError
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.families.build import build_language_model
+from tests.configs.support import configured
 from tests.unit.families.looped import published_code
 from tests.unit.families.looped.plain_looped import plain_huginn, plain_ouro
 
@@ -267,3 +270,16 @@ def test_weights_in_several_pickles_are_read(tmp_path: Path, ouro: Path) -> None
 def test_a_forced_step_of_ouro_is_a_fixed_loop() -> None:
     config = LoopedConfig.from_dict({**OURO, "model_type": "ouro", "early_exit_step": 1})
     assert config.exit_rule == "fixed:2"  # theirs counts from 0, ours from 1
+
+
+def test_training_begins_with_a_published_model(ouro: Path) -> None:
+    sizes = [f"model.{name}={OURO[name]}" for name in ("hidden_size", "num_attention_heads", "intermediate_size")]
+    there = ["model=ouro_1_4b", f"model.pretrained={ouro}", f"model.core={OURO['num_hidden_layers']}", *sizes]
+    wanted = configured("loop_tiny", *there, f"model.vocab_size={OURO['vocab_size']}", "model.num_loops=2").model
+    model = build_language_model(wanted, OURO["vocab_size"])
+    published = LoopedForCausalLM.from_pretrained(ouro, num_loops=2)
+    with torch.no_grad():
+        assert torch.equal(model.eval()(IDS).logits, published(IDS).logits)
+    assert (model.config.model_type, model.config.num_loops) == ("looped", 2)
+    with pytest.raises(ConfigError, match=r"model\.core=9 but \d+ there"):
+        build_language_model(dataclasses.replace(wanted, core=9), OURO["vocab_size"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.families.build import build_classifier, build_language_model
+from adadepth.families.build import build_classifier, build_language_model, load_model
 from adadepth.families.looped.retrofit import kept_layers, retrofit
 from tests.configs.support import configured
 
@@ -209,3 +210,11 @@ def test_a_tokenizer_with_more_pieces_is_one_line(tmp_path: Path) -> None:
     decoder().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=f"it has {PIECES} pieces, the tokenizer 60"):
         build_language_model(settings(tmp_path), 60)
+
+
+def test_no_rule_is_laid_over_a_saved_one(tmp_path: Path) -> None:
+    model = retrofit(decoder(), prelude=1, core=2, coda=1, num_loops=3, exit_rule="margin:0.1")
+    model.save_pretrained(tmp_path)
+    wanted = dataclasses.replace(settings(tmp_path), pretrained=None, exit_rule=None)
+    assert load_model(str(tmp_path), LoopedForCausalLM, wanted, ["exit_rule"]).config.exit_rule is None
+    assert load_model(str(tmp_path), LoopedForCausalLM, wanted, []).config.exit_rule == "margin:0.1"

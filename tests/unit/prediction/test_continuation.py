@@ -1,0 +1,76 @@
+"""Texts that a language model continues: what `generate` writes, and the depth of every token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from adadepth import Pipeline
+from adadepth.errors import ConfigError
+from adadepth.tasks.predict import describe_texts
+from tests.models_support import small_ponder
+from tests.unit.data.tokenizers_support import tokenizer
+from tests.unit.families.looped.looped_support import OURO, small
+
+TEXTS = ["a cat", "they said: stop the"]
+RULE = "margin:0.02"
+
+
+@pytest.fixture
+def parts() -> tuple[Any, Any]:
+    own = tokenizer("roberta")
+    return small(**OURO | {"vocab_size": len(own)}), own
+
+
+def written(model: Any, own: Any, text: str, **options: Any) -> torch.Tensor:
+    """The end-of-text token, a text, and what `generate` writes behind it."""
+    ids = torch.tensor([[own.eos_token_id, *own(text, add_special_tokens=False)["input_ids"]]])
+    return model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=own.eos_token_id, **options)
+
+
+def test_a_text_goes_on_as_generate_writes_it_and_tokens_have_the_loops_that_predicted_them(parts: Any) -> None:
+    model, own = parts
+    pipeline = Pipeline(model, own, exit_rule=RULE, new_tokens=5)
+    for text, found in zip(TEXTS, pipeline(TEXTS), strict=True):
+        ids = written(model, own, text, exit_rule=RULE, max_new_tokens=5)
+        tokens, exits = found.tokens or [], model(ids, exit_rule=RULE).exit_steps[0, : ids.shape[1] - 1]
+        assert [token.piece for token in tokens] == own.convert_ids_to_tokens(ids[0, 1:].tolist())
+        assert [token.updates for token in tokens] == exits.tolist()
+        whole = text + (found.continuation or "")
+        assert own.decode(ids[0, 1:]) == whole
+        spans = [token.span for token in tokens[-5:] if token.span]
+        assert spans[0][0] == len(text)
+        assert [start for start, _ in spans[1:]] == [end for _, end in spans[:-1]]
+        assert spans[-1][1] == len(whole)
+    assert len({token.updates for found in pipeline(TEXTS) for token in found.tokens or []}) > 1
+
+
+def test_the_rule_of_a_call_and_of_the_configuration_are_the_same(parts: Any) -> None:
+    model, own = parts
+    by_call = Pipeline(model, own, exit_rule=RULE)(TEXTS)
+    model.config.exit_rule = RULE
+    assert Pipeline(model, own)(TEXTS) == by_call
+
+
+def test_a_text_ends_where_the_model_ends_it(parts: Any) -> None:
+    model, own = parts
+    model.lm_head.weight.data[own.eos_token_id] = 0
+    first = int(written(model, own, TEXTS[0], max_new_tokens=1)[0, -1])
+    model.lm_head.weight.data[own.eos_token_id] = 2 * model.lm_head.weight.data[first]
+    assert Pipeline(model, own, new_tokens=9)(TEXTS[0])[0].continuation == ""
+
+
+def test_what_is_stored_has_the_whole_text(parts: Any) -> None:
+    pipeline = Pipeline(*parts, exit_rule=RULE, new_tokens=3)
+    row = describe_texts(pipeline, TEXTS[:1])["texts"][0]
+    assert row["text"] == [TEXTS[0] + row["continuation"]]
+    assert len(row["continuation"]) > 0
+
+
+def test_only_language_models_write(parts: Any) -> None:
+    with pytest.raises(ConfigError, match=r"new_tokens=3: PonderAlbertForSequenceClassification writes no text"):
+        Pipeline(small_ponder(), tokenizer("bert"), new_tokens=3)
+    with pytest.raises(ConfigError, match="new_tokens"):
+        Pipeline(*parts, new_tokens=0)
