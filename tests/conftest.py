@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import ipaddress
 import os
@@ -15,15 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import omegaconf._utils as omegaconf_utils
 import pytest
-import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
-from hydra.core.default_element import ResultDefault
-from hydra.core.object_type import ObjectType
 from hypothesis import settings
-from omegaconf import OmegaConf
+
+from tests.composition_support import compose_once, read_yaml_fast
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_ROOT = ROOT.parent / "shared" / "data"
@@ -89,66 +83,6 @@ def _block_network(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
-def _read_yaml_fast(patch: pytest.MonkeyPatch) -> None:
-    """Give OmegaConf, and so Hydra, the C library's parser: the same values, and a composition takes an eighth less."""
-    usual = omegaconf_utils.get_yaml_loader()
-    with pytest.MonkeyPatch.context() as once:
-        once.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
-        in_c = omegaconf_utils.get_yaml_loader()
-
-    class Loader(in_c):
-        def __init__(self, stream: Any) -> None:
-            super().__init__(stream)
-            self.stream = stream
-
-        def get_single_data(self) -> Any:
-            try:
-                return super().get_single_data()
-            except yaml.YAMLError:  # what is no YAML is told in the words that users get
-                if not isinstance(self.stream, str):
-                    self.stream.seek(0)
-                return usual(self.stream).get_single_data()
-
-    patch.setattr(omegaconf_utils, "get_yaml_loader", lambda: Loader)
-
-
-def _compose_fast(patch: pytest.MonkeyPatch) -> None:
-    """Let Hydra read a file, and merge the same files and schemas, once a process: a command composes twice."""
-    read, merge = ConfigRepository.load_config, ConfigLoaderImpl._compose_config_from_defaults_list
-    files: dict[Any, Any] = {}
-    merged: dict[Any, Any] = {}
-
-    def state(folder: str, path: str) -> tuple[Any, ...]:
-        file = Path(folder.removeprefix("file://"), f"{path.removesuffix('.yaml')}.yaml")
-        found = file.stat()
-        return file.resolve(), found.st_ino, found.st_mtime_ns, found.st_size
-
-    def load_config(repo: ConfigRepository, config_path: str) -> Any:
-        source = repo._find_object_source(config_path, ObjectType.CONFIG)
-        if source is None or source.scheme() != "file":
-            return read(repo, config_path)
-        key = (config_path, source.provider, source.path, *state(source.path, config_path))
-        if key not in files:
-            files[key] = read(repo, config_path)
-        return files[key]
-
-    def origin(default: ResultDefault, repo: CachingConfigRepository) -> tuple[Any, ...]:
-        found = repo.load_config(default.config_path)
-        where = (repr(default), default.is_self, default.primary, found.path, OmegaConf.get_type(found.config))
-        return (*where, *(state(found.path, default.config_path) if found.path.startswith("file://") else ()))
-
-    def compose(loader: ConfigLoaderImpl, defaults: list[ResultDefault], repo: CachingConfigRepository) -> Any:
-        key = tuple(origin(default, repo) for default in defaults)
-        if key not in merged:
-            with pytest.MonkeyPatch.context() as once:  # merging changes what was read
-                once.setattr(ConfigRepository, "load_config", read)
-                merged[key] = merge(loader, defaults, CachingConfigRepository(repo.delegate))
-        return copy.deepcopy(merged[key])
-
-    patch.setattr(ConfigRepository, "load_config", load_config)
-    patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", compose)
-
-
 def _hear_signals() -> None:
     """Undo what `nohup` and a script's `&` have this process ignore: what a test starts would ignore it, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -161,17 +95,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Block the network before collection, so that an import cannot use it either; leave out what only costs time."""
     patch = pytest.MonkeyPatch()
     _block_network(patch)
-    _read_yaml_fast(patch)
-    _compose_fast(patch)
+    read_yaml_fast(patch)
+    compose_once(patch)
     _hear_signals()
     patch.setattr(os, "fsync", lambda descriptor: None)  # no scratch file has to survive a power cut
+    gc.set_threshold(20_000)  # objects by the thousand are made and dropped at once, above all by Hydra
     config.add_cleanup(patch.undo)
     config.add_cleanup(_SCRATCH.cleanup)
-
-
-def pytest_collection_finish() -> None:
-    """Look for garbage less often: objects by the thousand are made and dropped at once, above all by Hydra."""
-    gc.set_threshold(20_000)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -207,7 +137,17 @@ def _fixed_seed() -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        _seed_torch()
+
+
+def _seed_torch() -> None:
+    """As `torch.manual_seed` does, which without a device notes the place of every call for later: 1 ms a test."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

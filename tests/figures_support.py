@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from accelerate.utils import memory
 from PIL import Image
 
 from adadepth.report import plots
 from adadepth.report.figure import Figure, Panel
 from adadepth.tasks import exit_study, session
 from adadepth.training import speed
+
+_timed = speed.time_interleaved
+_DRAWING = {name: getattr(plots, name) for name in ("save", "save_film", "save_frame")}
 
 
 @contextmanager
@@ -22,6 +26,15 @@ def undrawn() -> Iterator[None]:
         patch.setattr(plots, "save", _save)
         patch.setattr(plots, "save_film", _save_film)
         patch.setattr(plots, "save_frame", _save_film)
+        yield
+
+
+@contextmanager
+def drawn() -> Iterator[None]:
+    """Draw what `undrawn` around it leaves out."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, draw in _DRAWING.items():
+            patch.setattr(plots, name, draw)
         yield
 
 
@@ -40,9 +53,14 @@ def drawn_as_png() -> Iterator[None]:
 
 @contextmanager
 def briefly_timed() -> Iterator[None]:
-    """Time executions and exit rules once: what a test reads of the times is that they are there."""
+    """Time executions and exit rules once: what a test reads of the times is that they are there.
+
+    Nor is garbage looked for at the end of every training, for which Python has its own times.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "clear_device_cache", lambda garbage_collection=False: None)
         patch.setattr(speed, "_REPEATS", 1)
+        patch.setattr(speed, "time_interleaved", lambda calls, repeats, _, device: _timed(calls, repeats, 0, device))
         patch.setattr(session, "_SECONDS_OF_TIMING", 0.0)
         patch.setattr(exit_study, "REPETITIONS", 1)
         patch.setattr(exit_study, "WARM_UP", 0)

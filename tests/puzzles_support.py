@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adadepth.data.labelled import bigram_shift
 from adadepth.data.puzzles import generated
 from adadepth.settings.data import PuzzleTableConfig
 
@@ -21,18 +22,32 @@ Group = Sequence[tuple[np.ndarray, np.ndarray]]  # a puzzle and its augmentation
 
 
 _drawn = cache(generated.draw_sudoku)  # most of what a run of seconds takes, and every run of a root draws the same
+_usable = cache(bigram_shift.usable_sentences)  # of the same embedded documents every time
+_encode = bigram_shift._encode
+_encoded: dict[Any, Any] = {}
 
 
 @contextmanager
 def drawn_once() -> Iterator[None]:
-    """Draw the Sudoku of the same settings once a process, for all runs."""
+    """Draw the Sudoku of the same settings, and read the sentences of bigram shift, once a process, for all runs."""
 
     def copies(*args: Any, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
         puzzles, solutions = _drawn(*args, **settings)
         return puzzles.copy(), solutions.copy()
 
+    def usable(documents: Iterable[str]) -> list[str]:
+        return list(_usable(tuple(documents)))
+
+    def encoded(tokenizer: Any, sentences: list[str]) -> list[list[np.ndarray]]:
+        key = (tokenizer.backend_tokenizer.to_str(), tuple(sentences))
+        if key not in _encoded:
+            _encoded[key] = _encode(tokenizer, sentences)
+        return [list(sentence) for sentence in _encoded[key]]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generated, "draw_sudoku", copies)
+        patch.setattr(bigram_shift, "usable_sentences", usable)
+        patch.setattr(bigram_shift, "_encode", encoded)
         yield
 
 

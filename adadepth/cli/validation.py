@@ -124,8 +124,9 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"runs={config.runs}: read only without run={config.run}"
     if config.runs and config.mode is not Mode.report:
         yield f"runs={config.runs}: read only with mode=report, but mode={config.mode}"
-    if config.exit_rules and (config.mode is not Mode.evaluate or config.task is not Task.finetune):
-        yield f"exit_rules={config.exit_rules}: read only with task=finetune mode=evaluate"
+    studies = config.task is Task.finetune or kind_of(config.dataset).reading == "blocks"
+    if config.exit_rules and (config.mode is not Mode.evaluate or not studies):
+        yield f"exit_rules={config.exit_rules}: read only with mode=evaluate on labelled data or blocks of text"
     if config.adopt_rule and not config.exit_rules:
         yield "adopt_rule=true: read only with exit_rules, of which one is adopted"
     if config.adopt_rule and not hasattr(config.model, "exit_rule"):

@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     EXPLORATION = 13
     TRACE = 14
     MANO = 15
+    RECORDS = 16
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:

@@ -59,10 +59,12 @@ class BlockScorer(Scorer):
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
         """Likelihood at the tokens' own exits, as `likelihood` tells it, and `lm_loss_step_n` after every step n.
 
-        Parts of the loss beside the likelihood are no measure of a model and do not count.
+        Parts of the loss beside the likelihood are no measure of a model and do not count. Of a part of the text, words
+        and characters are taken to be as many a token as in all of it.
         """
         total, count = self._sums.tolist()
-        found = likelihood(total, count, self._blocks.words, self._blocks.characters)
+        share = count / self._blocks.tokens
+        found = likelihood(total, count, share * self._blocks.words, share * self._blocks.characters)
         return found | {f"lm_loss_step_{step}": loss for step, loss in enumerate(self._losses_by_step(), start=1)}
 
     def _losses_by_step(self) -> list[float]:

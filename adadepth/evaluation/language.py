@@ -128,7 +128,7 @@ class LanguageScorer(Scorer):
         return EvaluationReport(statistics | {"evaluations": evaluations, "missing": missing})
 
 
-def likelihood(total: float, tokens: float, words: int, characters: int) -> dict[str, float]:
+def likelihood(total: float, tokens: float, words: float, characters: float) -> dict[str, float]:
     """What a sum of cross-entropies in nats is per token, word and character; see `LanguageScorer.metrics`."""
     loss = total / tokens
     return {

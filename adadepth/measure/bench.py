@@ -3,7 +3,8 @@
 A *reading* of a way is what decides who stops: the run itself, a budget it was set to, fixed depths, a rule. It has
 points, from little work to much, with every seed. For a task and a share of the best score that any reading reaches,
 
-    1. the bar is that share of the best mean over seeds of the largest score of a reading;
+    1. the bar is that share of the best mean over seeds of the largest score of a reading; of scores below 0, which are
+       likelihoods in nats, that share of the likelihood;
     2. of each reading and seed the point of least work is taken whose score on the choosing half is at the bar, or
        whose score is, where nothing was chosen; a reading that has none with some seed does not reach the bar;
     3. work and score are then told of the other half: means over S seeds, with the standard error
@@ -72,6 +73,12 @@ def points_of(results: Iterable[Mapping[str, Any]], name: str) -> Points:
 def best_score(points: Points) -> float:
     """The largest mean over seeds of a reading's largest score."""
     return max(fmean(max(map(_chosen, each)) for each in seeds.values()) for seeds in points.values())
+
+
+def bar_of(points: Points, keep: float) -> float:
+    """The score that is a share of the best one."""
+    best = best_score(points)
+    return best + math.log(keep) if best < 0.0 else keep * best
 
 
 def needed(points: Points, bar: float) -> dict[Reading, dict[str, Any] | None]:

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, predictions_at
+from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
 from adadepth.measure.adaptation import spearman
 from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.exit_scores import NEAR, StepScores
 from adadepth.measure.exit_study import Price
-from adadepth.measure.scoring import is_right, quality_of
 from adadepth.settings.kinds import Problem
 
-KEEP = 0.99  # of full depth's score
+KEEP = 0.99  # of full depth's score; of a text, of the likelihood of a token
 _LEVELS = torch.linspace(-7.0, 7.0, 43).sigmoid().tolist()
 _NORMAL = 1.96  # standard errors around a mean that hold 95 % of a normal distribution
 
@@ -54,8 +54,8 @@ def advise(
     Returns:
         `rule` and `fixed`, each with `rule`, `score`, `mean_updates` and `work`, a share of full depth's; `full`, the
         score there; `keep`; `chosen_on` and `told_on`, numbers of examples; and where classes are predicted
-        `difference`, of the share that is right from full depth's, with `interval`, half of that of 95 %. Empty where
-        there is no score, or no second sequence.
+        `difference`, of the share that is right from full depth's, with `interval`, half of that of 95 %; of a text the
+        difference of the score, minus the loss. Empty where there is no score, or no second sequence.
     """
     halves = _halves(sequences, seed)
     if halves is None:
@@ -64,21 +64,19 @@ def advise(
     full = choosing.score(Fixed(records.max_updates))
     if math.isnan(full) or math.isnan(telling.score(Fixed(records.max_updates))):
         return {}
-    least = full - (1.0 - KEEP) * abs(full)
+    least = full - NEAR if problem == "language_model" else full - (1.0 - KEEP) * abs(full)
     candidates = list(_candidates(rules, records.max_updates))
     fixed = [rule for rule in candidates if isinstance(rule, Fixed)]
     chosen, steady = choosing.cheapest(candidates, least), choosing.cheapest(fixed, least)
-    found = {
+    return {
         "keep": KEEP,
         "chosen_on": len(choosing.records),
         "told_on": len(telling.records),
         "full": telling.score(Fixed(records.max_updates)),
         "rule": telling.figures(chosen),
         "fixed": telling.figures(steady),
+        **telling.difference(chosen, sequences[halves[1]]),
     }
-    if problem != "regression":
-        found |= telling.difference(chosen, sequences[halves[1]])
-    return found
 
 
 def readings(
@@ -99,8 +97,8 @@ def readings(
     Returns:
         Of each point `rule`; `chosen_score`, on the half that a threshold is chosen on; and of the other half `score`,
         `updates`, `macs` of a unit, `spearman` of exits and difficulty where the data know one, and `score_error`, the
-        standard error of the share that is right, and `updates_error`, both from sums over sequences. Empty without a
-        second sequence.
+        standard error of the share that is right or of the loss, and `updates_error`, both from sums over sequences.
+        Empty without a second sequence.
     """
     halves = _halves(sequences, seed)
     if halves is None:
@@ -126,7 +124,7 @@ class _Half:
     def __init__(
         self, records: StepRecords, problem: Problem, metrics: Sequence[str], price_of: Callable[[StepRecords], Price]
     ) -> None:
-        self.records, self._problem, self._metrics = records, problem, metrics
+        self.records, self._worth = records, StepScores(records, problem, metrics)
         self._price = price_of(records)
         self._full = self._price(torch.full_like(records.lengths, records.max_updates), records.lengths, ())
         self._scores: dict[bytes, float] = {}  # by exits: many thresholds let everybody out where others do
@@ -138,56 +136,52 @@ class _Half:
 
     def score(self, rule: ExitRule) -> float:
         """Of the predictions at its exits; NaN where a metric has no value."""
-        exits = self.exits(rule)
+        return self._score(self.exits(rule))
+
+    def _score(self, exits: Tensor) -> float:
         key = exits.numpy().tobytes()
         if key not in self._scores:
-            found = quality_of(self._logits(exits), self._labels, self._problem, self._metrics)
-            self._scores[key] = found.get("score", math.nan)
+            self._scores[key] = self._worth.at(exits).get("score", math.nan)
         return self._scores[key]
 
-    def work(self, rule: ExitRule) -> float:
+    def _work(self, rule: ExitRule, exits: Tensor) -> float:
         """Multiply-accumulates, as a share of full depth's, with what the rule reads."""
         reads = () if isinstance(rule, Fixed) else rule.reads
-        return self._price(self.exits(rule), self.records.lengths, reads) / self._full
+        return self._price(exits, self.records.lengths, reads) / self._full
 
     def cheapest(self, rules: Sequence[ExitRule], least: float) -> ExitRule:
         """The one of least work among those with a score of at least so much; of equals the first."""
-        return min((rule for rule in rules if self.score(rule) >= least), key=self.work)
+        exits = ((rule, self.exits(rule)) for rule in rules)
+        able = [(self._work(rule, steps), rule) for rule, steps in exits if self._score(steps) >= least]
+        return min(able, key=lambda pair: pair[0])[1]
 
     def figures(self, rule: ExitRule) -> dict[str, Any]:
         """What is told of a rule."""
-        updates = float(self.records.updates(self.exits(rule)).mean())
-        return {"rule": rule.label, "score": self.score(rule), "mean_updates": updates, "work": self.work(rule)}
+        exits = self.exits(rule)
+        updates = float(self.records.updates(exits).mean())
+        work = self._work(rule, exits)
+        return {"rule": rule.label, "score": self._score(exits), "mean_updates": updates, "work": work}
 
     def point(self, rule: ExitRule, sequences: Tensor) -> dict[str, Any]:
         """What is told of a setting of a reading, see `readings`."""
         records, exits = self.records, self.exits(rule)
         updates = records.updates(exits).double()
-        told: dict[str, Any] = {"score": self.score(rule), "updates": float(updates.mean())}
-        told["macs"] = self.work(rule) * self._full / len(records)
+        told: dict[str, Any] = {"score": self._score(exits), "updates": float(updates.mean())}
+        told["macs"] = self._work(rule, exits) * self._full / len(records)
         if records.difficulty is not None and (found := spearman(exits.numpy(), records.difficulty.numpy(), 1)):
             told["spearman"] = found.value
-        if self._problem != "regression":
-            told["score_error"] = _error(is_right(self._logits(exits), self._labels).double(), sequences)
+        if (values := self._worth.values(exits)) is not None:
+            told["score_error"] = _error(values, sequences)
         return told | {"updates_error": _error(updates, sequences)}
 
     def difference(self, rule: ExitRule, sequences: Tensor) -> dict[str, float]:
-        """Share right at the exits less that at full depth, and half of its interval, from sums over sequences."""
-        at_exit, at_end = (
-            is_right(self._logits(exits), self._labels).double()
-            for exits in (self.exits(rule), torch.full_like(self.records.lengths, self.records.max_updates))
-        )
+        """What an example gains at its exit over full depth, and half of its interval, from sums over sequences."""
+        last = torch.full_like(self.records.lengths, self.records.max_updates)
+        at_exit, at_end = (self._worth.values(exits) for exits in (self.exits(rule), last))
+        if at_exit is None or at_end is None:
+            return {}
         gains = at_exit - at_end
         return {"difference": float(gains.mean()), "interval": _NORMAL * _error(gains, sequences)}
-
-    @property
-    def _labels(self) -> Tensor:
-        assert self.records.labels is not None
-        return self.records.labels
-
-    def _logits(self, exits: Tensor) -> Tensor:
-        assert self.records.step_logits is not None
-        return predictions_at(Fixed(1), self.records.step_logits, None, exits)
 
 
 def _error(values: Tensor, sequences: Tensor) -> float:

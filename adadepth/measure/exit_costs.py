@@ -69,7 +69,9 @@ def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
 
 
 def score_title(study: Mapping[str, Any]) -> str:
-    """The title of `score`, with the metrics that it is the mean of."""
+    """The title of `score`, with the metrics that it is the mean of; of a text it is minus the loss."""
+    if study["problem"] == "language_model":
+        return "score (minus the loss, nats)"
     names = ", ".join(metric_key(name) for name in study["metrics"])
     return f"score ({names})" if len(study["metrics"]) == 1 else f"score (mean of {names})"
 

@@ -133,7 +133,11 @@ class StepRecorder:
         """
         by_token = outputs.logits.dim() == 3 and outputs.trace.unit == "token"
         kept = token_columns(batch, outputs) if by_token else _sequence_columns(batch, outputs)
-        kept["max_updates"] = torch.tensor([outputs.trace.max_updates])
+        self.keep(kept, outputs.trace.max_updates)
+
+    def keep(self, columns: Mapping[str, Tensor], max_updates: int) -> None:
+        """Keep columns of `StepRecords` that were made of a batch already; N is `max_updates`."""
+        kept = {**columns, "max_updates": torch.tensor([max_updates])}
         self._batches.append({name: values.detach().cpu() for name, values in kept.items()})
 
     def parts(self) -> dict[str, Tensor]:

@@ -39,6 +39,7 @@ from adadepth.measure.adaptation import spearman
 from adadepth.measure.classes import classes_of
 from adadepth.measure.exit_costs import ORACLE, SETTLED, mark_pareto
 from adadepth.measure.exit_records import StepRecords
+from adadepth.measure.exit_scores import StepScores, least_loss_exits, near_last_exits
 from adadepth.measure.scoring import is_right, quality_of
 from adadepth.settings.kinds import Problem
 
@@ -153,30 +154,34 @@ class _Bench:
     """
 
     def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str], price: Price, seed: int) -> None:
-        assert records.labels is not None
         assert records.step_logits is not None
-        self.records, self.problem, self.metrics = records, problem, metrics
-        self.labels, self.step_logits = records.labels, records.step_logits
+        self.records, self.step_logits = records, records.step_logits
+        self.scores = StepScores(records, problem, metrics)
         self.price, self.generator = price, torch.Generator().manual_seed(seed)
         self.groups = _groups(records)
         steps = range(1, records.max_updates + 1)
         self.fixed_macs = [self._macs(torch.full_like(records.lengths, step), ()) for step in steps]
-        self.fixed_quality = [
-            quality_of(self.step_logits[:, step - 1], self.labels, problem, metrics) for step in steps
-        ]
-        self.right = None if problem == "regression" else is_right(self.step_logits, self.labels)
-        self.first = oracle_exits(self.step_logits, self.labels)
-        self.settled = self.first if self.right is None else settled_exits(self.step_logits, self.labels)
+        self.fixed_quality = [self.scores.at(torch.full_like(records.lengths, step)) for step in steps]
+        self.right = self.scores.right
+        self.first, self.settled = self._oracle_exits()
+
+    def _oracle_exits(self) -> tuple[Tensor, Tensor]:
+        """Right for the first time, and for good; of a text of least loss, and as good as the last from there on."""
+        if self.scores.losses is not None:
+            return least_loss_exits(self.scores.losses), near_last_exits(self.scores.losses)
+        assert self.records.labels is not None
+        first = oracle_exits(self.step_logits, self.records.labels)
+        return first, first if self.right is None else settled_exits(self.step_logits, self.records.labels)
 
     def row(self, rule: ExitRule) -> dict[str, Any]:
         """The figures of a rule, and of its controls where it is adaptive."""
         draws = DRAWS if rule.name == "sample" else 1
         said = (self.step_logits, self.records.halting_logits, self.generator, self.records.state_moves)
         exits = [apply_rule(rule, *said) for _ in range(draws)]
-        logits = [predictions_at(rule, self.step_logits, self.records.halting_logits, steps) for steps in exits]
-        row = self._figures(rule.label, "rule", exits, logits, rule.reads)
         if rule.mixes:
-            return row
+            logits = [predictions_at(rule, self.step_logits, self.records.halting_logits, steps) for steps in exits]
+            return self._figures(rule.label, "rule", exits, [self.scores.of(each) for each in logits], rule.reads)
+        row = self._figures(rule.label, "rule", exits, self._at(exits), rule.reads)
         row |= self._stops(exits[0])
         if rule.name == "fixed":
             return row
@@ -191,10 +196,10 @@ class _Bench:
         return row
 
     def oracles(self) -> list[dict[str, Any]]:
-        """The figures of the oracles: right for the first time, and of classes right for good."""
+        """The figures of the oracles, `_oracle_exits`; of values there is the first one only."""
         found = {ORACLE: self.first} | ({} if self.right is None else {SETTLED: self.settled})
         return [
-            self._figures(name, "ceiling", [steps], [self._at(steps)], ()) | self._stops(steps)
+            self._figures(name, "ceiling", [steps], self._at([steps]), ()) | self._stops(steps)
             for name, steps in found.items()
         ]
 
@@ -217,8 +222,8 @@ class _Bench:
     def _stops(self, exits: Tensor) -> dict[str, Any]:
         """How far exits are from the oracle's, and where examples of each difficulty exit.
 
-        `from_oracle`: the mean distance in updates to the step from which on the prediction is right, and the shares of
-        examples that exit before it and after it.
+        `from_oracle`: the mean distance in updates to the step from which on the prediction is right (of a text, as
+        good as the last one), and the shares of examples that exit before it and after it.
         """
         late = (exits - self.settled).double()
         shares = {"early": float((late < 0).double().mean()), "late": float((late > 0).double().mean())}
@@ -242,29 +247,33 @@ class _Bench:
         high = min(low + 1, last)
         between = self.fixed_macs[high] - self.fixed_macs[low]
         share = min(max((macs - self.fixed_macs[low]) / between, 0.0), 1.0) if between > 0 else 0.0
-        count = round(share * len(self.labels))
-        drawn = [torch.randperm(len(self.labels), generator=self.generator) < count for _ in range(DRAWS)]
+        count = round(share * len(self.records))
+        drawn = [torch.randperm(len(self.records), generator=self.generator) < count for _ in range(DRAWS)]
         return [torch.where(deeper, high, low) + 1 for deeper in drawn], {"depths": [low + 1, high + 1], "share": share}
 
     def _control(self, exits: Sequence[Tensor], reads: Collection[str]) -> dict[str, Any]:
-        figures = self._figures("", "", exits, [self._at(steps) for steps in exits], reads)
+        figures = self._figures("", "", exits, self._at(exits), reads)
         return {key: figures[key] for key in ("quality", "quality_std", "macs")}
 
-    def _at(self, steps: Tensor) -> Tensor:
-        return self.step_logits[torch.arange(len(steps)), steps - 1]
+    def _at(self, exits: Sequence[Tensor]) -> list[dict[str, float]]:
+        return [self.scores.at(steps) for steps in exits]
 
     def _macs(self, steps: Tensor, reads: Collection[str]) -> float:
         return float(self.price(steps, self.records.lengths, reads)) / len(steps)
 
     def _figures(
-        self, name: str, kind: str, exits: Sequence[Tensor], logits: Sequence[Tensor], reads: Collection[str]
+        self,
+        name: str,
+        kind: str,
+        exits: Sequence[Tensor],
+        drawn: Sequence[Mapping[str, float]],
+        reads: Collection[str],
     ) -> dict[str, Any]:
-        """A row from the exit steps (M,) and the predictions' logits (M, C) of every draw."""
+        """A row from the exit steps (M,) and the quality of every draw."""
         max_updates = self.records.max_updates
         counts = torch.stack([torch.bincount(steps, minlength=max_updates + 1)[1:] for steps in exits])
         updates = torch.stack([self.records.updates(steps).mean() for steps in exits])
         macs = float(np.mean([self._macs(steps, reads) for steps in exits]))
-        drawn = [quality_of(values, self.labels, self.problem, self.metrics) for values in logits]
         # A figure that one draw lacks has no mean.
         common = [key for key in drawn[0] if all(key in values for values in drawn)]
         row: dict[str, Any] = {
@@ -275,7 +284,7 @@ class _Bench:
             "mean_updates": float(updates.mean()),
             "macs": macs,
             "macs_ratio": self.fixed_macs[-1] / macs,
-            "shares": (counts.double().mean(dim=0) / len(self.labels)).tolist(),
+            "shares": (counts.double().mean(dim=0) / len(self.records)).tolist(),
         }
         if row["mean_updates"] > 0:
             row["layer_ratio"] = max_updates / row["mean_updates"]

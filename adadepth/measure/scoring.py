@@ -61,5 +61,8 @@ def is_right(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def quality_of(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
-    """The metrics of predictions from logits (M, C), and their mean as `score`."""
+    """The metrics of predictions from logits (M, C), and their mean as `score`; of a text `loss`, and minus it."""
+    if problem == "language_model":
+        loss = float(example_losses(logits, labels, problem).double().mean())
+        return {"loss": loss, "score": -loss}
     return quality(metrics, predictions(logits, problem).numpy(), labels.numpy())

@@ -13,6 +13,7 @@ from adadepth.measure.bench import (
     Estimate,
     Points,
     Reading,
+    bar_of,
     best_score,
     needed,
     points_of,
@@ -111,7 +112,7 @@ def _sentence(runs: Results) -> str:
     points = _inside(runs)
     if not points:
         return "nothing has a score."
-    bar = ADVISED * best_score(points)
+    bar = bar_of(points, ADVISED)
     needs = needed(points, bar)
     found = recommendation(needs)
     if found is None:
@@ -152,7 +153,7 @@ def _advice(runs: Results, about: Mapping[str, str]) -> Iterable[dict[str, Any]]
     if not points:
         return
     task, best = runs[0]["task"], best_score(points)
-    needs = needed(points, ADVISED * best)
+    needs = needed(points, bar_of(points, ADVISED))
     row: dict[str, Any] = {"task": task, "about": about.get(task, ""), "best": best}
     if (found := recommendation(needs)) is not None:
         told = needs[found["take"]]
@@ -186,7 +187,7 @@ def _inside(runs: Results) -> Points:
 def task_table(task: str, name: str, runs: Results) -> Table:
     """A row a reading: its best score, and what it needs for shares of the task's best, in one of its sets."""
     points = points_of(runs, name)
-    bars = {keep: needed(points, keep * best_score(points)) for keep in KEEPS} if points else {}
+    bars = {keep: needed(points, bar_of(points, keep)) for keep in KEEPS} if points else {}
     columns = [
         Column("way", "way", text, "text"),
         Column("read", "read by", text, "text"),
@@ -228,7 +229,7 @@ def _panel(name: str, points: Points) -> Panel | None:
     if not points:
         return None
     curves = {reading: _curve(seeds) for reading, seeds in points.items()}
-    needs = needed(points, ADVISED * best_score(points))
+    needs = needed(points, bar_of(points, ADVISED))
 
     def order(reading: Reading) -> tuple[bool, float]:
         told = needs[reading]

@@ -107,14 +107,14 @@ def study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
     timed = sorted({batch for study in studies.values() for batch in batches(study)}, key=int)
     online: Where = "everywhere" if any("online" in row for _, row in rows) else "file"
     graded: Where = "everywhere" if any("spearman" in row for _, row in rows) else "file"
-    is_mean = len(metrics) > 2  # `score` is the mean of the others
+    shows_score = len(metrics) > 2 or "loss" in metrics  # the mean of the others, or minus the loss
     columns = [
         Column("rule", "rule", text, "text"),
         Column("set", where="file"),
         Column("kind", where="file"),
         Column("draws", where="file"),
         *(
-            Column(metric, metric, rounded(4), where="file" if metric == "score" and not is_mean else "everywhere")
+            Column(metric, metric, rounded(4), where="file" if metric == "score" and not shows_score else "everywhere")
             for metric in metrics
         ),
         Column("score_std", "sd over draws", rounded(4)),
@@ -182,11 +182,12 @@ def study_text(study: Mapping[str, Any]) -> str:
         study: From `study`, or `add_timings`.
     """
     lines = [
-        f"{score_title(study)}; {study['n']:,} examples, {study['max_steps']} steps",
+        f"{score_title(study)}; {examples_text(study)}, {study['max_steps']} steps",
         "",
         as_text(study_table({"": study})),
         "ratios: full depth over the rule; permuted: the same exits dealt to the examples at random; two fixed: two "
-        "fixed depths mixed at random to the same work; from oracle: mean distance in updates to right for good",
+        "fixed depths mixed at random to the same work; from oracle: mean distance in updates to "
+        + ("as good as the last for good" if study["problem"] == "language_model" else "right for good"),
     ]
     lines += [plain(overthinking_text(study))] if overthinking_text(study) else []
     if any("online" in row for row in study["rows"]):
@@ -194,6 +195,13 @@ def study_text(study: Mapping[str, Any]) -> str:
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
     lines += [f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))]
     return "\n".join([*lines, *([plain(f"advice: {advice_text(study)}")] if advice_text(study) else [])])
+
+
+def examples_text(study: Mapping[str, Any]) -> str:
+    """How many examples were studied, and of a text of how many tokens they were drawn."""
+    if "drawn_of" not in study:
+        return f"{study['n']:,} examples"
+    return f"{study['n']:,} tokens, drawn of {study['drawn_of']:,}"
 
 
 def difficulty_stops(name: str, study: Mapping[str, Any]) -> Table:
@@ -232,10 +240,13 @@ def advice_text(study: Mapping[str, Any]) -> str:
     rule, fixed = found["rule"], found["fixed"]
     is_full = rule["rule"] == f"fixed:{study['max_steps']}"
     taken = "full depth for everybody" if is_full else f"exit_rule={rule['rule']}"
-    told = [f"take {taken}, the cheapest that keeps {found['keep']:.0%} of full depth's score: {_spends(rule, study)}"]
+    of_text = study.get("problem") == "language_model"
+    kept = f"{found['keep']:.0%} of full depth's {'likelihood of a token' if of_text else 'score'}"
+    told = [f"take {taken}, the cheapest that keeps {kept}: {_spends(rule, study)}"]
     told.append(f"score {rule['score']:.4f}, at full depth {found['full']:.4f}")
     if "difference" in found:
-        told[-1] += f" (right: {found['difference']:+.4f} ± {found['interval']:.4f})"
+        measured = "score" if of_text else "right"
+        told[-1] += f" ({measured}: {found['difference']:+.4f} ± {found['interval']:.4f})"
     if rule["rule"] != fixed["rule"]:
         told.append(f"without looking at examples {fixed['rule']} does, with {_spends(fixed, study)}")
     chosen = f"chosen on {found['chosen_on']:,} examples, these figures are of {found['told_on']:,} others"
@@ -264,7 +275,7 @@ def exits(files: RunFiles) -> Section | None:
     title, sets = "Steps and exits", files.of(EXITS).get("sets", {})
     if not sets:
         return told_if_damaged(title, "exits", "Steps and exits are", files, EXITS)
-    panels = {name: step_panels(summary) for name, summary in sets.items()}
+    panels = {name: step_panels(summary, files.run.get("trained_steps")) for name, summary in sets.items()}
     tables = {name: _step_tables(name, summary) for name, summary in sets.items()}
     told = [
         {**summary, "name": name, "facts": exit_facts(summary), "panels": panels[name], "tables": tables[name]}
@@ -302,11 +313,16 @@ def _step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def step_panels(summary: Mapping[str, Any]) -> list[Panel]:
-    """Exit shares with the halting distribution, score and loss of every step, and the reliability of confidence."""
+def step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[Panel]:
+    """Exit shares with the halting distribution, score and loss of every step, and the reliability of confidence.
+
+    Args:
+        summary: From `step_summary`.
+        trained: The most steps in training, where those of the evaluation are others.
+    """
     depth = summary["max_steps"]
     panels = []
-    for title, unit, lines in _step_curves(summary):
+    for title, unit, lines in _step_curves(summary, trained):
         values = [value for _, points in lines for _, value in points]
         span = (0.0, 1.05 * max(values) or 1.0) if unit == _SHARE else with_air(values)
         axes = depth_axis("step k", depth), Axis(unit, span)
@@ -321,7 +337,7 @@ def step_panels(summary: Mapping[str, Any]) -> list[Panel]:
     return panels
 
 
-def _step_curves(summary: Mapping[str, Any]) -> list[tuple[str, str, Curves]]:
+def _step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[str, str, Curves]]:
     """Title, axis title and curves over steps of every chart that there are numbers for."""
     steps, calibration = summary["steps"], summary["calibration"].get("halting")
     first = [] if calibration is None else list(enumerate(calibration["first_correct"], start=1))
@@ -333,16 +349,25 @@ def _step_curves(summary: Mapping[str, Any]) -> list[tuple[str, str, Curves]]:
     ]
     quality = [{"step": row["step"], **row.get("quality", {})} for row in steps]
     score = summary["exit"].get("quality", {}).get("score")
-    scores: list[tuple[str, Points]] = [("everyone exits at k", curve(quality, "step", "score"))]
+    scores = _beyond("everyone exits at k", curve(quality, "step", "score"), trained)
     if score is not None and scores[0][1]:
         scores.append(("own exits", [(1, score), (summary["max_steps"], score)]))
     loss = "mean squared error" if summary["problem"] == "regression" else "mean loss (nats)"
     found: list[tuple[str, str, Curves]] = [
         ("Exit steps and halting distribution", _SHARE, mass),
         ("Score of every step", "score", scores),
-        ("Loss of every step", loss, [("loss", curve(steps, "step", "loss"))]),
+        ("Loss of every step", loss, _beyond("loss", curve(steps, "step", "loss"), trained)),
     ]
     return [(title, unit, lines) for title, unit, lines in found if any(points for _, points in lines)]
+
+
+def _beyond(name: str, points: Points, trained: int | None) -> list[tuple[str, Points]]:
+    """A curve over steps, with those that training never made as a curve of their own, from the last that it made."""
+    if trained is None or not any(step > trained for step, _ in points):
+        return [(name, points)]
+    inside = [point for point in points if point[0] <= trained]
+    outside = [point for point in points if point[0] >= trained]
+    return [(name, inside), (f"beyond the {trained} steps of training", outside)]
 
 
 # ---- exit rules
@@ -358,6 +383,7 @@ def exit_quality(files: RunFiles) -> Section | None:
         {
             **study,
             "name": name,
+            "counted": examples_text(study),
             "ran": any("online" in row for row in study["rows"]),
             "is_timed": bool(batches(study)),
             "panels": panels[name][: None if not position else 1],

@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -270,17 +271,24 @@ def _parent(config: ExperimentConfig) -> Path:
     return Path(config.output_dir) / config.name
 
 
-def _written(config: ExperimentConfig) -> DictConfig:
-    """The configuration as a run's file holds it: without groups at their defaults that the family never reads."""
-    written, read = OmegaConf.structured(config), family(config.model.name).groups
-    unread = [name for name, group in OPTIONAL_GROUPS.items() if name not in read and getattr(config, name) == group()]
-    return OmegaConf.masked_copy(written, [name for name in written if name not in unread])
-
-
 def settings_of(config: ExperimentConfig) -> dict[str, Any]:
-    """What a run's file holds, as plain values: what trackers are told."""
-    settings: Any = unresolved(OmegaConf.to_container(_written(config), enum_to_str=True))
+    """What a run's file holds, as plain values: what trackers are told.
+
+    Groups at their defaults that the family never reads are left out.
+    """
+    read, values = family(config.model.name).groups, dataclasses.asdict(config)
+    unread = {name for name, group in OPTIONAL_GROUPS.items() if name not in read and getattr(config, name) == group()}
+    settings: Any = unresolved({name: _plain(value) for name, value in values.items() if name not in unread})
     return settings
+
+
+def _plain(value: Any) -> Any:
+    """Settings as YAML has them: choices by name."""
+    if isinstance(value, Mapping):
+        return {_plain(name): _plain(child) for name, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(child) for child in value]
+    return value.name if isinstance(value, Enum) else value
 
 
 def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:

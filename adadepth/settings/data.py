@@ -355,6 +355,7 @@ _SYMBOLS = Allowed(
 class DrawnPuzzleConfig(GeneratedConfig):
     """Generated puzzles: a grid is given, its solution is the answer, and all cells have to be right."""
 
+    train_examples: int = setting(100000, "an epoch", between(1, 10**8), debug=256)  # all drawn before training
     metrics: list[str] = setting(["exact_accuracy", "cell_accuracy"], "eval/score is their mean")
     symmetries: bool = setting(True, "training sees each puzzle under a symmetry drawn anew in every epoch")
 

@@ -44,7 +44,14 @@ from adadepth.settings.data import (
 from adadepth.settings.plugins import installed, load
 
 Problem = Literal[
-    "classification", "multi_label", "regression", "tagging", "question_answering", "multiple_choice", "puzzle"
+    "classification",
+    "multi_label",
+    "regression",
+    "tagging",
+    "question_answering",
+    "multiple_choice",
+    "puzzle",
+    "language_model",
 ]
 
 

@@ -100,7 +100,8 @@ def _row(session: Session, name: str, examples: Any, target: float | None, fit: 
 def _depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
     """The mean depth of some examples as the model is set now, over all processes."""
     sums = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
-    for _, outputs in trainer.forward_passes(examples, lambda batch: {}):
+    options = trainer.model_inputs({"logits_to_keep": 1})  # of a model of text, whose predictions nobody reads here
+    for _, outputs in trainer.forward_passes(examples, lambda batch: options):
         measured = MEASURES[settings.unit.value].read(model, outputs.trace)
         sums += torch.stack([measured.total, measured.units]).to(sums)
     add_over_processes([sums])

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from adadepth.data import LabelledData
 from adadepth.data.batches import evaluation_order
+from adadepth.data.streams.blocks import TextBlocks
 from adadepth.errors import ConfigError
+from adadepth.evaluation.predictions import seeded_exits
+from adadepth.evaluation.text_records import drawn_places, text_records
 from adadepth.families.contract import DepthModel
 from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
@@ -101,7 +104,9 @@ def _tokens(updates: Tensor, lengths: Tensor, sequences: Tensor, steps: int, max
 
 
 BATCHES = (1, 8, 32)
+TEXT_BATCHES = (1, 8)
 TIMED_EXAMPLES = 64  # the first of the evaluation set
+TIMED_BLOCKS = 16  # of a text
 REPETITIONS = 3
 WARM_UP = 1
 
@@ -138,18 +143,34 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: S
     Where the evaluation itself ran no unit through all steps, because tokens halt, exits.json too. With `adopt_rule`
     the model is saved with the rule that is advised on the first set.
     """
+    exits: dict[str, Any] = {}
     trainer = session.trainer
-    studies, exits = {}, {}
+    studies = {}
     for name, dataset in data.evaluation.items():
         records = trainer.records(dataset, run_all_steps=True)
         studies[name] = _study(rules, data, dataset, records, session)
         report = trainer.last_reports.get(name)
         if report is not None and report.exits is None:
             exits[name] = step_summary(records, labels=data.labels, truncation="leftover", **_measured(data))
-    if trainer.is_world_process_zero():
+    if exits and trainer.is_world_process_zero():
+        write_exits(session.run.directory, exits, trainer.state.global_step)
+    _conclude(studies, session)
+
+
+def compare_on_text(rules: Sequence[ExitRule], sets: Mapping[str, TextBlocks], session: Session) -> None:
+    """Study the rules on a drawn part of the tokens of every text, by the loss of what each predicts.
+
+    Without a cache no token's exit changes what others see, so that replaying a rule is running it. Writes, prints and
+    adopts what `compare_exit_rules` does.
+    """
+    studies = {name: _text_study(rules, blocks, session) for name, blocks in sets.items()}
+    _conclude(studies, session)
+
+
+def _conclude(studies: Mapping[str, Mapping[str, Any]], session: Session) -> None:
+    """Write and print the studies, and adopt the first one's advice where that is wanted."""
+    if session.trainer.is_world_process_zero():
         write_exit_study(session.run.directory, studies)
-        if exits:
-            write_exits(session.run.directory, exits, trainer.state.global_step)
         for name, found in studies.items():
             say(f"exit rules on {name}:\n{study_text(found)}")
     if session.config.adopt_rule:
@@ -189,21 +210,51 @@ def _study(
     priced = partial(price_of, model, by_token=by_token)
     found = study(records, rules, price=priced(records), **_measured(data))
     sequences = sequences_of(records.index) if by_token else records.index
-    found["advice"] = advise(records, sequences, rules, price_of=priced, **_measured(data))
-    found["readings"] = readings(records, sequences, rules, price_of=priced, **_measured(data))
+    found |= _advised(records, sequences, rules, priced, _measured(data))
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
         really = _run_really(rules, dataset, session)
         found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})
-    conditions = {
-        "device": device_name(trainer.args.device),
-        "precision": session.run.record.get("precision"),
-        "threads": torch.get_num_threads(),
-        "examples": min(len(dataset), TIMED_EXAMPLES),
-        "repetitions": REPETITIONS,
-    }
+    conditions = _conditions(session, min(len(dataset), TIMED_EXAMPLES))
     if model.refills:
         conditions["waiting"] = "examples take freed places"
     return add_timings(found, measure(trainer, dataset, rules), conditions)
+
+
+def _text_study(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session) -> dict[str, Any]:
+    """Of places that are drawn: rules, controls, oracles and advice by loss; time is of the first blocks."""
+    trainer = session.trainer
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    options = {**seeded_exits(model), "run_all_steps": True, "logits_to_keep": 1}
+    places = drawn_places(blocks, model.max_updates * model.config.vocab_size)
+    records = text_records(trainer.forward_passes(blocks, lambda _: options), places)
+    priced = partial(price_of, model, by_token=True)
+    measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
+    found = study(records, rules, price=priced(records), **measured)
+    found["drawn_of"] = blocks.tokens
+    found |= _advised(records, sequences_of(records.index), rules, priced, measured)
+    timings = measure(trainer, blocks, rules, TIMED_BLOCKS, TEXT_BATCHES)
+    return add_timings(found, timings, _conditions(session, min(len(blocks), TIMED_BLOCKS)))
+
+
+def _advised(
+    records: StepRecords, sequences: Any, rules: Sequence[ExitRule], priced: Any, measured: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What to take, and everything that could be taken."""
+    return {
+        "advice": advise(records, sequences, rules, price_of=priced, **measured),
+        "readings": readings(records, sequences, rules, price_of=priced, **measured),
+    }
+
+
+def _conditions(session: Session, examples: int) -> dict[str, Any]:
+    """Under which times are measured."""
+    return {
+        "device": device_name(session.trainer.args.device),
+        "precision": session.run.record.get("precision"),
+        "threads": torch.get_num_threads(),
+        "examples": examples,
+        "repetitions": REPETITIONS,
+    }
 
 
 def _run_really(rules: Sequence[ExitRule], dataset: Any, session: Session) -> dict[str, StepRecords]:
@@ -217,16 +268,22 @@ def _run_really(rules: Sequence[ExitRule], dataset: Any, session: Session) -> di
     return found
 
 
-def measure(trainer: Any, dataset: Any, rules: Sequence[ExitRule]) -> dict[str, dict[int, float]]:
+def measure(
+    trainer: Any,
+    dataset: Any,
+    rules: Sequence[ExitRule],
+    first: int = TIMED_EXAMPLES,
+    sizes: Sequence[int] = BATCHES,
+) -> dict[str, dict[int, float]]:
     """Seconds an example by rule and batch size: medians over repetitions in which the rules take turns.
 
     The first examples of the set, in batches by length as in an evaluation; of a model that refills all of them at
     once, with as many places as the batch has rows.
     """
-    examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < TIMED_EXAMPLES]
+    examples = [dataset[int(index)] for index in evaluation_order(dataset) if index < first]
     refills = trainer.accelerator.unwrap_model(trainer.model).refills
     timings: dict[str, dict[int, float]] = {rule.label: {} for rule in rules}
-    batches = {size: _batches(trainer, examples, len(examples) if refills else size) for size in BATCHES}
+    batches = {size: _batches(trainer, examples, len(examples) if refills else size) for size in sizes}
     # A call takes a time for every example, and one for every batch.
     work = {size: len(examples) + len(found) for size, found in batches.items()}
     total = sum(work.values()) * len(rules) * (WARM_UP + REPETITIONS)

@@ -13,14 +13,15 @@ from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language import LanguageScorer, SampledPaths
 from adadepth.families.build import build_language_model, load_language_model
 from adadepth.families.contract import LearnsGates
-from adadepth.families.registry import family, load
+from adadepth.families.registry import family, load, met
 from adadepth.settings import ExperimentConfig, Mode, TokenizerConfig
 from adadepth.settings.declaration import telling
 from adadepth.settings.experiment import GateConfig, SearchMethod
 from adadepth.settings.kinds import called, kind_of, loaded_data
 from adadepth.system.console import say
 from adadepth.system.processes import main_first
-from adadepth.tasks.session import Parts, Trained, evaluate_parts, evaluated_checkpoint, train_parts
+from adadepth.tasks import budgets, exit_study
+from adadepth.tasks.session import Parts, Session, Trained, evaluate_parts, evaluated_checkpoint, train_parts
 from adadepth.tasks.stored import check_vocabulary
 from adadepth.training.arguments import training_arguments
 from adadepth.training.gates import two_phase
@@ -32,7 +33,8 @@ def train(config: ExperimentConfig) -> Trained:
     data = load_data(config, args, config.tokenizer)
     config = settled(config, args, data)
     model = fresh_model(config, data)
-    return train_parts(config, args, language_parts(config, args, data, model))
+    settle = partial(budgets.settle, config.budget) if met(config) == "fitted" else None
+    return train_parts(config, args, language_parts(config, args, data, model), settle=settle)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
@@ -42,7 +44,16 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     model = load_language_model(path, config.model, overrides)
     data = load_data(config, args, tokenizer)
     check_vocabulary(config, model, data.tokenizer)
-    return evaluate_parts(config, args, language_parts(config, args, data, model), path)
+    parts = language_parts(config, args, data, model)
+    rules = exit_study.parse(config.exit_rules, model)
+
+    def further(session: Session) -> None:
+        if rules:
+            exit_study.compare_on_text(rules, parts.evaluation_sets, session)
+        if config.budget.targets:
+            budgets.compare_budgets(config.budget, session)
+
+    return evaluate_parts(config, args, parts, path, further)
 
 
 def load_data(

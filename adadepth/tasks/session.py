@@ -46,7 +46,7 @@ from adadepth.system.console import say
 from adadepth.system.files import describe_files, writing
 from adadepth.system.processes import decide
 from adadepth.tasks.report import draw_run_figures, judge, write_run_report
-from adadepth.tasks.stored import check_weights, checked_model_path, resumed_checkpoint
+from adadepth.tasks.stored import check_weights, checked_model_path, other_depth, resumed_checkpoint
 from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
 from adadepth.training.arguments import choose_precision
 from adadepth.training.averaging import WeightAverage
@@ -225,7 +225,9 @@ def evaluate_parts(
         session.trainer.evaluate()
         if further is not None:
             further(session)
-        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path)
+        session.run.update(
+            final_metrics=session.tracking.last_metrics, evaluated=path, **other_depth(parts.model, path)
+        )
         return session.tracking.last_metrics
 
 

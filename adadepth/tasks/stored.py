@@ -1,4 +1,4 @@
-"""Whether a model knows every piece of the tokenizer that it is evaluated with."""
+"""What is checked and read of stored models and runs: vocabulary, checkpoints, weights, and the depth of training."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from transformers import TrainingArguments
 
 from adadepth.errors import CheckpointError
+from adadepth.families.folder import read_config
+from adadepth.families.registry import families
 from adadepth.runs.checkpoints import MANIFEST, TRAINER_STATE, checkpoints, flaw
 from adadepth.runs.directory import CHECKPOINTS, model_path, read_record, run_of_checkpoint
 from adadepth.runs.model_card import CARD
@@ -128,3 +130,10 @@ def check_weights(model: Any, path: str) -> None:
     """Whether the weights of a model that came from `path` are all finite."""
     if (name := first_not_finite(model)) is not None:
         raise CheckpointError(f"checkpoint={path}: its weights {name!r} are not finite")
+
+
+def other_depth(model: Any, path: str) -> dict[str, int]:
+    """`trained_steps`, the most steps of the model as it lies at `path`, where it is evaluated with another number."""
+    about = families().get(model.config.model_type)
+    trained = getattr(read_config("checkpoint", path), about.depth, None) if about and about.depth else None
+    return {} if trained is None or trained == model.max_updates else {"trained_steps": int(trained)}

@@ -16,7 +16,6 @@ from adadepth import __version__
 from adadepth.training import remaining as time_left
 from adadepth.training.remaining import TimeLeft
 from tests.cli.support import Result
-from tests.figures_support import undrawn
 
 ROOT = Path(__file__).resolve().parents[2]
 DEBUG = ("--config-name", "act_tiny", "debug=default")
@@ -38,21 +37,20 @@ def test_the_package_is_the_program() -> None:
 
 def test_a_run_says_what_it_needs_why_it_ended_and_how_to_evaluate_it(command: Callable[..., Result]) -> None:
     """The evaluation that it names has the figures that it ended with."""
-    with undrawn():
-        out = command(*DEBUG, *BEST_FIRST, "seed=3").out
-        lines = out.splitlines()
-        memory = r"memory [\d.,]+ of [\d.,]+ GiB free, an update takes at least \d+ MiB"
-        assert re.search(rf"^fp32 on CPU, 1 thread; {memory}; 9 steps, at most 30 minutes$", out, re.M)
-        (ended,) = (line for line in lines if line.startswith("training ended: "))
-        found = re.fullmatch(
-            r"training ended: early stopping at step 3 of 9, 2 evaluations without improvement; "
-            r"best step 1, eval/loss (\d+\.\d{4})", ended,
-        )  # fmt: skip
-        assert found, ended
-        assert f"loss {found[1]}, " in figures_of("eval best checkpoint, step 1: ", out)
-        assert lines[-2].startswith("report: ")
-        again = shlex.split(lines[-1].removeprefix("evaluate: "))
-        evaluated = command(*again[again.index("--config-name") :])
+    out = command(*DEBUG, *BEST_FIRST, "seed=3").out
+    lines = out.splitlines()
+    memory = r"memory [\d.,]+ of [\d.,]+ GiB free, an update takes at least \d+ MiB"
+    assert re.search(rf"^fp32 on CPU, 1 thread; {memory}; 9 steps, at most 30 minutes$", out, re.M)
+    (ended,) = (line for line in lines if line.startswith("training ended: "))
+    found = re.fullmatch(
+        r"training ended: early stopping at step 3 of 9, 2 evaluations without improvement; "
+        r"best step 1, eval/loss (\d+\.\d{4})", ended,
+    )  # fmt: skip
+    assert found, ended
+    assert f"loss {found[1]}, " in figures_of("eval best checkpoint, step 1: ", out)
+    assert lines[-2].startswith("report: ")
+    again = shlex.split(lines[-1].removeprefix("evaluate: "))
+    evaluated = command(*again[again.index("--config-name") :])
     assert evaluated.status == 0, evaluated.err
     assert figures_of("eval: ", evaluated.out) == figures_of("eval best checkpoint, step 1: ", out)
 
@@ -65,16 +63,14 @@ def figures_of(label: str, out: str) -> str:
 
 def test_tables_are_shown_once(command: Callable[..., Result]) -> None:
     """Those of the evaluations on the way are in the files."""
-    with undrawn():
-        out = command(*DEBUG, "trainer.max_steps=4").out
+    out = command(*DEBUG, "trainer.max_steps=4").out
     assert len(re.findall(r"^halting at step ", out, re.M)) > 2
     assert len(re.findall(r"^class  ", out, re.M)) == 1
     assert out.index("training ended: all 4 steps are done; best step ") < out.index("\nclass  ")
 
 
 def test_a_time_budget_is_told_at_both_ends(command: Callable[..., Result]) -> None:
-    with undrawn():
-        lines = command(*DEBUG, "trainer.max_steps=500", "trainer.time_budget_minutes=1e-4").out.splitlines()
+    lines = command(*DEBUG, "trainer.max_steps=500", "trainer.time_budget_minutes=1e-4").out.splitlines()
     assert any(line.endswith("; 500 steps, at most 0.0001 minutes") for line in lines)
     (ended,) = (line for line in lines if line.startswith("training ended: "))
     assert re.match(r"training ended: time budget spent: 0.0001 minutes, at step \d+ of 500; best step \d+, ", ended)

@@ -16,7 +16,6 @@ from adadepth.errors import DataError
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.settings import ExperimentConfig
 from tests.cli.support import Result
-from tests.figures_support import undrawn
 from tests.unit.report.recorded import record
 
 GRID = ["--config-name", "act_tiny", "-m", "model.act_penalty=1e-3,2e-3"]
@@ -48,12 +47,6 @@ def page_of(result: Result) -> str:
     """The one page that a command printed the place of."""
     (place,) = re.findall(r"^comparison: (outputs/comparisons/[\d_-]+_[0-9a-f]{8}/report.html)$", result.out, re.M)
     return Path(place).read_text(encoding="utf-8")
-
-
-@pytest.fixture(autouse=True)
-def _undrawn():
-    with undrawn():
-        yield
 
 
 def test_a_grid_of_two_jobs_ends_with_one_page(command: Callable[..., Result], trainings: set[float]) -> None:

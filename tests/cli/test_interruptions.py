@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,18 +13,20 @@ from adadepth import tasks
 from adadepth.settings import ExperimentConfig
 from adadepth.training.callbacks import StopCallback
 from tests.cli.support import Result
+from tests.composition_support import compose_anew
 
 TINY = ("--config-name", "act_tiny")
 ENDS = [(signal.SIGINT, 130, "error: interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")]
 
 
 @pytest.fixture
-def signalled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+def signalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
     """Send this process signals while Hydra opens a file, in the statement whose result its `finally:` closes."""
     opened = pathlib.Path.open
 
     def prepare(number: signal.Signals, times: int = 1) -> list[str]:
         sent: list[str] = []
+        compose_anew()
 
         def opening(path: pathlib.Path, *args: Any, **kwargs: Any) -> Any:
             if {"hydra", "conf"} <= {*path.parts} and path.suffix == ".yaml" and len(sent) < times:
@@ -35,7 +37,8 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         monkeypatch.setattr(pathlib.Path, "open", opening)
         return sent
 
-    return prepare
+    yield prepare
+    compose_anew()  # what a composition that was signalled has left
 
 
 @pytest.mark.parametrize(("number", "status", "message"), ENDS)

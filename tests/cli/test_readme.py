@@ -14,7 +14,7 @@ import pytest
 from adadepth import tasks
 from adadepth.run import main
 from tests.configs.support import GLUE
-from tests.figures_support import undrawn
+from tests.figures_support import drawn
 from tests.models_support import small_ponder
 from tests.training.support import stopped_early
 from tests.unit.data.tokenizers_support import tokenizer
@@ -62,7 +62,7 @@ def trained(tmp_path_factory):
     @cache
     def run(root):
         folder = tmp_path_factory.mktemp(root)
-        with undrawn(), pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
             invoke(patch, "--config-name", root, "debug=default")
         return folder
@@ -112,10 +112,15 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         stopped_early(next(tmp_path.glob("outputs/*/*")))
     capsys.readouterr()
     # Of every family a root draws its figures, and of evaluations one; tests/unit/report draws all there are.
-    with nullcontext() if tuple(arguments[1:]) in DRAWN else undrawn():
+    is_drawn = tuple(arguments[1:]) in DRAWN
+    with drawn() if is_drawn else nullcontext():
         invoke(monkeypatch, *arguments, "debug=default")
     *_, line = re.findall(r"^(?:report|comparison): (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
+    if is_drawn:
+        figures = [path for form in ("png", "gif") for path in Path(line).parent.rglob(f"figures/**/*.{form}")]
+        assert figures
+        assert all(path.stat().st_size > 1000 for path in figures), figures
 
 
 @pytest.mark.slow
@@ -167,7 +172,6 @@ def test_two_precisions_in_one_process(tmp_path, monkeypatch):
     """A second job of another precision in the same process, each with a folder and a W&B run of its own."""
     monkeypatch.chdir(tmp_path)
     given = ("--config-name", "act_tiny", "debug=default", "logger=wandb", "-m", "trainer.precision=bf16,fp32")
-    with undrawn():
-        invoke(monkeypatch, *given)
+    invoke(monkeypatch, *given)
     assert len([*tmp_path.glob("outputs/act_tiny/*/run.json")]) == 2
     assert len([*tmp_path.glob("outputs/act_tiny/*/wandb/offline-run-*")]) == 2

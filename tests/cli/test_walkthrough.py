@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 
 from adadepth.run import main
-from tests.figures_support import undrawn
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "adadepth"
@@ -39,11 +39,12 @@ def rows(walk: str) -> list[str]:
 def recorded(run: Callable[[], Any]) -> list[str]:
     """The package's functions in the order of their calls while something runs."""
     calls: list[str] = []
+    package = f"{PACKAGE}{os.sep}"
 
     def note(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
-            file = Path(frame.f_code.co_filename).relative_to(PACKAGE).as_posix()
-            calls.append(f"{file}:{frame.f_code.co_qualname}")
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(package):
+            calls.append(f"{file[len(package) :].replace(os.sep, '/')}:{frame.f_code.co_qualname}")
 
     usual = sys.gettrace()
     sys.settrace(note)
@@ -57,7 +58,7 @@ def recorded(run: Callable[[], Any]) -> list[str]:
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
     """What runs in a training, and in an evaluation of it under an exit rule, by the command line."""
-    with pytest.MonkeyPatch.context() as patch, undrawn():
+    with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("walk"))
         found = {}
         for arguments in (TRAIN, EXIT):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import pickle
 from functools import cache
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def composed(root: str, *overrides: str) -> DictConfig:
     """Compose a choice of options once a session, and set the values on a copy, with the call by which Hydra does."""
     values = [override for override in overrides if _is_value(override)]
     choices = tuple(override for override in overrides if override not in values)
-    config = copy.deepcopy(_chosen(root, choices, (*model_schemas().items(), *dataset_schemas().items())))
+    config = pickle.loads(_chosen(root, choices, (*model_schemas().items(), *dataset_schemas().items())))
     for override in OverridesParser.create().parse_overrides(values):
         assert not override.is_sweep_override(), override.input_line
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
@@ -121,11 +121,11 @@ def _is_value(override: str) -> bool:
 
 
 @cache
-def _chosen(root: str, choices: tuple[str, ...], schemas: tuple[tuple[str, type], ...]) -> DictConfig:
-    """A root with the options chosen, composed anew when the schemas of models or data are others."""
+def _chosen(root: str, choices: tuple[str, ...], schemas: tuple[tuple[str, type], ...]) -> bytes:
+    """A root with the options chosen, pickled; composed anew when the schemas of models or data are others."""
     _register(schemas)
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose(root, overrides=list(choices), return_hydra_config=True)
+        return pickle.dumps(compose(root, overrides=list(choices), return_hydra_config=True))
 
 
 @cache

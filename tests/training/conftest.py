@@ -9,23 +9,17 @@ import pytest
 
 from adadepth import tasks
 from tests.configs.support import configured
-from tests.figures_support import briefly_timed, drawn_as_png, undrawn
+from tests.figures_support import briefly_timed, undrawn
 from tests.puzzles_support import drawn_once
 
 
-@pytest.fixture(autouse=True)
-def _undrawn() -> Iterator[None]:
-    """Drawing is more than half of a run of seconds: a module's shared run draws its figures, the others do not.
-
-    The README's runs, in tests/cli, draw those of every family.
-    """
-    with undrawn():
-        yield
-
-
 @pytest.fixture(scope="package", autouse=True)
-def _briefly_timed() -> Iterator[None]:
-    with briefly_timed(), drawn_as_png(), drawn_once():
+def _briefly() -> Iterator[None]:
+    """Drawing is more than half of a run of seconds, and what it draws nobody looks at here.
+
+    The README's runs, in tests/cli, draw the figures of every family, and tests/unit/report draws all there are.
+    """
+    with undrawn(), briefly_timed(), drawn_once():
         yield
 
 

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adadepth import LoopedForCausalLM
+from adadepth.tasks import exit_study
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
@@ -80,15 +81,45 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, text: tuple[str, ...
     assert logged(stopped, "train/loss")[-4:] == logged(trained, "train/loss")[-4:]
 
 
-def test_more_loops_than_were_trained_and_a_rule_of_exit(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
+def test_more_loops_than_were_trained_and_rules_of_exit(
+    trained: Path, text: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_study, "TIMED_BLOCKS", 1)
     asked = ("mode=evaluate", f"checkpoint={trained}", "model.num_loops=5", "model.exit_rule=patience:1")
-    run = folder_of_run(tmp_path, *ROOT, *text, *asked)
+    studied = ("exit_rules=[patience:1,fixed:3,margin:0.01]", "adopt_rule=true", "budget.targets=[3]")
+    run = folder_of_run(tmp_path, *ROOT, *text, *asked, *studied)
     exits = read(run / "exits.json")["sets"]["held_out"]
     before = read(trained / "exits.json")["sets"]["held_out"]
     assert [row["loss"] for row in exits["steps"]][:3] == pytest.approx([row["loss"] for row in before["steps"]])
     assert exits["max_steps"] == 5
     assert 1 <= exits["exit"]["mean"] < 5
     assert sum(row["n"] for row in exits["steps"]) == exits["n"] == before["n"]
+    study = read(run / "exit_rules.json")["sets"]["held_out"]
+    rows = {row["rule"]: row for row in study["rows"]}
+    assert study["n"] == study["drawn_of"] == exits["n"]
+    assert rows["patience:1"]["quality"]["loss"] == pytest.approx(exits["exit"]["loss"])
+    assert rows["patience:1"]["mean_updates"] == pytest.approx(exits["exit"]["mean"])
+    for loops in (3, 5):
+        assert rows[f"fixed:{loops}"]["quality"]["loss"] == pytest.approx(exits["steps"][loops - 1]["loss"])
+    assert rows["margin:0.01"]["seconds"].keys() == {"1", "8"}
+    assert read(run / "model" / "config.json")["exit_rule"] == study["advice"]["rule"]["rule"]
+    fitted = read(run / "budgets.json")["rows"]
+    assert 1 < fitted[1]["mean"] < 5
+    assert fitted[0]["metrics"]["lm_loss_step_1"] == fitted[1]["metrics"]["lm_loss_step_1"]
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "minus the loss" in page
+    assert "beyond the 3 steps of training" in page
+    assert "beyond the" not in (trained / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_fitted_to_a_budget(text: tuple[str, ...], tmp_path: Path) -> None:
+    asked = ("budget.target=2", "model.exit_rule=margin:0.5")
+    run = folder_of_run(tmp_path, *ROOT, *text, "dataset.evaluation_fraction=0.5", *asked)
+    fitted = read(run / "budgets.json")["rows"][-1]
+    assert fitted["fit"]["depth"] == pytest.approx(2, abs=0.2)  # on the half that it is fitted on
+    assert read(run / "run.json")["final_metrics"]["budget/measured"] == fitted["mean"]
+    assert read(run / "model" / "config.json")["exit_rule"].startswith("margin:")
 
 
 @pytest.mark.slow

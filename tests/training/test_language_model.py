@@ -206,7 +206,7 @@ def test_two_processes_train_as_one(tmp_path):
     one = stream_trainer(config, tmp_path / "one")
     one.train()
     metrics = one.evaluate()
-    on_two_processes("two_stream_processes.py", tmp_path)
+    on_two_processes("two_stream_processes", tmp_path)
     two = torch.load(tmp_path / "two.pt")
     for name, value in parameters(one).items():
         torch.testing.assert_close(two["parameters"][name], value, atol=2e-5, rtol=1e-4, msg=name)

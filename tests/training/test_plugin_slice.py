@@ -101,8 +101,10 @@ def test_a_checkpoint_is_evaluated_under_exit_rules_and_set_to_depths(trained: P
     assert "eval/whole_accuracy" in read(directory / "run.json")["final_metrics"]
 
 
+@pytest.mark.slow
 def test_a_budget_holds_it(tmp_path: Path) -> None:
-    steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150")
+    """Quick are a budget on this data with its own family, below, and on this family with the package's data."""
+    steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.logging_steps=50")
     given = ("budget=depth", "budget.target=2", "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
     directory = folder_of_run(tmp_path, *ROOT, *SMALL, *steps, *given, "model.update_price=0")
     assert logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.3)
@@ -122,7 +124,7 @@ def test_its_own_family_is_trained_priced_reported_and_resumed(tmp_path: Path) -
 
 
 def test_a_budget_holds_its_own_family_and_sets_it(tmp_path: Path) -> None:
-    steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150")
+    steps = ("trainer.max_steps=150", "trainer.eval_steps=150", "trainer.save_steps=150", "trainer.logging_steps=50")
     directory = folder_of_run(tmp_path, *COUNTER, *FEW, *steps, "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
     assert logged(directory, "budget/measured")[-1] == pytest.approx(2, abs=0.4)
     given = ("mode=evaluate", f"checkpoint={directory}", "budget.targets=[1]")

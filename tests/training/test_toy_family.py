@@ -115,7 +115,7 @@ def test_its_exits_are_studied(trained: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", mostly_slow([0.6, 2.5], lambda target: target < 1))
 def test_a_budget_holds_it(target: float, tmp_path: Path) -> None:
-    steps = ("trainer.max_steps=200", "trainer.eval_steps=200", "trainer.save_steps=200")
+    steps = ("trainer.max_steps=200", "trainer.eval_steps=200", "trainer.save_steps=200", "trainer.logging_steps=50")
     given = ("budget=depth", f"budget.target={target}", "budget.gain=10", "budget.hold=0", "budget.ramp=0.2")
     directory = run_in(tmp_path, *SMALL, *steps, *given, "model.router_bias_init=0")
     assert logged(directory, "budget/measured")[-1] == pytest.approx(target, abs=0.3)

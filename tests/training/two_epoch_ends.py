@@ -1,6 +1,5 @@
 """Run by each of two processes: two epochs whose last batch is incomplete; the first one saves gradients and logs."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -16,7 +15,3 @@ def main(folder: Path) -> None:
         torch.save(found, folder / "two.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

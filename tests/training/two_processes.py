@@ -1,6 +1,5 @@
 """Run by each of two processes: one update on two processes, and a resumed run; the first one saves what came out."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -44,7 +43,3 @@ def main(folder: Path) -> None:
         torch.save(result | {"exact": exact}, folder / "two.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

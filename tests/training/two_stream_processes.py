@@ -1,6 +1,5 @@
 """Run by each of two processes: some updates over streams, and a resumed run; the first one saves what came out."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -24,7 +23,3 @@ def main(folder: Path) -> None:
         torch.save(result, folder / "two.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

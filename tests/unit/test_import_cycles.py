@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def imported(node: ast.AST, kind: str = "run") -> Iterator[tuple[str, str]]:
             yield from imported(child, kind)
 
 
+@cache
+def written(path: Path) -> list[tuple[str, str]]:
+    """What a file imports, read once for all graphs."""
+    return list(imported(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def needed(name: str, known: Mapping[str, Path], kind: str) -> set[str]:
     """The modules that importing a name needs; with the module also the packages that it lies in, which run first."""
     parts = name.split(".")
@@ -48,7 +55,7 @@ def graph(root: Path, kinds: set[str]) -> Graph:
     return {
         module: {
             target
-            for name, kind in imported(ast.parse(path.read_text(encoding="utf-8")))
+            for name, kind in written(path)
             if kind in kinds
             for target in needed(name, known, kind)
             if target != module and not module.startswith(f"{target}.")  # its own packages run before it anyway

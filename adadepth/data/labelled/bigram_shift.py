@@ -146,9 +146,10 @@ def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[_S
     """
     split = [sentence.split() for sentence in sentences]
     vocabulary = sorted({word for words in split for word in words})
-    ids = dict(zip(vocabulary, map(np.array, encode_sentences(tokenizer, spaced(tokenizer, vocabulary))), strict=True))
+    encoded = dict(zip(vocabulary, encode_sentences(tokenizer, spaced(tokenizer, vocabulary)), strict=True))
+    ids = {word: np.array(tokens) for word, tokens in encoded.items()}
     return [
         [ids[word] for word in words]
         for words in split
-        if not any(np.array_equal(ids[first], ids[second]) for first, second in pairwise(words))
+        if not any(encoded[first] == encoded[second] for first, second in pairwise(words))
     ]

@@ -47,7 +47,13 @@ def _clean(paragraph: str) -> str:
 
 
 def embedded_documents() -> Iterator[str]:
-    """Yield one document a topic, in an order that depends only on the texts.
+    """Yield one document a topic, in an order that depends only on the texts."""
+    yield from _cleaned_topics()
+
+
+@cache
+def _cleaned_topics() -> tuple[str, ...]:
+    """The documents, cleaned once a process: a split and a vocabulary read them several times.
 
     Long topics quote short ones whole (``specialnames`` contains ``customization``). Every paragraph stays in the
     shortest topic that has it, so that no text can be in the training and in the held-out documents.
@@ -55,13 +61,15 @@ def embedded_documents() -> Iterator[str]:
     from pydoc_data.topics import topics
 
     seen: set[str] = set()
+    documents = []
     for name in sorted(topics, key=lambda name: (len(topics[name]), name)):
         cleaned = (_clean(paragraph) for paragraph in re.split(r"\n\s*\n", topics[name]))
         paragraphs = [text for text in cleaned if text and text not in seen]
         seen.update(paragraphs)
         document = "\n".join(paragraphs)
         if len(document) >= _SHORTEST:
-            yield document
+            documents.append(document)
+    return tuple(documents)
 
 
 @dataclass(frozen=True)

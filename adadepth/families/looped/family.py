@@ -7,7 +7,7 @@ from enum import StrEnum
 from adadepth.errors import ConfigError
 from adadepth.families.looped.policies import parse_policy
 from adadepth.families.registry import Budgeting, Family
-from adadepth.settings import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, Task, family_name
+from adadepth.settings import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, family_name
 from adadepth.settings.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
@@ -188,8 +188,6 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.curriculum_share={model.curriculum_share:g}: read only with model.loop_curriculum"
     if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
         yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
-    if config.task is not Task.finetune and (config.budget.target is not None or config.budget.targets):
-        yield f"budget: exits of model=looped are fitted with task=finetune, not task={config.task}"
     if model.queries is Queries.state and model.injection is Injection.restart:
         yield "model.injection=restart: every loop would be the same; model.queries=previous tells it of the one before"
 

@@ -19,6 +19,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError, DataError
 from adadepth.families.looped.cache import LoopedCache, made_cache
 from adadepth.families.looped.exits import ROWS, LoopReading, Loops, run_loops
+from adadepth.families.looped.memory import kept_numbers
 from adadepth.families.looped.modeling import LoopedConfig, LoopedModel, LoopedPreTrainedModel, Looping
 from adadepth.families.looped.objectives import (
     causal_targets,
@@ -174,6 +175,10 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         if asked is False and needed:
             raise ValueError(f"run_all_steps=False with labels: objective={self.config.objective} needs every loop")
         return needed if asked is None else asked
+
+    def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
+        """What layers keep of the loops that have gradients; not the logits, which are made a part at a time."""
+        return kept_numbers(self.config, lengths, recomputed)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Real tokens."""

@@ -197,8 +197,10 @@ def _load_in_process(file: str, cache: str, queue: Any) -> None:
 
 def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
     file, cache = write_corpus(tmp_path, documents=400), tmp_path / "cache"
-    # Fresh processes, as launchers start them: SentencePiece may not survive a fork of a process that has trained.
-    context = multiprocessing.get_context("spawn")
+    # Not forks of this process: SentencePiece may not survive a fork of one that has trained. A fresh one imports
+    # what both need, and becomes the two.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     queue = context.Queue()
     processes = [context.Process(target=_load_in_process, args=(str(file), str(cache), queue)) for _ in range(2)]
     for process in processes:

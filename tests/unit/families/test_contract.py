@@ -78,7 +78,7 @@ MODELS = {
     ),
     "looped": (
         lambda: small_looped(LoopedForSequenceClassification, num_labels=2),
-        {"DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step"},
+        {"DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations"},
     ),
     "network": (small_network, {"Remembers", "least_activations"}),
     "supernet": (

@@ -13,7 +13,7 @@ from adadepth import LoopedForCausalLM, LoopedForSequenceClassification, LoopedF
 from adadepth.errors import DataError
 from adadepth.families.looped import objectives
 from adadepth.families.looped.objectives import cross_entropies, drawn_loops, gate_losses, text_uniforms
-from tests.unit.families.looped.looped_support import IDS, LENGTH, OURO, PIECES, near, small
+from tests.unit.families.looped.looped_support import HUGINN, IDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
 LABELS[1, 1:] = -100  # a row without a target
@@ -311,3 +311,31 @@ def test_what_is_kept_grows_with_loops_and_not_with_layers() -> None:
     plain = kept(4, 6, again=False) - kept(4, 5, again=False)
     assert per_loop[1] == per_loop[4]
     assert per_loop[4] < plain / 10
+
+
+@pytest.mark.parametrize("fields", [
+    {**OURO, "prelude": 1, "objective": "mean"},
+    {"prelude": 1, "core": 2, "coda": 1, "num_loops": 3, "objective": "mean"},
+    {**HUGINN, "num_key_value_heads": 2},
+    {"prelude": 2, "core": 1, "num_loops": 5, "backprop_loops": 2},
+    {"core": 2, "num_loops": 6, "train_loops": "drawn"},
+    {"core": 2, "num_loops": 2, "head_dim": 4},
+])  # fmt: skip
+def test_no_fewer_numbers_are_kept_than_is_said(fields: dict[str, Any]) -> None:
+    """Of tensors in memory once, however many parts of them are kept, and without the weights."""
+    model = small(**fields).train()
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model(IDS, labels=LABELS)
+    really = sum(tensor.untyped_storage().nbytes() // 4 for place, tensor in kept.items() if place not in weights)
+    lengths = [LENGTH] * len(IDS)
+    least, again = (sum(model.least_activations(lengths, recomputed).values()) for recomputed in (False, True))
+    is_tight = not fields.keys() & {"train_loops", "backprop_loops"}
+    assert (0.7 * really if is_tight else 0) < least <= really
+    assert again <= least
