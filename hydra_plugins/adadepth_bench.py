@@ -50,7 +50,7 @@ class BenchSweeper(GridSweeper):
         further, *others = self.grid(arguments)[0]
         if others:
             raise ConfigError(f"{' '.join(arguments)}: a bench has several values in its ways only")
-        cells = bench.cells_of(self.tasks, self.seeds, further, lambda overrides: self.grid(list(overrides))[0])
+        cells = bench.runs_of(self.tasks, self.seeds, further, lambda overrides: self.grid(list(overrides))[0])
         self.check([self._training(cell) for cell in cells if not cell.needs])
         runs = self._train(cells)
         evaluations = self._evaluate(runs)
@@ -61,13 +61,13 @@ class BenchSweeper(GridSweeper):
             self._write(found, [cell.name for cell in cells if cell not in runs])
         return found
 
-    def _training(self, cell: bench.Cell) -> list[str]:
+    def _training(self, cell: bench.BenchRun) -> list[str]:
         return [*cell.training, f"output_dir={self.folder / grid.RUNS}"]
 
-    def _train(self, cells: Sequence[bench.Cell]) -> dict[bench.Cell, "_Run"]:
+    def _train(self, cells: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, "_Run"]:
         """The runs of all cells that ended well; those that start from others follow in a round of their own."""
-        done: dict[bench.Cell, _Run] = {}
-        failed: set[bench.Cell] = set()
+        done: dict[bench.BenchRun, _Run] = {}
+        failed: set[bench.BenchRun] = set()
         while todo := list(bench.ready(cells, {cell: run.folder for cell, run in done.items()}, failed)):
             jobs = [self._training(named) for _, named in todo]
             hashes = [result_hash(config) for config in self.check(jobs)]
@@ -81,7 +81,7 @@ class BenchSweeper(GridSweeper):
                     failed.add(cell)
         return {cell: done[cell] for cell in cells if cell in done}
 
-    def _evaluate(self, runs: Mapping[bench.Cell, "_Run"]) -> dict[bench.Cell, Path]:
+    def _evaluate(self, runs: Mapping[bench.BenchRun, "_Run"]) -> dict[bench.BenchRun, Path]:
         """The evaluations that follow runs."""
         jobs = {
             cell: [*self._training(run.cell), "mode=evaluate", f"checkpoint={run.folder}", *cell.evaluation]
@@ -113,7 +113,7 @@ class BenchSweeper(GridSweeper):
 class _Run(NamedTuple):
     """A cell with the folders of the runs that it names, and the folder of its own."""
 
-    cell: bench.Cell
+    cell: bench.BenchRun
     folder: Path
 
 

@@ -28,14 +28,14 @@ KEEPS = (0.95, 0.98, 0.99)
 _APART = 1.96  # standard errors of a difference beyond which it is told apart
 
 
-class Estimate(NamedTuple):
+class Told(NamedTuple):
     """A mean over seeds and its standard error; None where nobody measured one."""
 
     mean: float
     error: float | None
 
 
-class Reading(NamedTuple):
+class Way(NamedTuple):
     """What decides who stops: a way, and what is read of it."""
 
     way: str
@@ -47,20 +47,20 @@ class Reading(NamedTuple):
         return self.way if self.read == "run" else f"{self.way}, {self.read}"
 
 
-Points = dict[Reading, dict[int, list[dict[str, Any]]]]  # by reading and seed
+WayPoints = dict[Way, dict[int, list[dict[str, Any]]]]  # by reading and seed
 
 
-def points_of(results: Iterable[Mapping[str, Any]], name: str) -> Points:
+def points_of(results: Iterable[Mapping[str, Any]], name: str) -> WayPoints:
     """All points of a task in one of its sets, by reading and seed, from little `work` to much.
 
     The settings of a way, such as fixed depths, are points of the same reading.
     """
-    found: Points = {}
+    found: WayPoints = {}
     for result in results:
         for read, points in result["sets"].get(name, {}).get("readings", {}).items():
             known = [{**point, "setting": result["setting"]} for point in points if point["score"] is not None]
             if known:
-                found.setdefault(Reading(result["way"], read), {}).setdefault(result["seed"], []).extend(known)
+                found.setdefault(Way(result["way"], read), {}).setdefault(result["seed"], []).extend(known)
     every = [points for seeds in found.values() for points in seeds.values()]
     is_counted = all(point.get("macs") is not None for points in every for point in points)
     for points in every:
@@ -70,24 +70,24 @@ def points_of(results: Iterable[Mapping[str, Any]], name: str) -> Points:
     return found
 
 
-def best_score(points: Points) -> float:
+def best_score(points: WayPoints) -> float:
     """The largest mean over seeds of a reading's largest score."""
     return max(fmean(max(map(_chosen, each)) for each in seeds.values()) for seeds in points.values())
 
 
-def bar_of(points: Points, keep: float) -> float:
+def bar_of(points: WayPoints, keep: float) -> float:
     """The score that is a share of the best one."""
     best = best_score(points)
     return best + math.log(keep) if best < 0.0 else keep * best
 
 
-def needed(points: Points, bar: float) -> dict[Reading, dict[str, Any] | None]:
+def needed(points: WayPoints, bar: float) -> dict[Way, dict[str, Any] | None]:
     """By reading what it needs to be at the bar: `work`, `updates` and `score`, estimates, and its `settings` by seed.
 
     None where it is not reached with every seed of the bench.
     """
     seeds = {seed for by_seed in points.values() for seed in by_seed}
-    found: dict[Reading, dict[str, Any] | None] = {}
+    found: dict[Way, dict[str, Any] | None] = {}
     for reading, by_seed in points.items():
         taken = {seed: _cheapest(each, bar) for seed, each in by_seed.items()}
         chosen = {seed: point for seed, point in taken.items() if point is not None}
@@ -116,9 +116,9 @@ def _told(chosen: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         for point, of, steps in zip(each, work, updates, strict=True)
     ]
     return {
-        "work": estimate(work, errors),
-        "updates": estimate(updates, [point.get("updates_error") for point in each]),
-        "score": estimate([float(point["score"]) for point in each], [point.get("score_error") for point in each]),
+        "work": mean_of_seeds(work, errors),
+        "updates": mean_of_seeds(updates, [point.get("updates_error") for point in each]),
+        "score": mean_of_seeds([float(point["score"]) for point in each], [point.get("score_error") for point in each]),
         "spearman": _mean_of(point.get("spearman") for point in each),
         "settings": {seed: point["rule"] or " ".join(point["setting"]) for seed, point in chosen.items()},
     }
@@ -129,16 +129,16 @@ def _mean_of(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def estimate(values: Sequence[float], errors: Sequence[float | None]) -> Estimate:
+def mean_of_seeds(values: Sequence[float], errors: Sequence[float | None]) -> Told:
     """A mean over seeds, and the standard error of seeds and examples together."""
     within = [error**2 for error in errors if error is not None]
     if len(within) < len(values) and len(values) == 1:
-        return Estimate(values[0], None)
+        return Told(values[0], None)
     between = variance(values) if len(values) > 1 else 0.0
-    return Estimate(fmean(values), math.sqrt((between + (fmean(within) if within else 0.0)) / len(values)))
+    return Told(fmean(values), math.sqrt((between + (fmean(within) if within else 0.0)) / len(values)))
 
 
-def recommendation(needs: Mapping[Reading, Mapping[str, Any] | None]) -> dict[str, Any] | None:
+def recommendation(needs: Mapping[Way, Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """The reading to take and those that are not told apart from it; None where none reaches the bar."""
     reached = sorted(
         ((reading, told) for reading, told in needs.items() if told is not None), key=lambda each: each[1]["work"].mean
@@ -150,7 +150,7 @@ def recommendation(needs: Mapping[Reading, Mapping[str, Any] | None]) -> dict[st
     return {"take": taken, "not_told_apart": alike}
 
 
-def are_apart(first: Estimate, second: Estimate) -> bool:
+def are_apart(first: Told, second: Told) -> bool:
     """Whether two means differ by more than chance explains; an error that nobody measured counts as none."""
     error = math.hypot(first.error or 0.0, second.error or 0.0)
     return abs(first.mean - second.mean) > _APART * error

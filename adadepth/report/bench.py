@@ -10,9 +10,9 @@ from typing import Any
 
 from adadepth.measure.bench import (
     KEEPS,
-    Estimate,
-    Points,
-    Reading,
+    Told,
+    Way,
+    WayPoints,
     bar_of,
     best_score,
     needed,
@@ -58,19 +58,19 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 def bench_text(results: Results, about: Mapping[str, str]) -> str:
     """What to take for which task, as text."""
     lines = [as_text(advice_table(results, about)), ""]
-    return plain("\n".join([*lines, *(f"{task}: {sentence}" for task, sentence in sentences(results))]))
+    return plain("\n".join([*lines, *(f"{task}: {sentence}" for task, sentence in recommendations(results))]))
 
 
 def bench_sections(results: Results, about: Mapping[str, str], missing: Sequence[str]) -> list[Section]:
     """First what to take, then each task with its figure and table, then how it was measured."""
     advice = advice_table(results, about)
-    first = fill("bench:advice", table=advice, sentences=sentences(results), keep=ADVISED, missing=missing)
+    first = fill("bench:advice", table=advice, recommendations=recommendations(results), keep=ADVISED, missing=missing)
     found = [Section("If your task is like this, use that", "advice", first, tables=[advice])]
     for task in tasks_of(results):
         runs = _of_task(results, task)
         figure, tables = task_figure(task, runs), [task_table(task, name, runs) for name in sets_of(runs)]
         html = fill("bench:task", about=about.get(task, ""), figure=figure, tables=tables)
-        of = f"n = {len(runs)} runs, seeds {', '.join(map(str, seeds_of(runs)))}"
+        of = f"n = {len(runs)} runs, seeds {', '.join(map(str, seeds_run(runs)))}"
         found.append(Section(task, file_anchor(task), html, [figure], tables, of=of))
     table = conditions_table(results)
     return [*found, Section("How it was measured", "conditions", fill("bench:conditions", table=table), tables=[table])]
@@ -91,7 +91,7 @@ def sets_of(runs: Results) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run["sets"]))
 
 
-def seeds_of(runs: Results) -> list[int]:
+def seeds_run(runs: Results) -> list[int]:
     """In order."""
     return sorted({run["seed"] for run in runs})
 
@@ -103,7 +103,7 @@ def _of_task(results: Results, task: str) -> list[Mapping[str, Any]]:
 # ---- what to take
 
 
-def sentences(results: Results) -> list[tuple[str, str]]:
+def recommendations(results: Results) -> list[tuple[str, str]]:
     """By task what to take and what is not told apart from it, in words, by the rule of `adadepth.measure.bench`."""
     return [(task, _sentence(_of_task(results, task))) for task in tasks_of(results)]
 
@@ -127,7 +127,7 @@ def _sentence(runs: Results) -> str:
     return f"{told}: {spent}, score {_plus(taken['score'], 4)} where {bar:.4f} was asked for.{others}"
 
 
-def _plus(value: Estimate, digits: int) -> str:
+def _plus(value: Told, digits: int) -> str:
     return number(value.mean, digits) + ("" if value.error is None else f" ± {number(value.error, digits)}")
 
 
@@ -161,22 +161,22 @@ def _advice(runs: Results, about: Mapping[str, str]) -> Iterable[dict[str, Any]]
         settings = ", ".join(sorted(set(told["settings"].values())))
         row |= {"take": found["take"].label, "setting": settings, "work": told["work"].mean / full_work(points)}
         row |= {"updates": told["updates"].mean, "score": told["score"].mean}
-    fixed = [told["work"].mean for reading, told in needs.items() if told is not None and is_fixed(reading)]
+    fixed = [told["work"].mean for reading, told in needs.items() if told is not None and is_same_for_all(reading)]
     yield row | ({"fixed": min(fixed) / full_work(points)} if fixed else {})
 
 
-def is_fixed(reading: Reading) -> bool:
+def is_same_for_all(reading: Way) -> bool:
     """Whether everybody gets the same depth: networks of one depth, or one network read at one."""
     return reading.read == "fixed" or (reading.way.startswith("fixed") and reading.read == "run")
 
 
-def full_work(points: Points) -> float:
+def full_work(points: WayPoints) -> float:
     """The work of full depth: the largest mean over seeds of a reading's most costly point."""
     most = [fmean(max(each["work"] for each in every) for every in seeds.values()) for seeds in points.values()]
     return max(most)
 
 
-def _inside(runs: Results) -> Points:
+def _inside(runs: Results) -> WayPoints:
     """The points of the first set."""
     return points_of(runs, sets_of(runs)[0]) if runs else {}
 
@@ -225,15 +225,15 @@ def task_figure(task: str, runs: Results) -> Figure:
     return Figure(task, [panel for panel in panels if panel is not None])
 
 
-def _panel(name: str, points: Points) -> Panel | None:
+def _panel(name: str, points: WayPoints) -> Panel | None:
     if not points:
         return None
     curves = {reading: _curve(seeds) for reading, seeds in points.items()}
     needs = needed(points, bar_of(points, ADVISED))
 
-    def order(reading: Reading) -> tuple[bool, float]:
+    def order(reading: Way) -> tuple[bool, float]:
         told = needs[reading]
-        return not is_fixed(reading), 1e30 if told is None else told["work"].mean
+        return not is_same_for_all(reading), 1e30 if told is None else told["work"].mean
 
     chosen = sorted(curves, key=order)[:_MOST_CURVES]
     drawn = [(reading.label, curves[reading]) for reading in chosen]
@@ -244,7 +244,7 @@ def _panel(name: str, points: Points) -> Panel | None:
     return Panel(name, Lines(drawn), Axis(title, x), Axis("score", y), description, 1.3)
 
 
-def _is_counted(points: Points) -> bool:
+def _is_counted(points: WayPoints) -> bool:
     first = next(point for seeds in points.values() for every in seeds.values() for point in every)
     return bool(first["work"] == first.get("macs"))
 
@@ -302,7 +302,7 @@ def as_markdown(results: Results, about: Mapping[str, str]) -> str:
         "",
         *_markdown(advice_table(results, about)),
         "",
-        *(f"- **{task}**: {sentence}" for task, sentence in sentences(results)),
+        *(f"- **{task}**: {sentence}" for task, sentence in recommendations(results)),
     ]
     for task in tasks_of(results):
         runs = _of_task(results, task)

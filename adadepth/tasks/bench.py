@@ -28,7 +28,7 @@ Swept = Callable[[Sequence[str]], list[list[str]]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class BenchRun:
     """A run of the bench.
 
     Attributes:
@@ -58,13 +58,13 @@ class Cell:
         """Ways whose runs it starts from."""
         return {name for override in self.training for name in _NAMED.findall(override)}
 
-    def after(self, folders: Mapping[str, Path]) -> Cell:
+    def after(self, folders: Mapping[str, Path]) -> BenchRun:
         """With the folders of the runs that it starts from."""
         named = (_NAMED.sub(lambda found: str(folders[found[1]]), override) for override in self.training)
         return replace(self, training=tuple(named))
 
 
-def cells_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[str], swept: Swept) -> list[Cell]:
+def runs_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[str], swept: Swept) -> list[BenchRun]:
     """All runs of a bench.
 
     Args:
@@ -90,7 +90,7 @@ def cells_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[s
                 given = (*about.get("overrides", ()), *setting, *further, f"seed={seed}", "seeds=1")
                 told = tuple(setting) if len(swept(trained)) > 1 else ()
                 told = tuple(each for each in told if each not in trained)
-                cell = Cell(task, way, told, seed, given, tuple(evaluated))
+                cell = BenchRun(task, way, told, seed, given, tuple(evaluated))
                 if unknown := cell.needs - (set(ways) - {way}):
                     raise ConfigError(
                         f"hydra.sweeper.tasks.{task}.ways.{way}: no other way is named {sorted(unknown)[0]}"
@@ -106,7 +106,9 @@ def _split(overrides: Any) -> tuple[list[str], list[str]]:
     return [override for override in given if override not in evaluated], evaluated
 
 
-def ready(cells: Iterable[Cell], done: Mapping[Cell, Path], failed: Collection[Cell]) -> Iterator[tuple[Cell, Cell]]:
+def ready(
+    cells: Iterable[BenchRun], done: Mapping[BenchRun, Path], failed: Collection[BenchRun]
+) -> Iterator[tuple[BenchRun, BenchRun]]:
     """Cells that were not run yet and need none that was not, as they are and with the folders that they name."""
     folders = {(cell.task, cell.seed, cell.way): run for cell, run in done.items()}
     for cell in cells:
@@ -129,7 +131,7 @@ def finished_evaluation(run: Path, result: str) -> Path | None:
 # ---- what runs say
 
 
-def result_of(cell: Cell, run: Path, evaluation: Path | None) -> dict[str, Any]:
+def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, Any]:
     """What a run, and the evaluation that followed, say about one place of the bench: figures of every evaluated set.
 
     Returns:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adadepth.errors import ConfigError
-from adadepth.tasks.bench import Cell, cells_of, ready
+from adadepth.tasks.bench import BenchRun, ready, runs_of
 
 TASKS: dict[str, Any] = {
     "hops": {
@@ -32,8 +32,8 @@ def swept(overrides: Sequence[str]) -> list[list[str]]:
     return [list(job) for job in itertools.product(*each)]
 
 
-def cells(tasks: dict[str, Any] = TASKS, seeds: Sequence[int] = (0, 1)) -> list[Cell]:
-    return cells_of(tasks, seeds, ["trainer.max_steps=3"], swept)
+def cells(tasks: dict[str, Any] = TASKS, seeds: Sequence[int] = (0, 1)) -> list[BenchRun]:
+    return runs_of(tasks, seeds, ["trainer.max_steps=3"], swept)
 
 
 def test_a_way_has_a_run_a_setting_and_seed() -> None:
