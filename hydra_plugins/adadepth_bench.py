@@ -84,14 +84,14 @@ class BenchSweeper(GridSweeper):
     def _evaluate(self, runs: Mapping[bench.BenchRun, "_Run"]) -> dict[bench.BenchRun, Path]:
         """The evaluations that follow runs."""
         jobs = {
-            cell: [*self._training(run.cell), "mode=evaluate", f"checkpoint={run.folder}", *cell.evaluation]
+            cell: [*bench.evaluation_of(run.cell, run.folder), f"output_dir={self.folder / grid.RUNS}"]
             for cell, run in runs.items()
             if cell.evaluation
         }
-        hashes = dict(zip(jobs, map(result_hash, self.check(list(jobs.values()))), strict=True))
-        there = {cell: bench.finished_evaluation(runs[cell].folder, hashes[cell]) for cell in jobs}
-        self._launched([job for cell, job in jobs.items() if there[cell] is None])
-        done = {cell: bench.finished_evaluation(runs[cell].folder, hashes[cell]) for cell in jobs}
+        asked = dict(zip(jobs, self.check(list(jobs.values())), strict=True))
+        done = {cell: bench.finished_evaluation(runs[cell].folder, config) for cell, config in asked.items()}
+        self._launched([job for cell, job in jobs.items() if done[cell] is None])
+        done = {cell: bench.finished_evaluation(runs[cell].folder, config) for cell, config in asked.items()}
         return {cell: folder for cell, folder in done.items() if folder is not None}
 
     def _launched(self, jobs: list[list[str]]) -> None:

@@ -120,7 +120,7 @@ def _told(chosen: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "updates": mean_of_seeds(updates, [point.get("updates_error") for point in each]),
         "score": mean_of_seeds([float(point["score"]) for point in each], [point.get("score_error") for point in each]),
         "spearman": _mean_of(point.get("spearman") for point in each),
-        "settings": {seed: point["rule"] or " ".join(point["setting"]) for seed, point in chosen.items()},
+        "settings": {seed: point["rule"] or " ".join(point["setting"]) or "as trained" for seed, point in chosen.items()},
     }
 
 

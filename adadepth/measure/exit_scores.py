@@ -57,7 +57,7 @@ class StepScores:
         return quality_of(logits, self._labels, self._problem, self._metrics)
 
     def values(self, steps: Tensor) -> Tensor | None:
-        """What the prediction of each example is worth at its exit, float64 (M,): whether it is right, or minus nats."""
+        """What predictions are worth at exits, float64 (M,): whether they are right, or minus their nats."""
         if self.losses is not None:
             return -_chosen(self.losses, steps)
         return None if self.right is None else _chosen(self.right.double(), steps)

@@ -19,7 +19,8 @@ from typing import Any
 
 from adadepth.errors import ConfigError
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, RunFiles, read_run
-from adadepth.runs.directory import RECORD, read_record
+from adadepth.runs.directory import RECORD, read_record, read_settings
+from adadepth.settings import ExperimentConfig
 
 _EVALUATES = ("exit_rules=", "budget.targets=")
 _NAMED = re.compile(r"(?<==)@(\w+)")
@@ -87,7 +88,7 @@ def runs_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[st
             raise ConfigError(f"hydra.sweeper.tasks.{task}: has no ways")
         for (way, (trained, evaluated)), seed in itertools.product(ways.items(), seeds):
             for setting in swept(trained):
-                given = (*about.get("overrides", ()), *setting, *further, f"seed={seed}", "seeds=1")
+                given = _last_words([*about.get("overrides", ()), *setting, *further, f"seed={seed}", "seeds=1"])
                 told = tuple(setting) if len(swept(trained)) > 1 else ()
                 told = tuple(each for each in told if each not in trained)
                 cell = BenchRun(task, way, told, seed, given, tuple(evaluated))
@@ -97,6 +98,11 @@ def runs_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[st
                     )
                 found.append(cell)
     return found
+
+
+def _last_words(overrides: Iterable[str]) -> tuple[str, ...]:
+    """The overrides of a run: of a key that is given several times the last, which Hydra refuses of groups."""
+    return tuple({override.lstrip("+").partition("=")[0]: override for override in overrides}.values())
 
 
 def _split(overrides: Any) -> tuple[list[str], list[str]]:
@@ -117,15 +123,21 @@ def ready(
         yield cell, cell.after({name: folders[cell.task, cell.seed, name] for name in cell.needs})
 
 
-def finished_evaluation(run: Path, result: str) -> Path | None:
-    """The newest finished evaluation of a run whose settings have this hash."""
-    records = {path.parent: read_record(path.parent) for path in sorted(run.glob(f"evaluations/*/{RECORD}"))}
-    done = [
-        folder
-        for folder, record in records.items()
-        if (record.get("status"), record.get("result_hash")) == ("finished", result)
-    ]
-    return done[-1] if done else None
+def evaluation_of(cell: BenchRun, run: Path) -> list[str]:
+    """The overrides of the evaluation that follows a run; a second stage, `halting`, is of training alone."""
+    read = [override for override in cell.training if not override.lstrip("+").startswith("halting.")]
+    return [*read, "mode=evaluate", f"checkpoint={run}", *cell.evaluation]
+
+
+def finished_evaluation(run: Path, asked: ExperimentConfig) -> Path | None:
+    """The newest finished evaluation of a run by these exit rules and budgets."""
+    wanted = (asked.exit_rules, asked.budget.targets)
+    for record in sorted(run.glob(f"evaluations/*/{RECORD}"), reverse=True):
+        settings = read_settings(record.parent)
+        found = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
+        if read_record(record.parent).get("status") == "finished" and found == [list(each or ()) for each in wanted]:
+            return record.parent
+    return None
 
 
 # ---- what runs say

@@ -15,7 +15,7 @@ from adadepth.tasks.bench import BenchRun, ready, runs_of
 TASKS: dict[str, Any] = {
     "hops": {
         "about": "pointers",
-        "overrides": ["dataset=hops"],
+        "overrides": ["dataset=hops", "model.loss=all"],
         "ways": {
             "gate": ["model.pretrained=@mean/model", "exit_rules=[quantile:0.5]"],
             "fixed": ["model.depth=1,2", "model.loss=last"],
@@ -46,7 +46,7 @@ def test_a_way_has_a_run_a_setting_and_seed() -> None:
     ]  # fmt: skip
     fixed = found[2]
     assert fixed.training == (
-        "dataset=hops", "model.depth=1", "model.loss=last", "trainer.max_steps=3", "seed=0", "seeds=1",
+        "dataset=hops", "model.loss=last", "model.depth=1", "trainer.max_steps=3", "seed=0", "seeds=1",
     )  # fmt: skip
     assert (found[0].evaluation, fixed.evaluation) == (("exit_rules=[quantile:0.5]",), ())
     assert len({cell.name for cell in found}) == len(found)
