@@ -120,8 +120,13 @@ def _told(chosen: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "updates": mean_of_seeds(updates, [point.get("updates_error") for point in each]),
         "score": mean_of_seeds([float(point["score"]) for point in each], [point.get("score_error") for point in each]),
         "spearman": _mean_of(point.get("spearman") for point in each),
-        "settings": {seed: point["rule"] or " ".join(point["setting"]) or "as trained" for seed, point in chosen.items()},
+        "settings": {seed: _setting(point) for seed, point in chosen.items()},
     }
+
+
+def _setting(point: Mapping[str, Any]) -> str:
+    """What to set, in words."""
+    return point["rule"] or " ".join(point["setting"]) or "as trained"
 
 
 def _mean_of(values: Iterable[float | None]) -> float | None:
