@@ -92,7 +92,7 @@ class GridSweeper(Sweeper):
             returns = self.launcher.launch(jobs, initial_job_idx=first)
         for job, result in zip(jobs, returns, strict=True):
             if result.status is not JobStatus.COMPLETED:
-                self.failures[" ".join(job)] = _failure(result)
+                self.failures[" ".join(job)] = failure_of(result)
         return returns
 
     def compare(self, configs: Sequence[ExperimentConfig], search: "Search | None" = None) -> None:
@@ -182,11 +182,11 @@ class ChoosingSweeper(GridSweeper):
     def _train(self, jobs: Sequence[tuple[int, list[str]]]) -> dict[int, str]:
         """Run jobs of the grid; returns why cells failed, by their number."""
         returns = self.launcher.launch([job for _, job in jobs], initial_job_idx=0) if jobs else []
-        _meet()
+        meet()
         failures = {}
         for (number, _), result in zip(jobs, returns, strict=True):
             if result.status is not JobStatus.COMPLETED:
-                failures[number] = _failure(result)
+                failures[number] = failure_of(result)
                 log.warning("%s failed: %s", settings_text(self.cells[number].settings), failures[number])
         return failures
 
@@ -210,7 +210,7 @@ class ChoosingSweeper(GridSweeper):
             job = [*self.cells[chosen["cell"]].of_seed(chosen["seed"]), f"output_dir={folder}"]
             job += ["mode=evaluate", f"checkpoint={checkpoint}"]
             _ = self.launcher.launch([job], initial_job_idx=0)[0].return_value  # raises what it ended with
-            _meet()
+            meet()
             done = grid.newest_evaluation(folder, checkpoint)
         assert done is not None
         return done
@@ -289,13 +289,13 @@ class OptunaSweeper(GridSweeper):
 _NAME = "sweep"  # the attribute of a study
 
 
-def _failure(result: JobReturn) -> str:
+def failure_of(result: JobReturn) -> str:
     """Why a job failed."""
     error = result._return_value  # the property would raise it
     return f"{type(error).__name__}: {error}"
 
 
-def _meet() -> None:
+def meet() -> None:
     """Wait until all processes of a run have come this far, so that they find the same files."""
     if (torch := sys.modules.get("torch")) and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.barrier()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
+from adadepth.measure.adaptation import spearman
 from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.exit_scores import NEAR, StepScores
 from adadepth.measure.exit_study import Price
@@ -78,6 +79,45 @@ def advise(
     }
 
 
+def readings(
+    records: StepRecords,
+    sequences: Tensor,
+    rules: Sequence[ExitRule],
+    *,
+    problem: Problem,
+    metrics: Sequence[str],
+    price_of: Callable[[StepRecords], Price],
+    seed: int = 0,
+) -> dict[str, list[dict[str, Any]]]:
+    """What every reading of one model can be set to: points from little work to much, by the name of the rule.
+
+    Arguments are those of `advise`. Of settings that let all examples out at the same steps the first is kept. With
+    them stand the fixed depths, as `fixed`.
+
+    Returns:
+        Of each point `rule`; `chosen_score`, on the half that a threshold is chosen on; and of the other half `score`,
+        `updates`, `macs` of a unit, `spearman` of exits and difficulty where the data know one, and `score_error`, the
+        standard error of the share that is right or of the loss, and `updates_error`, both from sums over sequences.
+        Empty without a second sequence.
+    """
+    halves = _halves(sequences, seed)
+    if halves is None:
+        return {}
+    choosing, telling = (_Half(_part(records, half), problem, metrics, price_of) for half in halves)
+    found: dict[str, dict[bytes, dict[str, Any]]] = {}
+    for rule in _candidates(rules, records.max_updates):
+        points, exits = found.setdefault(rule.name, {}), telling.exits(rule)
+        key = exits.numpy().tobytes()
+        if key not in points:
+            told = {
+                "rule": rule.label,
+                "chosen_score": choosing.score(rule),
+                **telling.point(rule, sequences[halves[1]]),
+            }
+            points[key] = {name: None if value != value else value for name, value in told.items()}
+    return {name: sorted(points.values(), key=lambda point: point["macs"]) for name, points in found.items()}
+
+
 class _Half:
     """Some of the recorded examples: turns a rule into score and work."""
 
@@ -122,16 +162,34 @@ class _Half:
         work = self._work(rule, exits)
         return {"rule": rule.label, "score": self._score(exits), "mean_updates": updates, "work": work}
 
+    def point(self, rule: ExitRule, sequences: Tensor) -> dict[str, Any]:
+        """What is told of a setting of a reading, see `readings`."""
+        records, exits = self.records, self.exits(rule)
+        updates = records.updates(exits).double()
+        told: dict[str, Any] = {"score": self._score(exits), "updates": float(updates.mean())}
+        told["macs"] = self._work(rule, exits) * self._full / len(records)
+        if records.difficulty is not None and (found := spearman(exits.numpy(), records.difficulty.numpy(), 1)):
+            told["spearman"] = found.value
+        if (values := self._worth.values(exits)) is not None:
+            told["score_error"] = _error(values, sequences)
+        return told | {"updates_error": _error(updates, sequences)}
+
     def difference(self, rule: ExitRule, sequences: Tensor) -> dict[str, float]:
         """What an example gains at its exit over full depth, and half of its interval, from sums over sequences."""
-        gains = self._worth.gains(self.exits(rule))
-        if gains is None:
+        last = torch.full_like(self.records.lengths, self.records.max_updates)
+        at_exit, at_end = (self._worth.values(exits) for exits in (self.exits(rule), last))
+        if at_exit is None or at_end is None:
             return {}
-        _, owners = sequences.unique(return_inverse=True)
-        count = int(owners.max()) + 1
-        excess = torch.zeros(count, dtype=torch.float64).index_add(0, owners, gains - gains.mean())
-        error = math.sqrt(float(excess.square().sum()) * count / max(1, count - 1)) / len(gains)
-        return {"difference": float(gains.mean()), "interval": _NORMAL * error}
+        gains = at_exit - at_end
+        return {"difference": float(gains.mean()), "interval": _NORMAL * _error(gains, sequences)}
+
+
+def _error(values: Tensor, sequences: Tensor) -> float:
+    """The standard error of a mean over units (M,), whose sequences alone are independent draws."""
+    _, owners = sequences.unique(return_inverse=True)
+    count = int(owners.max()) + 1
+    excess = torch.zeros(count, dtype=torch.float64).index_add(0, owners, values - values.mean())
+    return math.sqrt(float(excess.square().sum()) * count / max(1, count - 1)) / len(values)
 
 
 def _candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator[ExitRule]:

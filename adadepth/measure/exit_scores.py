@@ -56,14 +56,11 @@ class StepScores:
         """The same of other predictions, from their logits (M, C)."""
         return quality_of(logits, self._labels, self._problem, self._metrics)
 
-    def gains(self, steps: Tensor) -> Tensor | None:
-        """What each example gains at its exit over the last step, float64 (M,): in being right, or in nats."""
-        last = torch.full_like(steps, self._step_logits.shape[1])
-        worth = self.right.double() if self.losses is None and self.right is not None else self.losses
-        if worth is None:
-            return None
-        gains = _chosen(worth, steps) - _chosen(worth, last)
-        return gains if self.losses is None else -gains
+    def values(self, steps: Tensor) -> Tensor | None:
+        """What predictions are worth at exits, float64 (M,): whether they are right, or minus their nats."""
+        if self.losses is not None:
+            return -_chosen(self.losses, steps)
+        return None if self.right is None else _chosen(self.right.double(), steps)
 
 
 def _chosen(values: Tensor, steps: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from adadepth.evaluation.text_records import drawn_places, text_records
 from adadepth.families.contract import DepthModel
 from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
-from adadepth.measure.exit_advice import advise
+from adadepth.measure.exit_advice import advise, readings
 from adadepth.measure.exit_records import StepRecords, sequences_of
 from adadepth.measure.exit_steps import step_summary
 from adadepth.measure.exit_study import Price, add_online, add_timings, online_figures, standard_rules, study
@@ -210,7 +210,7 @@ def _study(
     priced = partial(price_of, model, by_token=by_token)
     found = study(records, rules, price=priced(records), **_measured(data))
     sequences = sequences_of(records.index) if by_token else records.index
-    found["advice"] = advise(records, sequences, rules, price_of=priced, **_measured(data))
+    found |= _advised(records, sequences, rules, priced, _measured(data))
     if by_token:  # what a token does changes what the others see, so that only running a rule tells
         really = _run_really(rules, dataset, session)
         found = add_online(found, {label: online_figures(run, **_measured(data)) for label, run in really.items()})
@@ -231,9 +231,19 @@ def _text_study(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session)
     measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
     found = study(records, rules, price=priced(records), **measured)
     found["drawn_of"] = blocks.tokens
-    found["advice"] = advise(records, sequences_of(records.index), rules, price_of=priced, **measured)
+    found |= _advised(records, sequences_of(records.index), rules, priced, measured)
     timings = measure(trainer, blocks, rules, TIMED_BLOCKS, TEXT_BATCHES)
     return add_timings(found, timings, _conditions(session, min(len(blocks), TIMED_BLOCKS)))
+
+
+def _advised(
+    records: StepRecords, sequences: Any, rules: Sequence[ExitRule], priced: Any, measured: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What to take, and everything that could be taken."""
+    return {
+        "advice": advise(records, sequences, rules, price_of=priced, **measured),
+        "readings": readings(records, sequences, rules, price_of=priced, **measured),
+    }
 
 
 def _conditions(session: Session, examples: int) -> dict[str, Any]:

@@ -58,6 +58,7 @@ HOMES = {
         ("model", "albert_act_"), ("dataset", ""), ("trainer", ""),
     )},
     ("dataset", "hops_sequence"): "act_hops",
+    ("bench", "full"): "depth_bench", ("bench", "quick"): "depth_bench",
     ("trainer", "pos"): "act_pos",
     **{("budget", name): f"act_{name}" for name in ("maze", "hops", "addition")},
     **{("budget", name): "adalayers_tiny" for name in ("layers", "blocks")},

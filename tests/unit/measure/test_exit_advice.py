@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import ExitRule, apply_rule, parse_rule
-from adadepth.measure.exit_advice import KEEP, advise
+from adadepth.measure.exit_advice import KEEP, advise, readings
 from adadepth.measure.exit_records import StepRecords
 from adadepth.report.exits import advice_text
 
@@ -88,3 +88,24 @@ def test_one_sequence_gives_no_advice() -> None:
     measured = {"problem": "classification", "metrics": ["accuracy"]}
     assert advise(records, torch.zeros(EXAMPLES), rules, price_of=of_everybody, **measured) == {}
     assert advice_text({"advice": {}, "rows": []}) == ""
+
+
+def test_readings_are_points_of_rules_and_fixed_depths_of_both_halves() -> None:
+    """At N = 6, of examples that are right from the step on that they need."""
+    records = records_that_know()
+    rules: list[ExitRule] = [parse_rule(rule) for rule in RULES]
+    measured: Any = {"problem": "classification", "metrics": ["accuracy"]}
+    found = readings(records, records.index, rules, price_of=of_everybody, **measured)
+    assert set(found) == {"fixed", "margin", "patience"}
+    fixed = found["fixed"]
+    assert [point["updates"] for point in fixed] == list(range(1, N + 1))
+    assert [point["macs"] for point in fixed] == [10.0 * step * 4 for step in range(1, N + 1)]
+    both = [(point["chosen_score"] + point["score"]) / 2 for point in fixed]
+    right = [float((records.depth <= step).double().mean()) for step in range(1, N + 1)]
+    assert both == pytest.approx(right)  # halves of equal size
+    for point in fixed:
+        share = point["score"]
+        assert point["score_error"] == pytest.approx((share * (1 - share) / (EXAMPLES // 2 - 1)) ** 0.5)
+    margins = found["margin"]
+    assert [point["macs"] for point in margins] == sorted(point["macs"] for point in margins)
+    assert max(point["score"] for point in margins) == 1.0

@@ -1,0 +1,245 @@
+"""A bench: ways of allocating depth on tasks, each run once with every seed; which runs there are, and what they say.
+
+A *task* is a list of overrides and has *ways*, lists of overrides too. A way with several values of a key has several
+settings, a run each. Overrides that begin with `exit_rules=` or `budget.targets=` are of an evaluation that follows.
+A value that begins with `@NAME` begins with the folder of the run of another way of that name, on the same task with
+the same seed, which comes first. A run is known by the hash of its settings, so that a repeated command finds what is
+done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adadepth.errors import ConfigError
+from adadepth.report.run_files import BUDGETS, EXIT_RULES, RunFiles, read_run
+from adadepth.runs.directory import RECORD, read_record, read_settings
+from adadepth.settings import ExperimentConfig
+
+_EVALUATES = ("exit_rules=", "budget.targets=")
+_NAMED = re.compile(r"(?<==)@(\w+)")
+
+Swept = Callable[[Sequence[str]], list[list[str]]]
+
+
+@dataclass(frozen=True)
+class BenchRun:
+    """A run of the bench.
+
+    Attributes:
+        task: Its name.
+        way: Its name.
+        setting: The overrides that tell it from other runs of the way; empty: it has one run a seed.
+        seed: Of the run.
+        training: Its overrides; some may name another way.
+        evaluation: Further overrides of the evaluation that follows; empty: none does.
+    """
+
+    task: str
+    way: str
+    setting: tuple[str, ...]
+    seed: int
+    training: tuple[str, ...]
+    evaluation: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of its file of results."""
+        told = "".join(f".{override.replace('=', '_')}" for override in self.setting)
+        return re.sub(r"[^\w.-]+", "_", f"{self.task}.{self.way}{told}.{self.seed}")
+
+    @property
+    def needs(self) -> set[str]:
+        """Ways whose runs it starts from."""
+        return {name for override in self.training for name in _NAMED.findall(override)}
+
+    def after(self, folders: Mapping[str, Path]) -> BenchRun:
+        """With the folders of the runs that it starts from."""
+        named = (_NAMED.sub(lambda found: str(folders[found[1]]), override) for override in self.training)
+        return replace(self, training=tuple(named))
+
+
+def runs_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[str], swept: Swept) -> list[BenchRun]:
+    """All runs of a bench.
+
+    Args:
+        tasks: By name `overrides` and `ways`, lists of overrides by name.
+        seeds: Of every run.
+        further: Overrides of all runs, which have the last word.
+        swept: From overrides to those of each combination of their values.
+
+    Raises:
+        ConfigError: If a task has no ways, or a way needs one that there is not.
+    """
+    found = []
+    for task, about in tasks.items():
+        ways = {
+            name: _split(overrides)
+            for name, overrides in dict(about.get("ways") or {}).items()
+            if overrides is not None
+        }
+        if not ways:
+            raise ConfigError(f"hydra.sweeper.tasks.{task}: has no ways")
+        for (way, (trained, evaluated)), seed in itertools.product(ways.items(), seeds):
+            for setting in swept(trained):
+                given = _last_words([*about.get("overrides", ()), *setting, *further, f"seed={seed}", "seeds=1"])
+                told = tuple(setting) if len(swept(trained)) > 1 else ()
+                told = tuple(each for each in told if each not in trained)
+                cell = BenchRun(task, way, told, seed, given, tuple(evaluated))
+                if unknown := cell.needs - (set(ways) - {way}):
+                    raise ConfigError(
+                        f"hydra.sweeper.tasks.{task}.ways.{way}: no other way is named {sorted(unknown)[0]}"
+                    )
+                found.append(cell)
+    return found
+
+
+def _last_words(overrides: Iterable[str]) -> tuple[str, ...]:
+    """The overrides of a run: of a key that is given several times the last, which Hydra refuses of groups."""
+    return tuple({override.lstrip("+").partition("=")[0]: override for override in overrides}.values())
+
+
+def _split(overrides: Any) -> tuple[list[str], list[str]]:
+    """Those of the training, and those of the evaluation."""
+    given = [str(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
+    evaluated = [override for override in given if override.startswith(_EVALUATES)]
+    return [override for override in given if override not in evaluated], evaluated
+
+
+def ready(
+    cells: Iterable[BenchRun], done: Mapping[BenchRun, Path], failed: Collection[BenchRun]
+) -> Iterator[tuple[BenchRun, BenchRun]]:
+    """Cells that were not run yet and need none that was not, as they are and with the folders that they name."""
+    folders = {(cell.task, cell.seed, cell.way): run for cell, run in done.items()}
+    for cell in cells:
+        if cell in done or cell in failed or any((cell.task, cell.seed, name) not in folders for name in cell.needs):
+            continue
+        yield cell, cell.after({name: folders[cell.task, cell.seed, name] for name in cell.needs})
+
+
+def evaluation_of(cell: BenchRun, run: Path) -> list[str]:
+    """The overrides of the evaluation that follows a run; a second stage, `halting`, is of training alone."""
+    read = [override for override in cell.training if not override.lstrip("+").startswith("halting.")]
+    return [*read, "mode=evaluate", f"checkpoint={run}", *cell.evaluation]
+
+
+def finished_evaluation(run: Path, asked: ExperimentConfig) -> Path | None:
+    """The newest finished evaluation of a run by these exit rules and budgets."""
+    wanted = (asked.exit_rules, asked.budget.targets)
+    for record in sorted(run.glob(f"evaluations/*/{RECORD}"), reverse=True):
+        settings = read_settings(record.parent)
+        found = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
+        if read_record(record.parent).get("status") == "finished" and found == [list(each or ()) for each in wanted]:
+            return record.parent
+    return None
+
+
+# ---- what runs say
+
+
+def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, Any]:
+    """What a run, and the evaluation that followed, say about one place of the bench: figures of every evaluated set.
+
+    Returns:
+        How it was made: `name`, `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions` and
+        `seconds`. Then `unit`, `max_updates`, and `sets` by name: `n` units; `readings`, points by name of what was
+        read, those of the run itself as `run`, and those of budgets as `budget`; and of exit studies `ceilings`, what
+        oracles reach, `over_permuted`, the gain of rules over the same exits dealt at random, `time_ratio` of full
+        depth and the rule by batch size, and `overthinking`. See `adadepth.measure.exit_advice.readings` for points;
+        what was not chosen has no `chosen_score`.
+    """
+    files, studied = read_run(run), {} if evaluation is None else read_run(evaluation).of(EXIT_RULES).get("sets", {})
+    record, halting = files.run, files.halting
+    sets = {}
+    for number, name in enumerate([halting["set"], *halting.get("further_sets", {})]):
+        told = halting if number == 0 else halting["further_sets"][name]
+        found: dict[str, Any] = {"n": _units(told), "readings": {"run": [_own_point(files, told, name, number == 0)]}}
+        if study := studied.get(name):
+            found |= _studied(study)
+            found["readings"] |= study["readings"]
+        if number == 0 and evaluation is not None and (rows := read_run(evaluation).of(BUDGETS).get("rows")):
+            found["readings"]["budget"] = [_budget_point(row, halting) for row in rows if row.get("target") is not None]
+        sets[name] = found
+    return {
+        "name": cell.name,
+        "task": cell.task,
+        "way": cell.way,
+        "setting": list(cell.setting),
+        "seed": cell.seed,
+        "overrides": [*cell.training, *cell.evaluation],
+        "commit": record.get("git_commit"),
+        "hardware": record.get("hardware"),
+        "versions": {name: record.get("versions", {}).get(name) for name in ("adadepth", "torch", "transformers")},
+        "seconds": record.get("wall_time_s"),
+        "unit": halting["unit"],
+        "max_updates": halting["max_depth"],
+        "sets": sets,
+    }
+
+
+def _own_point(files: RunFiles, told: Mapping[str, Any], name: str, is_first: bool) -> dict[str, Any]:
+    """A run at the depths that it has by itself; of further sets the work is not measured."""
+    score = files.run["final_metrics"].get(f"eval/{'' if is_first else f'{name}/'}score")
+    difficulty = told.get("difficulty", {})
+    rows = [told["classes"]["all"]] if is_first else difficulty.get("rows", [])
+    units = sum(row["n"] for row in rows)
+    point = {
+        "rule": None,
+        "score": score,
+        "score_error": _share_error(score, units),
+        "updates": sum(row["n"] * row["mean"] for row in rows) / units if units else None,
+        "updates_error": rows[0]["std"] / math.sqrt(units) if is_first else None,
+        "macs": told["cost"]["adaptive_macs"] / units if "adaptive_macs" in told.get("cost", {}) else None,
+    }
+    return point | ({"spearman": difficulty["spearman"]["value"]} if "spearman" in difficulty else {})
+
+
+def _units(told: Mapping[str, Any]) -> int:
+    """How many units of a set were predicted."""
+    if "classes" in told:
+        return int(told["classes"]["all"]["n"])
+    return sum(row["n"] for row in told.get("difficulty", {}).get("rows", []))
+
+
+def _budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> dict[str, Any]:
+    """A run at another depth, to which a half of the examples has set it."""
+    score, units = row["metrics"].get("eval/score"), halting["classes"]["all"]["n"] // 2
+    full = halting["cost"]["full_macs"] / halting["classes"]["all"]["n"]
+    return {
+        "rule": f"budget.target={row['target']:g}",
+        "score": score,
+        "score_error": _share_error(score, units),
+        "updates": row["mean"],
+        "updates_error": row["std"] / math.sqrt(units),
+        "macs": row["adaptive_over_full"] * full,
+    }
+
+
+def _share_error(score: float | None, units: int) -> float | None:
+    """The standard error of a share of independent units."""
+    return math.sqrt(score * (1.0 - score) / units) if units and score is not None and 0.0 <= score <= 1.0 else None
+
+
+def _studied(study: Mapping[str, Any]) -> dict[str, Any]:
+    """What an exit study says besides its readings: the oracles, and what updates after the best one cost."""
+    ceilings = {
+        row["rule"]: {"score": row["quality"].get("score"), "updates": row["mean_updates"], "macs": row["macs"]}
+        for row in study["rows"]
+        if row["kind"] == "ceiling"
+    }
+    gains = {
+        row["rule"]: {
+            "gain": row["quality"]["score"] - row["permuted"]["quality"]["score"],
+            "std": row["permuted"]["quality_std"]["score"],
+        }
+        for row in study["rows"]
+        if "permuted" in row
+    }
+    times = {row["rule"]: row["time_ratio"] for row in study["rows"] if row.get("time_ratio")}
+    return {"ceilings": ceilings, "over_permuted": gains, "time_ratio": times, "overthinking": study["overthinking"]}
