@@ -1,0 +1,57 @@
+"""The bench as a command: a way of a package's family beside fixed depths, run once, and the page made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adadepth.report.bench import as_markdown, read_results
+from tests.toy_support import execute, toy_family_installed
+
+TINY = (
+    "dataset.train_examples=640", "dataset.max_evaluation_examples=32", "trainer.disable_tqdm=true",
+    "trainer.per_device_train_batch_size=16", "trainer.max_steps=4", "trainer.eval_steps=4", "trainer.save_steps=4",
+)  # fmt: skip
+TASK = (
+    '{about: pointers, overrides: ["dataset=hops", "trainer=hops", "model.hidden_size=32", '
+    '"model.embedding_size=16", "model.intermediate_size=32", "model.num_hidden_layers=4"], ways: {'
+    'fixed: ["model=albert_act_hops", "model.fixed_depth=1,3", "budget=none"],'
+    'act: ["model=albert_act_hops", "budget=hops", "budget.targets=[2]"],'
+    'router: ["model=router_mini", "model.update_price=0.1"]}}'
+)
+
+
+@pytest.mark.slow
+def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
+    tasks = (
+        "~hydra.sweeper.tasks.hops_causal",
+        "~hydra.sweeper.tasks.hops_sequence",
+        f"+hydra.sweeper.tasks.hops={TASK}",
+    )
+    command = ("--config-name", "depth_bench", *tasks, *TINY, f"output_dir={tmp_path}")
+    folder = tmp_path / "depth_bench"
+    (tmp_path / "site").mkdir()
+    with toy_family_installed(tmp_path / "site"):
+        assert execute(*command) == 0
+        runs = sorted(folder.glob("runs/*/*/run.json"))
+        page = (folder / "results.md").read_text(encoding="utf-8")
+        results = read_results(folder / "results")
+        assert [(result["way"], result["setting"]) for result in results] == [
+            ("act", []), ("fixed", ["model.fixed_depth=1"]), ("fixed", ["model.fixed_depth=3"]), ("router", []),
+        ]  # fmt: skip
+        fixed = results[2]["sets"]["inside"]["readings"]["run"][0]
+        recorded = [json.loads(run.read_text(encoding="utf-8")) for run in runs]
+        assert fixed["score"] in [record["final_metrics"]["eval/score"] for record in recorded]
+        assert fixed["updates"] == 3.0
+        assert [point["rule"] for point in results[0]["sets"]["inside"]["readings"]["budget"]] == ["budget.target=2"]
+        assert as_markdown(results, {"hops": "pointers"}) == page
+        assert "| router | run |" in page
+        # What is there is not run again, and what is missing is.
+        runs[0].unlink()
+        assert execute(*command) == 0
+    again = sorted(folder.glob("runs/*/*/run.json"))
+    assert len(again) == len(runs)
+    assert len(set(again) - set(runs)) == 1
+    assert (folder / "results.md").read_text(encoding="utf-8") == page
