@@ -145,6 +145,10 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         """Tell it that `step` updates were made: drawn loops follow from that, texts and seed, grown ones from both."""
         self._step, self._steps = step, total
 
+    def _is_frozen(self, labels: Tensor | None) -> bool:
+        """Whether the halting unit alone learns."""
+        return labels is not None and self.config.objective == "gate_alone"
+
     def _asked_loops(self, asked: int | None, labels: Tensor | None) -> int | None:
         """N of a call that names none: in training what `loop_curriculum` has grown to, else the configuration's."""
         config = self.config
@@ -321,7 +325,7 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         shape = run.embedded.shape[:2]
         real = _real(attention_mask, shape, run.embedded.device)
         wanted = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        frozen = targets is not None and self.config.objective == "gate_alone"
+        frozen = self._is_frozen(targets)
         moves = every and not self.training
         reading = LoopReading(None, self.lm_head, rule, real.flatten(), every, wanted, moves, generator, frozen)
         found = run_loops(self.model, run, reading)
@@ -466,7 +470,8 @@ class _Classifier(LoopedTaskModel):
         states = asked.output_hidden_states
         wanted = bool(self.config.output_hidden_states if states is None else states)
         moves = every and not self.training
-        reading = LoopReading(slots, self.score, rule, real, every, wanted, moves, asked.generator)
+        frozen = self._is_frozen(labels)
+        reading = LoopReading(slots, self.score, rule, real, every, wanted, moves, asked.generator, frozen)
         found = run_loops(self.model, run, reading)
         exits = found.exit_steps
         if run.counts is not None:

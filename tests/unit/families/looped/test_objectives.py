@@ -94,6 +94,15 @@ def test_gradients_are_those_of_all_logits_at_once(objective: str, monkeypatch: 
     assert (set(whole) == {"model.gate.weight", "model.gate.bias"}) == (objective == "gate_alone")
 
 
+@pytest.mark.parametrize("head", [LoopedForSequenceClassification, LoopedForTokenClassification])
+def test_of_classifiers_too_the_halting_unit_learns_alone(head: Any) -> None:
+    model = small(head, **OURO, objective="gate_alone", num_labels=3).train()
+    labels = IDS % 3 if head is LoopedForTokenClassification else IDS[:, 0] % 3
+    model(IDS, labels=labels).loss.backward()
+    learns = {name for name, weight in model.named_parameters() if weight.grad is not None}
+    assert learns == {"model.gate.weight", "model.gate.bias"}
+
+
 def test_no_more_logits_are_made_at_once_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectives, "_NUMBERS", 3 * PIECES)
     model, made = small(**OURO, objective="mean").train(), []
