@@ -8,7 +8,6 @@ import json
 import math
 import os
 import platform
-import secrets
 import shutil
 import subprocess
 import sys
@@ -249,14 +248,23 @@ def jsonable(value: Any) -> Any:
 
 
 def _new_directory(config: ExperimentConfig) -> Path:
-    """Make ``<parent>/<date>_<time>_<hash>-<random>``; the random part keeps simultaneous jobs apart."""
-    name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{result_hash(config)}-{secrets.token_hex(2)}"
-    directory = _parent(config) / name
-    try:
-        directory.mkdir(parents=True)
-    except OSError as error:
-        raise CheckpointError(f"output_dir={config.output_dir}: cannot make {directory}: {error.strerror}") from error
-    return directory
+    """Make ``<parent>/<date>_<time>_<hash>-<fraction>``, where the fraction is that of the second, in hexadecimals.
+
+    Equal jobs are so in the order of their beginnings, and no two have one folder.
+    """
+    while True:
+        now = datetime.now()
+        name = f"{now:%Y-%m-%d_%H-%M-%S}_{result_hash(config)}-{now.microsecond * 16**4 // 10**6:04x}"
+        directory = _parent(config) / name
+        try:
+            directory.mkdir(parents=True)
+        except OSError as error:
+            if not directory.is_dir():  # else another process of this very moment has it
+                raise CheckpointError(
+                    f"output_dir={config.output_dir}: cannot make {directory}: {error.strerror}"
+                ) from error
+        else:
+            return directory
 
 
 def _parent(config: ExperimentConfig) -> Path:
