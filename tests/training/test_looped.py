@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
@@ -40,6 +41,15 @@ def test_it_is_trained_and_evaluated(trained: Path) -> None:
     halting = read(trained / "halting.json")
     assert (halting["unit"], halting["max_depth"]) == ("token", 3)
     assert len(logged(trained, "train/loss")) == 10
+
+
+def test_a_text_is_asked_of_the_folder_alone(trained: Path) -> None:
+    """The saved tokenizer tells what the model takes, no segments."""
+    model = AutoModelForTokenClassification.from_pretrained(trained / "model").eval()
+    words = AutoTokenizer.from_pretrained(trained / "model")
+    batch = words("red blue", return_tensors="pt", add_special_tokens=False)
+    assert set(batch) == {"input_ids", "attention_mask"}
+    assert model(**batch).logits.shape[:2] == (1, 2)
 
 
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:

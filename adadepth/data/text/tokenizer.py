@@ -447,19 +447,24 @@ def as_fed(
     )
 
 
+_SEGMENTS = "token_type_ids"
+
+
 def for_model(tokenizer: PreTrainedTokenizerFast, longest: int | None, *, reads_types: bool) -> PreTrainedTokenizerFast:
-    """Return a copy that also tells a model's segments where there are any, and cuts texts where the model ends.
+    """Return a copy that tells segments where a model reads them and there are any, and cuts texts where it ends.
 
     Args:
         tokenizer: From `as_fed`.
         longest: The most tokens the model has positions for; None: any number.
-        reads_types: Whether the model reads segments, which tokenizers of many models leave out.
+        reads_types: Whether the model reads segments, which tokenizers of many models leave out. A tokenizer that tells
+            them to a model that does not would break `model(**tokenizer(text))`.
     """
     told = copy.deepcopy(tokenizer)
     has_types = any(kind for texts in (1, 2) for kind in _types(own_template(told, texts)))
-    if reads_types and has_types and "token_type_ids" not in told.model_input_names:
-        told.model_input_names = [*told.model_input_names, "token_type_ids"]
-        told.init_kwargs["model_input_names"] = told.model_input_names
+    names = [name for name in told.model_input_names if reads_types or name != _SEGMENTS]
+    if reads_types and has_types and _SEGMENTS not in names:
+        names.append(_SEGMENTS)
+    told.model_input_names = told.init_kwargs["model_input_names"] = names
     if longest is not None:
         told.model_max_length = min(told.model_max_length, longest)
     return told
