@@ -12,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.stores.parts import Encoding, Rows
+from adadepth.data.stores.parts import Encoding, Arrays
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import encode_sentences
 
@@ -58,7 +58,7 @@ def document_encoding(tokenizer: PreTrainedTokenizerFast) -> Encoding:
     return Encoding(partial(_encode_documents, tokenizer), arrays, ("sentences", "documents"))
 
 
-def _encode_documents(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Rows:
+def _encode_documents(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Arrays:
     documents = [
         (np.fromiter(chain.from_iterable(sentences), token_type(tokenizer)), [len(ids) for ids in sentences])
         for sentences in tokenised_documents(texts, tokenizer)
@@ -150,7 +150,7 @@ def line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encod
     return Encoding(partial(_encode_lines, tokenizer, append_eos), arrays, ("lines",))
 
 
-def _encode_lines(tokenizer: PreTrainedTokenizerFast, append_eos: bool, lines: list[str]) -> Rows:
+def _encode_lines(tokenizer: PreTrainedTokenizerFast, append_eos: bool, lines: list[str]) -> Arrays:
     end = [tokenizer.eos_token_id] if append_eos else []
     encoded = [ids + end for ids in encode_sentences(tokenizer, lines)]
     sizes = [

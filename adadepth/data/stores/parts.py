@@ -33,8 +33,8 @@ PART = 2**21  # characters, a second or two of a tokenizer's time
 _ALONE = 4  # parts that are encoded before it pays to start processes
 _WAITING = 2  # parts that are read ahead, a process
 
-Rows = dict[str, np.ndarray]
-Encode = Callable[[list[str]], Rows]
+Arrays = dict[str, np.ndarray]
+Encode = Callable[[list[str]], Arrays]
 
 
 class Encoding(NamedTuple):
@@ -88,7 +88,7 @@ def cached_texts(
     return folder
 
 
-def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int) -> Iterator[tuple[int, Rows]]:
+def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int) -> Iterator[tuple[int, Arrays]]:
     """Yield the characters and the rows of every part, in order.
 
     Args:
@@ -169,6 +169,6 @@ def _is_whole(file: Path) -> bool:
     return True
 
 
-def _read(file: Path) -> Rows:
+def _read(file: Path) -> Arrays:
     with np.load(file) as arrays:
         return dict(arrays)
