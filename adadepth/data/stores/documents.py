@@ -12,7 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
-from adadepth.data.stores.parts import Encoding, Arrays
+from adadepth.data.stores.parts import Arrays, Encoding
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import encode_sentences
 
@@ -154,8 +154,7 @@ def _encode_lines(tokenizer: PreTrainedTokenizerFast, append_eos: bool, lines: l
     end = [tokenizer.eos_token_id] if append_eos else []
     encoded = [ids + end for ids in encode_sentences(tokenizer, lines)]
     sizes = [
-        (len(ids), len(line.split()) + len(end), len(line) + len(end))
-        for ids, line in zip(encoded, lines, strict=True)
+        (len(ids), len(line.split()) + len(end), len(line) + len(end)) for ids, line in zip(encoded, lines, strict=True)
     ]
     tokens = np.fromiter(chain.from_iterable(encoded), token_type(tokenizer))
     return {"tokens": tokens, "lines": np.array(sizes, dtype=np.int64).reshape(-1, 3)}

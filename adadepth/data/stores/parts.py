@@ -1,8 +1,9 @@
 """Arrays of a long text, made in parts by several processes; a preparation that was killed goes on with its parts.
 
-A part is a run of texts with at least `PART` characters together, which follows from the text alone. Each is encoded by
-one process and kept in a file of its own beside the folder that is being made, to which the parts are appended in their
-order. So the arrays are the same bytes for any number of processes and of kills, and memory holds a few parts a process.
+A part is a run of texts with at least `PART` characters together, which follows from the text alone. Each is encoded
+by one process and kept in a file of its own beside the folder that is being made, to which the parts are appended in
+their order. So the arrays are the same bytes for any number of processes and of kills, and memory holds a few parts a
+process.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ def _local(found: Files, column: str) -> LineText:
             yield from file_rows(key, file, column) if is_table else text_lines(key, file)
 
     are_tables = all(file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES) for file in files)
-    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, files_digest(files), column)), are_tables, characters_of(files))
+    identity = cache(lambda: digest(CACHE_FORMAT, files_digest(files), column))
+    return LineText(rows, identity, are_tables, characters_of(files))
 
 
 def _hub(entries: list[dict[str, Any]], column: str) -> LineText:

@@ -106,7 +106,6 @@ def line_store(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
     """Return the tokens of a text of that name, tokenised once."""
-
     encoding, workers = line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
     key = f"{name}-lines-{_key(text, tokenizer, dataset)}"
     return LineStore.open(cached_texts(root, key, text.lines, encoding, workers, text.characters))
