@@ -9,6 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
@@ -146,7 +147,7 @@ def line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encod
         tokenizer: Has an end-of-sequence token.
         append_eos: Whether that token stands after every line, empty ones too, and counts as a word and as a character.
     """
-    arrays = {"tokens": token_type(tokenizer), "lines": (np.int64, 3)}
+    arrays: dict[str, DTypeLike] = {"tokens": token_type(tokenizer), "lines": (np.int64, 3)}
     return Encoding(partial(_encode_lines, tokenizer, append_eos), arrays, ("lines",))
 
 

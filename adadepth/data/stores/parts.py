@@ -155,7 +155,7 @@ def _encoded(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
     if not _is_whole(file):
         temporary = file.with_suffix(".partial")
         with temporary.open("wb") as stream:
-            np.savez(stream, **_unpickled(payload)(part))
+            np.savez(stream, **_unpickled(payload)(part))  # type: ignore[arg-type]
             stream.flush()
             os.fsync(stream.fileno())
         temporary.rename(file)
