@@ -68,8 +68,11 @@ class Sample(ExitRule):
     needs = frozenset({HALTING_SIGNAL})
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """The probability of still running, and u from the generator, which lives on the CPU."""
-        level = torch.rand(rows, 1, generator=generator).to(device, non_blocking=True)
+        """The probability of still running, and u: the device's own number, or that of a generator on the CPU."""
+        if generator is None:
+            level = torch.rand(rows, 1, device=device)
+        else:
+            level = torch.rand(rows, 1, generator=generator).to(device, non_blocking=True)
         return torch.cat([torch.ones_like(level), level], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:

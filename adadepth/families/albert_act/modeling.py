@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
-from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import ModelOutput
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -42,6 +41,7 @@ from adadepth.families.shared.albert.block import (
     PositionEmbedding,
     SharedBlockModel,
     TypeEmbedding,
+    attention_mask_for,
     sinusoids,
     words_of,
 )
@@ -307,7 +307,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
             if attention_mask is None
             else attention_mask.bool()
         )
-        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embedded, attention_mask=attention_mask)
+        mask = attention_mask_for(self.config, embedded, attention_mask, training=self.training)
         return Start(self.encoder.embedding_hidden_mapping_in(embedded), mask, valid)
 
     def pooled(self, state: Tensor) -> Tensor:

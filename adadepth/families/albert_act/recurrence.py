@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from adadepth.errors import ConfigError
 from adadepth.families.albert_act.family import AlbertActSettings
-from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection
+from adadepth.families.shared.albert.block import AlbertLayer, HaltingProjection, may_wait
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import CLASSES, LossTerm, target_weights, unit_losses
@@ -413,9 +413,7 @@ class AlbertActTransformer(nn.Module):
         accelerator it would empty the queue in every iteration, and in a compiled graph it would break the graph.
         Iterations after the last token has halted change nothing, neither states nor gradients.
         """
-        if torch.compiler.is_compiling():
-            return False
-        return not self.training or self.embedding_hidden_mapping_in.weight.device.type == "cpu"
+        return may_wait(self.embedding_hidden_mapping_in.weight.device, training=self.training)
 
 
 def advance(rule: StateRuleLike, stream: Stream, output: Tensor, weight: Tensor, running: Tensor) -> Stream:

@@ -44,7 +44,7 @@ from adadepth.families.looped.convert import PUBLISHED_MODELS, published_config,
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.configuration import BESIDE_LOGITS, FamilyConfig
-from adadepth.families.shared.layers import Product
+from adadepth.families.shared.layers import Product, linear_in_float32
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.halting.trace import DepthUnit
 from adadepth.settings.declaration import setting
@@ -280,9 +280,7 @@ class LoopedHaltingUnit(nn.Linear):
 
     def forward(self, states: Tensor) -> Tensor:
         """See the class."""
-        with torch.autocast(states.device.type, enabled=False):
-            logits = nn.functional.linear(states.float(), self.weight.float(), self.bias.float())
-        return logits.squeeze(-1)
+        return linear_in_float32(self, states).squeeze(-1)
 
 
 _STOCK = ("embed_tokens", "layers", "norm", "rotary_emb")

@@ -195,7 +195,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         """Of every target that there is, by the clusters that have any."""
         states, wanted = states.flatten(0, 1), targets.flatten()
         counted = (wanted >= 0).nonzero().squeeze(1)
-        if len(counted) < len(wanted):
+        if torch.compiler.is_compiling() or len(counted) < len(wanted):
             states, wanted = states[counted], wanted[counted]
         losses: Tensor = self.head(states, wanted)
         return losses
@@ -355,7 +355,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         """Set the noise to that of `gate_seed` and these numbers, and return it, (N, 3), on the CPU."""
         seed = int(np.random.SeedSequence((self.config.gate_seed, *key)).generate_state(1)[0])
         noise = gumbel_noise(self.gates.shape, torch.Generator().manual_seed(seed))
-        self._noise = noise.to(self.gates.device)
+        self._noise = noise.to(self.gates.device, non_blocking=True)
         return noise
 
     def gate_probabilities(self) -> Tensor:

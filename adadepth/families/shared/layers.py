@@ -65,6 +65,15 @@ _LEAST_INNER = 16  # sums of fewer products are left to MKL
 _PLAIN = (Tensor, nn.Parameter)
 
 
+def linear_in_float32(layer: nn.Linear, state: Tensor) -> Tensor:
+    """W x + b in float32, whatever type the model, or autocast, computes in: (..., H) to (..., outputs)."""
+    if torch.is_autocast_enabled(device := state.device.type):  # the context is not free either
+        with torch.autocast(device, enabled=False):
+            return linear_in_float32(layer, state)
+    assert layer.bias is not None
+    return nn.functional.linear(state.float(), layer.weight.float(), layer.bias.float())
+
+
 class Product(nn.Linear):
     """The library's linear map, faster where oneDNN is; parameters, names and results to rounding are the same."""
 

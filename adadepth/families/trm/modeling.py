@@ -368,8 +368,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         if config.mixing == "positions" or config.positions != "rotary":
             return None
         width = config.hidden_size // config.num_attention_heads
-        cosines, sines = rotations(config.length, width, config.rope_theta)
-        return cosines.to(like.device), sines.to(like.device)
+        return rotations(config.length, width, config.rope_theta, like.device)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows, for both parts: the published loss is a mean over rows of means over cells."""

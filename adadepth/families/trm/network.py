@@ -144,10 +144,10 @@ def rms(states: Tensor) -> Tensor:
     return functional.rms_norm(precise, states.shape[-1:], eps=EPSILON).to(states.dtype)
 
 
-def rotations(length: int, width: int, theta: float) -> tuple[Tensor, Tensor]:
+def rotations(length: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosines and sines of rotary positions (Su et al. 2021), float32, (S, width) each: halves, not pairs, rotate."""
-    frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies).repeat(1, 2)
+    frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies).repeat(1, 2)
     return angles.cos(), angles.sin()
 
 

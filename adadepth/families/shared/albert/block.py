@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -22,7 +23,31 @@ from adadepth.families.contract import DepthModel
 from adadepth.families.shared.albert.configuration import AlbertShape
 from adadepth.families.shared.albert.packed_attention import Attend, Memory, Refresh, attend_packed, remember
 from adadepth.families.shared.encoders import check_words
-from adadepth.families.shared.layers import Product, activated
+from adadepth.families.shared.layers import Product, activated, linear_in_float32
+
+
+def may_wait(device: torch.device, *, training: bool) -> bool:
+    """Whether the host may read what a device has computed: on a CPU, and outside training (decision 0003).
+
+    Elsewhere the answer would empty the queue of a training step, and in a compiled graph it would break the graph.
+    """
+    return not torch.compiler.is_compiling() and (not training or device.type == "cpu")
+
+
+def attention_mask_for(config: AlbertShape, states: Tensor, valid: Tensor | None, *, training: bool) -> Any:
+    """The mask in the form that the attention implementation wants.
+
+    Args:
+        config: Of the model.
+        states: (B, T, *), for its shape, type and device.
+        valid: 1 at real tokens, (B, T); None: all are, and there is no mask. That a mask says the same, for which
+            attention has a faster kernel, is asked only where the host may wait for the answer.
+        training: Whether the model is.
+    """
+    may_skip = may_wait(states.device, training=training)
+    return create_bidirectional_mask(
+        config=config, inputs_embeds=states, attention_mask=valid, allow_is_bidirectional_skip=valid is None or may_skip
+    )
 
 
 class PositionEmbedding(nn.Embedding):
@@ -172,13 +197,7 @@ class HaltingProjection(nn.Linear):
 
     def forward(self, state: Tensor) -> Tensor:
         """Halting logits, float32: (..., H) to (..., 1)."""
-        if not torch.is_autocast_enabled(state.device.type):  # the context is not free either
-            return self._linear(state)
-        with torch.autocast(state.device.type, enabled=False):
-            return self._linear(state)
-
-    def _linear(self, state: Tensor) -> Tensor:
-        return nn.functional.linear(state.float(), self.weight.float(), self.bias.float())
+        return linear_in_float32(self, state)
 
 
 class AlbertLayer(GradientCheckpointingLayer):

@@ -98,11 +98,12 @@ class PretrainingHeads(PreTrainedModel):
         if labels is None:
             result.prediction_logits = self.predictions(state)
             return {}
-        chosen = labels >= 0
-        result.prediction_logits = self.predictions(state[chosen])
-        losses = nn.functional.cross_entropy(result.prediction_logits.float(), labels[chosen], reduction="none")
+        labels = labels.flatten()
+        slots = (labels >= 0).nonzero().squeeze(1)  # waits for the device, once
+        result.prediction_logits = self.predictions(state.flatten(0, 1)[slots])
+        losses = nn.functional.cross_entropy(result.prediction_logits.float(), labels[slots], reduction="none")
         result.token_losses = losses.detach()
-        return {"mlm": LossTerm(losses.sum(), chosen.sum())}
+        return {"mlm": LossTerm(losses.sum(), torch.full_like(losses.sum(), len(slots)))}
 
     def predict_order(self, result: Any, pooled: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
         """Set `sop_logits`, (B, 2); returns the part `sop` where there are labels.

@@ -13,11 +13,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.families.shared.albert.block import AlbertEmbeddings, AlbertLayer, SharedBlockModel, words_of
+from adadepth.families.shared.albert.block import (
+    AlbertEmbeddings,
+    AlbertLayer,
+    SharedBlockModel,
+    attention_mask_for,
+    may_wait,
+    words_of,
+)
 from adadepth.families.shared.albert.configuration import AlbertShape, StepwiseAlbertShape
 from adadepth.families.shared.albert.convert import FromAnyAlbert
 from adadepth.families.shared.albert.packed_attention import Refresh, count_pairs
@@ -96,7 +102,7 @@ class AlbertStepper:
         config, state = encoder.config, encoder.embedding_hidden_mapping_in(embedded)
         packs = _packs(config, self.device, training=encoder.training) and not asked_to_show(config, options)
         kind = PackedRows if packs else PaddedRows
-        self._running: PaddedRows | PackedRows = kind(config, state, attention_mask, options)
+        self._running: PaddedRows | PackedRows = kind(config, state, attention_mask, options, encoder.training)
 
     @property
     def width(self) -> int:
@@ -139,14 +145,20 @@ class PaddedRows:
         state: (B, T, H).
         attention_mask: 1 at real tokens, (B, T); None when all are.
         options: As in `AlbertStepper`.
+        training: Whether the model is.
     """
 
     def __init__(
-        self, config: AlbertShape, state: Tensor, attention_mask: Tensor | None, options: Mapping[str, Any]
+        self,
+        config: AlbertShape,
+        state: Tensor,
+        attention_mask: Tensor | None,
+        options: Mapping[str, Any],
+        training: bool,
     ) -> None:
-        self._config = config
+        self._config, self._training = config, training
         self._state, self._valid = state, attention_mask
-        self._mask = _mask(config, state, attention_mask)
+        self._mask = attention_mask_for(config, state, attention_mask, training=training)
         self._shown = asked_to_show(config, options)
         self._options = {**options, "output_attentions": "attentions" in self._shown}
         self._states = [state]
@@ -193,7 +205,7 @@ class PaddedRows:
             width = min(width, -(-used // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE)
             self._valid = valid[:, :width]
         self._state = self._state[rows, :width]
-        self._mask = _mask(self._config, self._state, self._valid)
+        self._mask = attention_mask_for(self._config, self._state, self._valid, training=self._training)
 
 
 class PackedRows:
@@ -206,9 +218,14 @@ class PackedRows:
     hidden_states, attentions = None, None  # whoever asks for them gets padded rows
 
     def __init__(
-        self, config: AlbertShape, state: Tensor, attention_mask: Tensor | None, options: Mapping[str, Any]
+        self,
+        config: AlbertShape,
+        state: Tensor,
+        attention_mask: Tensor | None,
+        options: Mapping[str, Any],
+        training: bool,
     ) -> None:
-        self._config, self._options = config, options
+        self._config, self._options, self._training = config, options, training
         valid = state.new_ones(state.shape[:2]) if attention_mask is None else attention_mask
         found = pack(valid.bool())
         self.width = state.shape[1]
@@ -246,21 +263,13 @@ class PackedRows:
         """Take the packed tokens for those of rows that begin at the left."""
         valid = torch.arange(widest, device=counts.device) < counts.unsqueeze(1)
         self._active = pack(valid)
-        self._mask = _mask(self._config, self._state.new_empty(*valid.shape, 1), valid)
+        shaped = self._state.new_empty(*valid.shape, 1)
+        self._mask = attention_mask_for(self._config, shaped, valid, training=self._training)
 
 
 def _packs(config: AlbertShape, device: torch.device, *, training: bool) -> bool:
-    """Not with attention that has a mask of its own kind, nor where counting would hold up an accelerator's training.
-
-    See decision 0003.
-    """
-    waits = torch.compiler.is_compiling() or (training and device.type != "cpu")
-    return not waits and config._attn_implementation in ("eager", "sdpa")
-
-
-def _mask(config: AlbertShape, shaped: Tensor, valid: Tensor | None) -> Any:
-    """The mask in the form that the attention implementation wants, for states of the shape (A, T, *)."""
-    return create_bidirectional_mask(config=config, inputs_embeds=shaped, attention_mask=valid)
+    """Not with attention that has a mask of its own kind, nor where counting would hold up training."""
+    return may_wait(device, training=training) and config._attn_implementation in ("eager", "sdpa")
 
 
 class SteppedAlbert(SharedBlockModel):

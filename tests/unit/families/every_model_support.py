@@ -1,0 +1,96 @@
+"""A small model of every kind, and batches for its training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AlbertConfig, BertConfig
+
+from adadepth import (
+    AlbertActForMultipleChoice,
+    AlbertActForPreTraining,
+    AlbertActForQuestionAnswering,
+    AlbertActForSequenceClassification,
+    AlbertActForTokenClassification,
+    LoopedForSequenceClassification,
+    PlainAlbertForSequenceClassification,
+    PonderRnnConfig,
+    PonderRnnForClassification,
+    StockForSequenceClassification,
+    StockForTokenClassification,
+    TrmConfig,
+    TrmForPuzzles,
+)
+from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
+from tests.unit.families.adalayers_support import small_mixture
+from tests.unit.families.looped.looped_support import small as small_looped
+from tests.unit.families.par_xl_support import small_network, small_supernet, words
+
+
+def small_stock(head):
+    """A BERT of transformers."""
+    config = BertConfig(**{name: value for name, value in SMALL.items() if name != "embedding_size"})
+    return head.for_type(config)(config)
+
+
+TINY_PUZZLES = {
+    "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "cells": 9, "prefix_length": 1, "cycles": 1,
+    "reasoning_updates": 1, "num_steps": 3,
+}  # fmt: skip
+BUILD: dict[str, Callable[[], Any]] = {
+    "act pretraining": lambda: AlbertActForPreTraining(small_config()),
+    "act classification": lambda: AlbertActForSequenceClassification(small_config()),
+    "act tagging": lambda: AlbertActForTokenClassification(small_config()),
+    "act spans": lambda: AlbertActForQuestionAnswering(small_config()),
+    "act choices": lambda: AlbertActForMultipleChoice(small_config()),
+    "albert": lambda: PlainAlbertForSequenceClassification(AlbertConfig(**SMALL)),
+    "stock classification": lambda: small_stock(StockForSequenceClassification),
+    "stock tagging": lambda: small_stock(StockForTokenClassification),
+    "ponder": small_ponder,
+    "exits": small_multi_exit,
+    "mixture": small_mixture,
+    "recurrent": lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
+    "puzzles": lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
+    "looped": lambda: small_looped(LoopedForSequenceClassification, num_labels=2),
+    "network": small_network,
+    "supernet": small_supernet,
+}
+
+
+def inputs_of(name):
+    """A batch without targets."""
+    if name == "recurrent":
+        return {"inputs": torch.randn(3, 6)}
+    if name == "puzzles":
+        return {"input_ids": torch.ones(2, 9, dtype=torch.long)}
+    if name.endswith(("network", "supernet")):
+        return {"input_ids": words()}
+    if name.startswith("looped"):
+        return {"input_ids": padded_batch()["input_ids"] % 53}
+    if name == "mixture":
+        return {"input_ids": words() % 20}
+    batch = padded_batch()
+    return {key: values.unsqueeze(1) for key, values in batch.items()} if name == "act choices" else batch
+
+
+def step_of(name: str) -> dict[str, Any]:
+    """A batch with targets, as training gives it."""
+    batch: dict[str, Any] = inputs_of(name)
+    first: Tensor = next(iter(batch.values()))
+    words = batch.get("input_ids", first)
+    if name == "puzzles":
+        return batch | {"labels": words, "draws": torch.rand(len(words), 2), "carry": {}}
+    targets = {
+        "act pretraining": {"labels": words, "sentence_order_label": words[:, 0] * 0},
+        "act tagging": {"labels": words * 0},
+        "stock tagging": {"labels": words * 0},
+        "act spans": {"start_positions": words[:, 0] * 0, "end_positions": words[:, 0] * 0},
+    }
+    if name.endswith(("network", "supernet")):
+        return batch | {"targets": words}
+    if name.startswith("looped "):  # language models
+        return batch | {"labels": words, "documents": words * 0}
+    return batch | targets.get(name, {"labels": torch.zeros(len(first), dtype=torch.long)})

@@ -1,0 +1,106 @@
+"""A training step on an accelerator waits for what a table says, no more; it is one graph for all lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
+from tests.unit.families.every_model_support import BUILD, step_of
+from tests.unit.families.looped.looped_support import small as small_looped
+from tests.unit.families.par_xl_support import small_network, small_supernet
+
+FURTHER: dict[str, Callable[[], Any]] = {
+    "looped text": small_looped,
+    "looped gate": lambda: small_looped(gate=True, objective="gate"),
+    "looped drawn": lambda: small_looped(train_loops="drawn"),
+    "sampled supernet": lambda: small_supernet(gate_path="sampled"),
+    "clustered network": lambda: small_network(cutoffs=[10, 20]),
+}
+ALL = BUILD | FURTHER
+# What a step reads, and how often; docs/guide.md says it to users.
+MASK = 1  # transformers' own look whether a mask hides anything, or positions begin anew
+TARGETS = 1  # which places have one
+READS = {
+    "act pretraining": TARGETS,
+    "albert": MASK,
+    "stock classification": MASK,
+    "stock tagging": MASK,
+    "looped": MASK,
+    "looped text": MASK + TARGETS,
+    "looped gate": MASK + TARGETS,
+    "looped drawn": MASK + TARGETS + 1,  # the most loops of a text
+    "network": TARGETS,
+    "clustered network": TARGETS + 2,  # which targets each tail has
+    "supernet": TARGETS,
+    "sampled supernet": TARGETS + 1,  # the path
+}
+MOVES = {"supernet": 1, "sampled supernet": 1}  # the gates' noise, three numbers a block, to the device
+
+
+def step_on_an_accelerator(name: str) -> HostReads:
+    torch.manual_seed(0)
+    model = ALL[name]().train().to(ACCELERATOR)
+    batch = {key: value.to(ACCELERATOR) if isinstance(value, Tensor) else value for key, value in step_of(name).items()}
+    found = HostReads()
+    with accelerator_autocast(), found:
+        model.set_step(1, 10)
+        model(**batch).loss.backward()
+    return found
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_training_step_reads_what_the_table_says(name: str) -> None:
+    found = step_on_an_accelerator(name)
+    assert sum(found.reads.values()) == READS.get(name, 0), dict(found.reads)
+    assert sum(found.moves.values()) == MOVES.get(name, 0), dict(found.moves)
+
+
+def test_a_read_is_seen() -> None:
+    found, values = HostReads(), torch.zeros(3, device=ACCELERATOR)
+    with found:
+        float(values.sum())
+        values[values > 0].sum()
+        values.cpu()
+        values + torch.zeros(3).to(ACCELERATOR)
+    assert (sum(found.reads.values()), sum(found.moves.values())) == (3, 1)
+
+
+# A base that is run as it stands is stopped by an exception in a hook, which no graph holds: features.cache=true keeps its
+# states instead. Clusters have losses that are made in parts, of numbers of words that data decide.
+NO_GRAPH = {"mixture", "clustered network"}
+
+
+def batches_of_ten_lengths(name: str) -> list[dict[str, Any]]:
+    """Rows of numbers and puzzles are of one length."""
+    whole = step_of(name)
+    if name in ("recurrent", "puzzles"):
+        return [whole]
+    longest = whole["input_ids"].shape[-1]
+    return [
+        {key: value[..., :length].contiguous() if value.shape[-1] == longest else value for key, value in whole.items()}
+        for length in range(longest - 9, longest + 1)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(ALL) - NO_GRAPH))
+def test_a_training_step_is_one_graph_for_all_lengths(name: str) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, graphs = ALL[name]().train(), 0
+
+    def counted(graph: Any, _: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    model.set_step(1, 10)
+    step = torch.compile(lambda batch: model(**batch).loss, fullgraph=True, dynamic=True, backend=counted)
+    for batch in batches_of_ten_lengths(name):
+        step(batch).backward()
+    assert graphs == 1
