@@ -160,7 +160,7 @@ def layer_passes(
     def application(step: int) -> Callable[[], Tensor]:
         valid = mask[exits >= step]
         state = torch.randn(*valid.shape, model.config.hidden_size, device=mask.device, dtype=model.dtype)
-        rows = PackedRows(model.config, state, valid, {})
+        rows = PackedRows(model.config, state, valid, {}, training=False)
         return lambda: rows.update(model.albert.encoder.albert_layer)
 
     return {step: application(step) for step in range(1, max(steps) + 1)}

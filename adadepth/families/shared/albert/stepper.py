@@ -338,7 +338,7 @@ class SteppedAlbertModel(SteppedAlbert):
         words = words_of(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
         state = self.encoder.embedding_hidden_mapping_in(embedded)
-        rows = PaddedRows(self.config, state, attention_mask, kwargs)
+        rows = PaddedRows(self.config, state, attention_mask, kwargs, self.training)
         for _ in range(self.max_updates):
             state = rows.update(self.encoder.albert_layer)
         return BaseModelOutputWithPooling(
