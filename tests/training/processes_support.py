@@ -1,4 +1,4 @@
-"""Functions that two processes run together."""
+"""Functions that several processes run together."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def on_two_processes(module: str, folder: Path) -> None:
-    """Run `main` of a module of this folder as the two processes of one gloo group, which torchrun would start.
+def on_processes(module: str, folder: Path, processes: int = 2) -> None:
+    """Run `main` of a module of this folder as the processes of one gloo group, which torchrun would start.
 
-    A fresh interpreter imports what both need, 4 s of a processor, and becomes two.
+    A fresh interpreter imports what all need, 4 s of a processor, and becomes them.
 
     Raises:
         AssertionError: With what a process said that failed.
     """
-    command = [sys.executable, "-m", __name__, f"{__package__}.{module}", str(folder)]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port(), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    environment = os.environ | group | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", __name__, f"{__package__}.{module}", str(folder), str(processes)]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+    environment = os.environ | group | sizes | {"PYTHONPATH": str(ROOT)}
     started = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     try:
         status = started.wait(600)
     finally:
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGKILL)
-    assert status == 0, "\n".join(_said(folder, rank).read_text()[-3000:] for rank in range(2))
+    assert status == 0, "\n".join(_said(folder, rank).read_text()[-3000:] for rank in range(processes))
 
 
 def _said(folder: Path, rank: int) -> Path:
     return folder / f"process_{rank}.txt"
 
 
-def _become_two(module: str, folder: Path) -> int:
-    """The sum of how both ended; the first that fails ends the other, which may wait for it."""
+def _become(module: str, folder: Path, processes: int) -> int:
+    """How many failed; the first that does ends the others, which may wait for it."""
     main = import_module(module).main
-    running = {_started(main, folder, rank) for rank in range(2)}
+    running = {_started(main, folder, rank) for rank in range(processes)}
     failed = 0
     while running:
         ended, status = os.wait()
@@ -80,4 +81,4 @@ def _free_port() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(_become_two(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(_become(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from tests.training.gradients_support import CASES, trained
-from tests.training.processes_support import on_two_processes
+from tests.training.processes_support import on_processes
 
 PARTS = ("loss", "mlm_loss", "sop_loss", "ponder_loss")
 
 
 @pytest.mark.slow
 def test_two_processes_end_an_epoch_as_one_does(tmp_path):
-    on_two_processes("two_epoch_ends", tmp_path)
+    on_processes("two_epoch_ends", tmp_path)
     two = torch.load(tmp_path / "two.pt", weights_only=False)
     for name, case in CASES.items():
         gradients, log = trained(tmp_path / f"one {name}", name, 4, 1)

@@ -14,7 +14,7 @@ from adadepth.tasks.language_model import load_data
 from adadepth.training.arguments import training_arguments
 from adadepth.training.extension import RecurrentMemory
 from tests.configs.support import configured
-from tests.training.processes_support import on_two_processes
+from tests.training.processes_support import on_processes
 from tests.training.stream_support import JOINT, TRAINING_ONLY, stream_config, stream_trainer
 from tests.training.support import extension, losses, parameters
 
@@ -206,7 +206,7 @@ def test_two_processes_train_as_one(tmp_path):
     one = stream_trainer(config, tmp_path / "one")
     one.train()
     metrics = one.evaluate()
-    on_two_processes("two_stream_processes", tmp_path)
+    on_processes("two_stream_processes", tmp_path)
     two = torch.load(tmp_path / "two.pt")
     for name, value in parameters(one).items():
         torch.testing.assert_close(two["parameters"][name], value, atol=2e-5, rtol=1e-4, msg=name)

@@ -8,7 +8,7 @@ import torch
 from adadepth.runs.checkpoints import MANIFEST, flaw
 from adadepth.settings.kinds import PRETRAINING_METRICS
 from tests.training.gradients_support import budget_states, first_update
-from tests.training.processes_support import on_two_processes
+from tests.training.processes_support import on_processes
 from tests.training.support import tiny_trainer
 
 
@@ -39,7 +39,7 @@ def test_accumulation_changes_neither_multiplier_nor_gradient(tmp_path):
 def test_two_processes_equal_one(tmp_path):
     """Gradients, losses, metrics and halting statistics of two gloo processes on the same global batch; resume too."""
     gradients, logged, metrics = first_update(tmp_path / "one", 8, 1)
-    on_two_processes("two_processes", tmp_path)
+    on_processes("two_processes", tmp_path)
     two = torch.load(tmp_path / "two.pt", weights_only=False)
     for name, gradient in gradients.items():
         torch.testing.assert_close(two["gradients"][name], gradient, atol=1e-6, rtol=1e-4, msg=name)

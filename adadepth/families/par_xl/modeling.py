@@ -31,6 +31,7 @@ from adadepth.families.par_xl.stack import (
     run_alone,
     trace_of,
 )
+from adadepth.families.shared.layers import whole
 from adadepth.families.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
 from adadepth.halting.gates import gate_temperature, gate_weights, gumbel_noise
 from adadepth.halting.trace import DepthTrace, Work
@@ -349,7 +350,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         self.temperature = gate_temperature(step, total, config.tau_start, config.tau_end, config.tau_schedule)
         noise = self.draw_noise(step)
         if config.gate_path == "sampled":
-            self._path = (self.gates.detach().float().cpu() + noise).argmax(dim=-1).tolist()
+            self._path = (whole(self.gates).float().cpu() + noise).argmax(dim=-1).tolist()
 
     def draw_noise(self, *key: int) -> Tensor:
         """Set the noise to that of `gate_seed` and these numbers, and return it, (N, 3), on the CPU."""
@@ -370,10 +371,10 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         """The most probable architecture whose `latency_of` is within a share of the target, or of the nearest one."""
         assert self.config.operation_costs is not None
         milliseconds = [1e3 * cost for cost in self.config.operation_costs]
-        return most_probable_at_cost(self.gate_probabilities().tolist(), milliseconds, target, tolerance)
+        return most_probable_at_cost(gate_weights(whole(self.gates)).tolist(), milliseconds, target, tolerance)
 
     def _most_probable(self) -> list[int]:
-        return self.gates.detach().argmax(dim=-1).tolist()
+        return whole(self.gates).argmax(dim=-1).tolist()
 
     def penalties(self, count: Tensor) -> dict[str, LossTerm]:
         """The expected cost sum_b softmax(a_b) . c, as a share of that of attention and feed-forward in turn."""
@@ -385,7 +386,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
     def latency(self) -> Tensor:
         """Milliseconds of all blocks, each running its most probable operation; a scalar."""
         costs = torch.tensor(self.config.operation_costs, dtype=torch.float64, device=self.gates.device)
-        return 1e3 * costs[self.gates.detach().argmax(dim=-1)].sum()
+        return 1e3 * costs[whole(self.gates).argmax(dim=-1)].sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Rows of a batch: all have the one architecture, and a budget counts it for each."""

@@ -65,6 +65,13 @@ _LEAST_INNER = 16  # sums of fewer products are left to MKL
 _PLAIN = (Tensor, nn.Parameter)
 
 
+def whole(parameter: Tensor) -> Tensor:
+    """A parameter without its gradient; all of it, where each process holds a shard."""
+    found = parameter.detach()
+    gather: Callable[[], Tensor] = getattr(found, "full_tensor", lambda: found)
+    return gather()
+
+
 def linear_in_float32(layer: nn.Linear, state: Tensor) -> Tensor:
     """W x + b in float32, whatever type the model, or autocast, computes in: (..., H) to (..., outputs)."""
     if torch.is_autocast_enabled(device := state.device.type):  # the context is not free either

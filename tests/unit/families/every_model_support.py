@@ -60,6 +60,16 @@ BUILD: dict[str, Callable[[], Any]] = {
 }
 
 
+# Settings whose training step takes ways of its own.
+FURTHER: dict[str, Callable[[], Any]] = {
+    "looped text": small_looped,
+    "looped gate": lambda: small_looped(gate=True, objective="gate"),
+    "looped drawn": lambda: small_looped(train_loops="drawn"),
+    "sampled supernet": lambda: small_supernet(gate_path="sampled"),
+    "clustered network": lambda: small_network(cutoffs=[10, 20]),
+}
+
+
 def inputs_of(name):
     """A batch without targets."""
     if name == "recurrent":

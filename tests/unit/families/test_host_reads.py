@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,17 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
-from tests.unit.families.every_model_support import BUILD, step_of
-from tests.unit.families.looped.looped_support import small as small_looped
-from tests.unit.families.par_xl_support import small_network, small_supernet
+from tests.unit.families.every_model_support import BUILD, FURTHER, step_of
 
-FURTHER: dict[str, Callable[[], Any]] = {
-    "looped text": small_looped,
-    "looped gate": lambda: small_looped(gate=True, objective="gate"),
-    "looped drawn": lambda: small_looped(train_loops="drawn"),
-    "sampled supernet": lambda: small_supernet(gate_path="sampled"),
-    "clustered network": lambda: small_network(cutoffs=[10, 20]),
-}
 ALL = BUILD | FURTHER
 # What a step reads, and how often; docs/guide.md says it to users.
 MASK = 1  # transformers' own look whether a mask hides anything, or positions begin anew

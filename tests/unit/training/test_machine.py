@@ -6,8 +6,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
 
 from adadepth.errors import ConfigError
+from adadepth.training import arguments
 from adadepth.training.arguments import training_arguments
 from tests.configs.support import configured
 
@@ -42,3 +44,10 @@ def test_what_is_not_here_is_said(
 def test_what_torch_and_accelerate_both_know_is_allowed() -> None:
     compiled = ["runtime.compile=true", "trainer.torch_compile_backend=aot_eager", "trainer.torch_compile_mode=default"]
     assert training_arguments(configured("act_tiny", *compiled)).torch_compile_backend == "aot_eager"
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator to shard on")
+def test_sharding_on_cpus_is_refused_and_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "is_one_of_several", lambda: True)
+    with pytest.raises(ConfigError, match=r"^trainer.fsdp=true: accelerate shards on accelerators only, and there is"):
+        arguments.check_machine(configured("act_tiny", *SHARDED))

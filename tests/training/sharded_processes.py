@@ -1,0 +1,60 @@
+"""Run by each of several processes: a step of every model with sharded parameters, and what it says without."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from tests.unit.families.every_model_support import BUILD, FURTHER, step_of
+
+
+def step(model: nn.Module, name: str) -> float:
+    torch.manual_seed(1)
+    model.set_step(1, 10)
+    loss = model(**step_of(name)).loss
+    loss.backward()
+    return float(loss.detach())
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """What is sharded by itself: members of the innermost lists of layers, which are no single matrices."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    members = [block for found in lists for block in found if not isinstance(block, nn.Linear | nn.Embedding)]
+    return [block for block in members if not any(isinstance(inner, nn.ModuleList) for inner in block.modules())]
+
+
+def of_sharded(name: str, by_block: bool) -> dict[str, float]:
+    """How many parameters are sharded, and the largest differences of loss and gradients to the same model whole."""
+    torch.manual_seed(0)
+    model = (BUILD | FURTHER)[name]().train()
+    alone = copy.deepcopy(model)
+    expected = step(alone, name)
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for block in blocks(model) if by_block else ():
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    sharded = sum(isinstance(parameter, DTensor) for parameter in model.parameters())
+    loss = step(model, name)
+    gradients = {key: parameter.grad for key, parameter in alone.named_parameters()}
+    worst = 0.0
+    for key, parameter in model.named_parameters():
+        wanted, found = gradients[key], parameter.grad
+        assert (wanted is None) == (found is None), key
+        if found is not None:
+            worst = max(worst, float((found.full_tensor() - wanted).abs().max()))
+    return {"sharded": sharded, "loss": abs(loss - expected), "gradients": worst}
+
+
+def main(folder: Path) -> None:
+    torch.distributed.init_process_group("gloo")
+    found = {(name, by_block): of_sharded(name, by_block) for name in BUILD | FURTHER for by_block in (False, True)}
+    if torch.distributed.get_rank() == 0:
+        torch.save(found, folder / "sharded.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()

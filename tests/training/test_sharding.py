@@ -1,0 +1,23 @@
+"""Every model with its parameters sharded over processes by torch's FSDP2, on CPUs: the same losses and gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.processes_support import on_processes
+from tests.unit.families.every_model_support import BUILD, FURTHER
+
+
+@pytest.mark.slow  # half a minute
+@pytest.mark.parametrize("processes", [2, 4])
+def test_sharded_models_have_the_losses_and_gradients_of_whole_ones(processes: int, tmp_path: Path) -> None:
+    on_processes("sharded_processes", tmp_path, processes)
+    found = torch.load(tmp_path / "sharded.pt")
+    assert set(found) == {(name, by_block) for name in BUILD | FURTHER for by_block in (False, True)}
+    for case, figures in found.items():
+        assert figures["sharded"] > 0, case
+        assert figures["loss"] <= 1e-6, case
+        assert figures["gradients"] <= 1e-6, case
