@@ -33,7 +33,7 @@ def _sharding(config: ExperimentConfig) -> Iterator[str]:
     if trainer.fsdp and not is_one_of_several():
         yield "trainer.fsdp=true: shards over several processes, and this is one; start it with torchrun"
     elif trainer.fsdp and not torch.accelerator.is_available():
-        yield "trainer.fsdp=true: accelerate shards on accelerators only, and there is none; false gives each process a copy"
+        yield "trainer.fsdp=true: accelerate shards on accelerators only, and there is none; leave it false"
     for name in ("deepspeed", "fsdp_config"):
         if isinstance(value := getattr(trainer, name), str):
             yield from _json_file(f"trainer.{name}={value}", Path(value).expanduser())
