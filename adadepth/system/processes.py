@@ -69,11 +69,16 @@ def end_with_launcher() -> None:
     A launcher that is killed leaves its processes running, on devices that look free to whoever starts the next run.
     """
     if is_one_of_several():
-        threading.Thread(target=_watch, args=(os.getppid(),), name="launcher", daemon=True).start()
+        end_with_parent(os.getppid())
 
 
-def _watch(launcher: int) -> None:
-    while os.getppid() == launcher:
+def end_with_parent(parent: int) -> None:
+    """Send this process SIGTERM when the process that started it, which has this number, has gone."""
+    threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
-from joblib import Parallel, cpu_count, delayed
+from joblib import Parallel, cpu_count, delayed, parallel_config
 from numpy.typing import DTypeLike
 
 from adadepth.data.stores.arrays import ArrayWriter, cached_arrays, versioned
 from adadepth.errors import DataError
 from adadepth.system.console import progress
+from adadepth.system.processes import end_with_parent
 
 if TYPE_CHECKING:
     from adadepth.settings.data import TextConfig
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 PART = 2**21  # characters, a second or two of a tokenizer's time
 _ALONE = 4  # parts that are encoded before it pays to start processes
 _WAITING = 2  # parts that are read ahead, a process
+_IDLE = 5  # seconds
 
 Arrays = dict[str, np.ndarray]
 Encode = Callable[[list[str]], Arrays]
@@ -113,9 +115,11 @@ def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int
         delayed(_encoded)(payload, part, kept / f"{number}.npz")
         for number, part in enumerate(chain([following], parts), start=_ALONE)
     )
-    ahead = _WAITING * workers
+    # Workers end soon after the last part, and with this process, which may be killed.
+    with parallel_config("loky", idle_worker_timeout=_IDLE, initializer=end_with_parent, initargs=(os.getpid(),)):
+        run = Parallel(workers, return_as="generator", pre_dispatch=_WAITING * workers, batch_size=1)
     try:
-        for size, file in Parallel(n_jobs=workers, return_as="generator", pre_dispatch=ahead, batch_size=1)(tasks):
+        for size, file in run(tasks):
             yield size, _read(file)
     except BrokenProcessPool as error:
         raise DataError(
@@ -142,24 +146,24 @@ def _size(part: list[str]) -> int:
     return sum(map(len, part)) + len(part)
 
 
-@lru_cache(maxsize=1)
-def _unpickled(payload: bytes) -> Encode:
-    """What encodes, read once a process: a tokenizer takes a tenth of a second."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
-    encode: Encode = pickle.loads(payload)
-    return encode
-
-
 def _encoded(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
     """Encode a part into its file, unless it is there."""
     if not _is_whole(file):
-        temporary = file.with_suffix(".partial")
+        temporary = file.with_suffix(f".{os.getpid()}.partial")
         with temporary.open("wb") as stream:
             np.savez(stream, **_unpickled(payload)(part))  # type: ignore[arg-type]
             stream.flush()
             os.fsync(stream.fileno())
         temporary.rename(file)
     return _size(part), file
+
+
+@lru_cache(maxsize=1)
+def _unpickled(payload: bytes) -> Encode:
+    """What encodes, read once a process: a tokenizer takes a tenth of a second."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
+    encode: Encode = pickle.loads(payload)
+    return encode
 
 
 def _is_whole(file: Path) -> bool:
