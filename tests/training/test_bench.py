@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adadepth.report.bench import as_markdown, read_results
 from tests.toy_support import execute, toy_family_installed
 
+ROOT = Path(__file__).resolve().parents[2]
 TINY = (
     "dataset.train_examples=640", "dataset.max_evaluation_examples=32", "trainer.disable_tqdm=true",
     "trainer.per_device_train_batch_size=16", "trainer.max_steps=4", "trainer.eval_steps=4", "trainer.save_steps=4",
@@ -21,6 +27,43 @@ TASK = (
     'act: ["model=albert_act_hops", "budget=hops", "budget.targets=[2]"],'
     'router: ["model=router_mini", "model.update_price=0.1"]}}'
 )
+
+
+def said_by(folder: Path) -> list[dict[str, Any]]:
+    """The results in a folder but for times and what tells one run of the same code from another."""
+
+    def without_times(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_times(each) for key, each in value.items() if key not in ("seconds", "time")}
+        return [without_times(each) for each in value] if isinstance(value, list) else value
+
+    return [without_times(result) for result in read_results(folder)]
+
+
+@pytest.mark.slow
+def test_a_bench_that_is_killed_twice_says_what_one_says_that_is_left_alone(tmp_path: Path) -> None:
+    read = '["model.fixed_depth=3", "model.readout_weight=1", "exit_rules=[margin:0.5]"]'
+    task = TASK[: TASK.index("ways: ")] + f'ways: {{fixed: ["model.fixed_depth=1,3"], mean: {read}}}}}'
+    task = task.replace('"dataset=hops"', '"dataset=hops", "model=albert_act_hops", "budget=none"')
+    drops = ("~hydra.sweeper.tasks.hops_causal", "~hydra.sweeper.tasks.hops_sequence")
+
+    def start(folder: str) -> subprocess.Popen[bytes]:
+        given = (*drops, f"+hydra.sweeper.tasks.hops={task}", *TINY, f"output_dir={tmp_path / folder}")
+        command = [sys.executable, str(ROOT / "adadepth" / "run.py"), "--config-name", "depth_bench", *given]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    assert start("alone").wait(300) == 0
+    for enough in (1, 2):
+        killed = start("killed")
+        while len(list((tmp_path / "killed").glob("depth_bench/runs/*/*/run.json"))) < enough:
+            assert killed.poll() is None
+            time.sleep(0.05)
+        killed.kill()
+        killed.wait()
+    assert start("killed").wait(300) == 0
+    folders = [tmp_path / name / "depth_bench" / "results" for name in ("alone", "killed")]
+    assert said_by(folders[0]) == said_by(folders[1])
+    assert len(said_by(folders[0])) == 3
 
 
 @pytest.mark.slow
@@ -53,7 +96,10 @@ def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
         assert execute(*command) == 0
         # Elsewhere its results are enough.
         other = tmp_path / "elsewhere"
-        assert execute(*command[:-1], f"output_dir={other}", f"hydra.sweeper.results={folder / 'results'}") == 0
+        assert (
+            execute(*command[:-1], "bench=quick", f"output_dir={other}", f"hydra.sweeper.results={folder / 'results'}")
+            == 0
+        )
     again = sorted(folder.glob("runs/*/*/run.json"))
     assert len(again) == len(runs)
     assert len(set(again) - set(runs)) == 1
