@@ -52,7 +52,6 @@ class BenchSweeper(GridSweeper):
         further, *others = self.grid(arguments)[0]
         if others:
             raise ConfigError(f"{' '.join(arguments)}: a bench has several values in its ways only")
-        further = [each for each in further if not each.startswith("bench=")]  # which runs there are is no part of one
         cells = bench.runs_of(self.tasks, self.seeds, further, lambda overrides: self.grid(list(overrides))[0])
         known = self._known(cells)
         missing = bench.with_needed([cell for cell in cells if cell not in known], cells)

@@ -126,7 +126,7 @@ def _sentence(runs: Results) -> str:
     share = f"{percent(taken['work'].mean / full_work(points))} of the work of full depth"
     spent = f"{share}, {_plus(taken['updates'], 2)} updates"
     alike = [reading.label for reading in found["not_told_apart"]]
-    others = f" Not told apart from it by work: {', '.join(alike)}." if alike else " It is told apart from all others."
+    others = f" Not told apart from it by work: {'; '.join(alike)}." if alike else " It is told apart from all others."
     return f"{told}: {spent}, score {_plus(taken['score'], 4)} where {bar:.4f} was asked for.{others}"
 
 

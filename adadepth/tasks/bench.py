@@ -56,8 +56,8 @@ class BenchRun:
 
     @property
     def overrides(self) -> list[str]:
-        """All it was run and evaluated with, wherever its files are."""
-        return [each for each in (*self.training, *self.evaluation) if not each.startswith("output_dir=")]
+        """All it was run and evaluated with, wherever its files are and whichever other runs there were."""
+        return [each for each in (*self.training, *self.evaluation) if not each.startswith(("output_dir=", "bench="))]
 
     @property
     def needs(self) -> set[str]:

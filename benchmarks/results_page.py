@@ -1,0 +1,40 @@
+"""Make docs/results.md, and the figure that README shows, from the results of the full bench in results/.
+
+    python benchmarks/results_page.py [FOLDER ...]
+
+Results in the folders are taken into results/ first; `depth_bench bench=full` writes such folders.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from adadepth.report.bench import as_markdown, read_results, write_bench
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+FIRST = "hops_causal"  # whose figure README shows
+
+
+def main(folders: list[str]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    for folder in folders:
+        for file in sorted(Path(folder).glob("*.json")):
+            shutil.copy(file, RESULTS)
+    files = sorted((ROOT / "configs" / "bench" / "task").glob("*.yaml"))
+    about = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["about"] for file in files}
+    results = read_results(RESULTS)
+    (ROOT / "docs" / "results.md").write_text(as_markdown(results, about), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as page:
+        write_bench(Path(page), results, about, [])
+        (picture,) = Path(page).glob(f"figures/*{FIRST}*.svg")
+        shutil.copy(picture, ROOT / "docs" / "figures" / "bench.svg")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
