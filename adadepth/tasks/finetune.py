@@ -65,7 +65,7 @@ def train(config: ExperimentConfig) -> Trained:
     data = main_first(args, lambda: _load_data(config, config.tokenizer, cls_options(config.model.name, config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
-    model = build_classifier(config.model, vocab_size, _head_fields(data), data.problem)
+    model = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
     _set_class_weights(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
@@ -152,7 +152,7 @@ def cls_options(name: str, model: Any) -> dict[str, Any]:
     return {} if place is None else load(place)(model)
 
 
-def _head_fields(data: LabelledData) -> dict[str, Any]:
+def head_fields(data: LabelledData) -> dict[str, Any]:
     """What the data decide about the model: its classes, the size of its input vectors, the columns of a grid."""
     fields = {**data.model_fields, **data.least_fields}
     predicted = PREDICTED[data.problem]

@@ -20,7 +20,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import HoldsBudget
 from adadepth.families.registry import family, met
-from adadepth.families.size import check_batch, least_bytes
+from adadepth.families.size import check_batch, least_bytes, total_memory
 from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
 from adadepth.report.run_files import read_run
 from adadepth.report.sentences import sentence_table
@@ -194,7 +194,7 @@ def train_parts(
     """
     parts = equipped(config, args, parts)
     check_batches(parts, args)
-    check_memory(parts, args)
+    check_memory(config, parts, args)
     repository = decide(args, lambda: open_repository(config))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
@@ -426,18 +426,32 @@ def check_batches(parts: Parts, args: TrainingArguments) -> None:
         )
 
 
-def check_memory(parts: Parts, args: TrainingArguments) -> None:
+def check_memory(config: ExperimentConfig, parts: Parts, args: TrainingArguments) -> None:
     """Whether a micro-batch of the shortest examples can be trained, where their lengths are known.
 
     Raises:
-        ConfigError: With what it needs, by parts; or the model has nothing that it could compute again to need less.
+        ConfigError: With what it needs, by parts, and the largest batch that does fit by mode=estimate; or the model
+            has nothing that it could compute again to need less.
     """
     if args.gradient_checkpointing and not parts.model.supports_gradient_checkpointing:
         name = parts.model.config.model_type
         raise ConfigError(f"trainer.gradient_checkpointing=true: model={name} computes nothing again; leave it false")
     if (batch := _shortest_batch(parts, args)) is not None:
         lengths, options = batch
-        check_batch(parts.model, lengths, **options)
+        try:
+            check_batch(parts.model, lengths, **options)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {_smaller(config)}") from error
+
+
+def _smaller(config: ExperimentConfig) -> str:
+    """Which batch fits into all memory there is, by the estimate of a whole step."""
+    from adadepth.tasks.estimate import fitting_rows  # it asks this module, too
+
+    rows = fitting_rows(config, total_memory())
+    if rows is None:
+        return "not even one row of the longest sequences fits"
+    return f"trainer.per_device_train_batch_size={rows} does fit"
 
 
 def _needed_memory(parts: Parts, args: TrainingArguments) -> int | None:
