@@ -58,10 +58,10 @@ class Size:
 
 LAYER = {"norms": "branch", "state_norm": "fed"}
 HOPS = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256, "core": 1, "num_loops": 8, **LAYER}
-OURO = {"hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 5632, "core": 2, "num_loops": 4, **LAYER}
+OURO = {"hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 5632, "core": 1, "num_loops": 4, **LAYER}
 SIZES = {
     "hops": Size({**HOPS, "vocab_size": 64}, (1, 1, 1, 2, 2, 2, 3, 4), 4, 8, 96),
-    "ouro": Size({**OURO, "vocab_size": 512}, (1, 1, 2, 4), 3, 8, 24),
+    "ouro": Size({**OURO, "vocab_size": 512}, (1, 1, 2, 4), 12, 8, 24),
     "ouro-vocabulary": Size({**OURO, "vocab_size": 49152}, (1, 1, 2, 4), 3, 8, 24),
 }
 

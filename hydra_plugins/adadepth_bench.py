@@ -34,12 +34,14 @@ class BenchSweeper(GridSweeper):
         tasks: By name what it is `about`, the `overrides` of all its runs, and its `ways`, overrides by name.
         seeds: Every run is run with each.
         folder: Of the runs, the results and the page.
+        results: Of files of runs that were finished elsewhere, which are not run again.
     """
 
-    def __init__(self, tasks: Mapping[str, Any], seeds: Sequence[int], folder: str) -> None:
+    def __init__(self, tasks: Mapping[str, Any], seeds: Sequence[int], folder: str, results: str | None) -> None:
         super().__init__()
         self.tasks: Any = OmegaConf.to_container(OmegaConf.create(dict(tasks)))
         self.seeds, self.folder = list(seeds), Path(folder)
+        self.results = None if results is None else Path(results)
 
     def sweep(self, arguments: list[str]) -> Any:
         """Train and evaluate what is missing, then say what all of it shows; returns the results.
@@ -51,15 +53,30 @@ class BenchSweeper(GridSweeper):
         if others:
             raise ConfigError(f"{' '.join(arguments)}: a bench has several values in its ways only")
         cells = bench.runs_of(self.tasks, self.seeds, further, lambda overrides: self.grid(list(overrides))[0])
-        self.check([self._training(cell) for cell in cells if not cell.needs])
-        runs = self._train(cells)
+        known = self._known(cells)
+        missing = bench.with_needed([cell for cell in cells if cell not in known], cells)
+        self.check([self._training(cell) for cell in missing if not cell.needs])
+        runs = self._train(missing)
         evaluations = self._evaluate(runs)
-        found = [bench.result_of(cell, run.folder, evaluations.get(cell)) for cell, run in runs.items()]
-        if not found:
+        known |= {cell: bench.result_of(cell, run.folder, evaluations.get(cell)) for cell, run in runs.items()}
+        if not known:
             raise ConfigError(f"{self.folder}: no run of the bench has ended well")
+        found = [known[cell] for cell in cells if cell in known]
         if is_first_process():
-            self._write(found, [cell.name for cell in cells if cell not in runs])
+            self._write(found, [cell.name for cell in cells if cell not in known])
         return found
+
+    def _known(self, cells: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, dict[str, Any]]:
+        """The results of runs that were finished elsewhere with the same settings."""
+        from adadepth.report.bench import read_results
+
+        if self.results is None:
+            return {}
+        if not self.results.is_dir():
+            raise ConfigError(f"hydra.sweeper.results={self.results}: there is no such folder")
+        by_name = {result["name"]: result for result in read_results(self.results)}
+        every = {cell: by_name.get(cell.name) for cell in cells}
+        return {cell: found for cell, found in every.items() if found and found["overrides"] == cell.overrides}
 
     def _training(self, cell: bench.BenchRun) -> list[str]:
         return [*cell.training, f"output_dir={self.folder / grid.RUNS}"]
@@ -126,6 +143,9 @@ class _Bench:
     seeds: list[int] = setting([0], "of every run")
     folder: str = setting(
         "${output_dir}/${name}", "of the runs, the results and the page; another folder is another bench"
+    )
+    results: str | None = setting(
+        None, "folder with results of runs that were finished elsewhere and are not run again"
     )
 
 

@@ -40,6 +40,7 @@ from adadepth.measure.classes import classes_of
 from adadepth.measure.exit_costs import ORACLE, SETTLED, mark_pareto
 from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.exit_scores import StepScores, least_loss_exits, near_last_exits
+from adadepth.measure.exit_steps import confidence_calibration
 from adadepth.measure.scoring import is_right, quality_of
 from adadepth.settings.kinds import Problem
 
@@ -156,7 +157,7 @@ class _Bench:
     def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str], price: Price, seed: int) -> None:
         assert records.step_logits is not None
         self.records, self.step_logits = records, records.step_logits
-        self.scores = StepScores(records, problem, metrics)
+        self.scores, self._problem = StepScores(records, problem, metrics), problem
         self.price, self.generator = price, torch.Generator().manual_seed(seed)
         self.groups = _groups(records)
         steps = range(1, records.max_updates + 1)
@@ -182,7 +183,7 @@ class _Bench:
             logits = [predictions_at(rule, self.step_logits, self.records.halting_logits, steps) for steps in exits]
             return self._figures(rule.label, "rule", exits, [self.scores.of(each) for each in logits], rule.reads)
         row = self._figures(rule.label, "rule", exits, self._at(exits), rule.reads)
-        row |= self._stops(exits[0])
+        row |= self._stops(exits[0]) | self._calibration(exits[0])
         if rule.name == "fixed":
             return row
         steps = exits[0].unique()
@@ -236,6 +237,16 @@ class _Bench:
             if correlation is not None:
                 found["spearman"] = correlation._asdict()
         return found
+
+    def _calibration(self, exits: Tensor) -> dict[str, float]:
+        """How far probabilities at exits are from how often predictions are right, where an example has one class."""
+        labels = self.records.labels
+        assert labels is not None
+        if self._problem not in ("classification", "language_model") or labels.dim() > 1:
+            return {}
+        logits = self.step_logits[torch.arange(len(exits)), exits - 1].float()
+        confidence, predicted = logits.softmax(dim=-1).max(dim=-1)
+        return {"calibration": confidence_calibration(confidence, predicted == labels)["ece"]}
 
     def _mixtures(self, macs: float) -> tuple[list[Tensor], dict[str, Any]]:
         """Exits at two neighbouring fixed depths, dealt at random such that the work is the same.

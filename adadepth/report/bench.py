@@ -68,7 +68,10 @@ def bench_sections(results: Results, about: Mapping[str, str], missing: Sequence
     found = [Section("If your task is like this, use that", "advice", first, tables=[advice])]
     for task in tasks_of(results):
         runs = _of_task(results, task)
-        figure, tables = task_figure(task, runs), [task_table(task, name, runs) for name in sets_of(runs)]
+        figure = task_figure(task, runs)
+        tables = [
+            table for name in sets_of(runs) for table in (task_table(task, name, runs), *rules_table(task, name, runs))
+        ]
         html = fill("bench:task", about=about.get(task, ""), figure=figure, tables=tables)
         of = f"n = {len(runs)} runs, seeds {', '.join(map(str, seeds_run(runs)))}"
         found.append(Section(task, file_anchor(task), html, [figure], tables, of=of))
@@ -216,6 +219,44 @@ def task_table(task: str, name: str, runs: Results) -> Table:
     return Table(f"{task}_{name}", columns, rows)
 
 
+def rules_table(task: str, name: str, runs: Results) -> list[Table]:
+    """A row a rule as it was studied: its controls, its time, and how far its probabilities are from the truth.
+
+    Empty where no rule was studied on this set.
+    """
+    rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        for row in run["sets"].get(name, {}).get("rules", ()):
+            rows.setdefault((run["way"], row["rule"]), []).append(row)
+    batches = sorted({batch for every in rows.values() for row in every for batch in row["time"]}, key=int)
+    shown = dict.fromkeys([*batches[:1], *batches[-1:]])
+    columns = [
+        Column("way", "way", text, "text"),
+        Column("rule", "rule", text, "text"),
+        Column("updates", "updates", rounded(2)),
+        Column("score", "score", rounded(4)),
+        Column("online", "run for real", rounded(4)),
+        Column("permuted", "permuted exits", rounded(4)),
+        Column("mixture", "two fixed depths", rounded(4)),
+        Column("spearman", "with difficulty", signed),
+        Column("calibration", "calibration error", rounded(3)),
+        *(Column(f"time_{batch}", f"time, batch {batch}", percent) for batch in shown),
+        Column("seeds"),
+    ]
+    told = [
+        {"way": way, "rule": rule, "seeds": len(every)}
+        | {column.key: _mean([row.get(column.key) for row in every]) for column in columns[2:9]}
+        | {f"time_{batch}": _mean([row["time"].get(batch) for row in every]) for batch in shown}
+        for (way, rule), every in rows.items()
+    ]
+    return [Table(f"{task}_{name}_rules", columns, told)] if told else []
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
 _MOST_CURVES = 8
 
 
@@ -309,6 +350,8 @@ def as_markdown(results: Results, about: Mapping[str, str]) -> str:
         lines += ["", f"## {task}", "", about.get(task, ""), ""]
         for name in sets_of(runs):
             lines += [f"### {name}", "", *_markdown(task_table(task, name, runs)), ""]
+            for table in rules_table(task, name, runs):
+                lines += [*_markdown(table), ""]
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 

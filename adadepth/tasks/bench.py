@@ -55,6 +55,11 @@ class BenchRun:
         return re.sub(r"[^\w.-]+", "_", f"{self.task}.{self.way}{told}.{self.seed}")
 
     @property
+    def overrides(self) -> list[str]:
+        """All it was run and evaluated with, wherever its files are."""
+        return [each for each in (*self.training, *self.evaluation) if not each.startswith("output_dir=")]
+
+    @property
     def needs(self) -> set[str]:
         """Ways whose runs it starts from."""
         return {name for override in self.training for name in _NAMED.findall(override)}
@@ -112,6 +117,17 @@ def _split(overrides: Any) -> tuple[list[str], list[str]]:
     return [override for override in given if override not in evaluated], evaluated
 
 
+def with_needed(missing: Iterable[BenchRun], cells: Sequence[BenchRun]) -> list[BenchRun]:
+    """Runs, and those that they start from, in the order of all."""
+    wanted = set(missing)
+    while True:
+        needed = {(cell.task, cell.seed, name) for cell in wanted for name in cell.needs}
+        more = {cell for cell in cells if (cell.task, cell.seed, cell.way) in needed} - wanted
+        if not more:
+            return [cell for cell in cells if cell in wanted]
+        wanted |= more
+
+
 def ready(
     cells: Iterable[BenchRun], done: Mapping[BenchRun, Path], failed: Collection[BenchRun]
 ) -> Iterator[tuple[BenchRun, BenchRun]]:
@@ -149,10 +165,9 @@ def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, A
     Returns:
         How it was made: `name`, `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions` and
         `seconds`. Then `unit`, `max_updates`, and `sets` by name: `n` units; `readings`, points by name of what was
-        read, those of the run itself as `run`, and those of budgets as `budget`; and of exit studies `ceilings`, what
-        oracles reach, `over_permuted`, the gain of rules over the same exits dealt at random, `time_ratio` of full
-        depth and the rule by batch size, and `overthinking`. See `adadepth.measure.exit_advice.readings` for points;
-        what was not chosen has no `chosen_score`.
+        read, those of the run itself as `run`, and those of budgets as `budget`; and of exit studies `rules`, what was
+        studied with its controls and times, and `overthinking`. See `adadepth.measure.exit_advice.readings` for
+        points; what was not chosen has no `chosen_score`.
     """
     files, studied = read_run(run), {} if evaluation is None else read_run(evaluation).of(EXIT_RULES).get("sets", {})
     record, halting = files.run, files.halting
@@ -162,7 +177,7 @@ def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, A
         found: dict[str, Any] = {"n": _units(told), "readings": {"run": [_own_point(files, told, name, number == 0)]}}
         if study := studied.get(name):
             found |= _studied(study)
-            found["readings"] |= study["readings"]
+            found["readings"] |= study["readings"] | really_run(found["rules"])
         if number == 0 and evaluation is not None and (rows := read_run(evaluation).of(BUDGETS).get("rows")):
             found["readings"]["budget"] = [_budget_point(row, halting) for row in rows if row.get("target") is not None]
         sets[name] = found
@@ -172,7 +187,7 @@ def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, A
         "way": cell.way,
         "setting": list(cell.setting),
         "seed": cell.seed,
-        "overrides": [*cell.training, *cell.evaluation],
+        "overrides": cell.overrides,
         "commit": record.get("git_commit"),
         "hardware": record.get("hardware"),
         "versions": {name: record.get("versions", {}).get(name) for name in ("adadepth", "torch", "transformers")},
@@ -185,7 +200,7 @@ def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, A
 
 def _own_point(files: RunFiles, told: Mapping[str, Any], name: str, is_first: bool) -> dict[str, Any]:
     """A run at the depths that it has by itself; of further sets the work is not measured."""
-    score = files.run["final_metrics"].get(f"eval/{'' if is_first else f'{name}/'}score")
+    score = _score(files.run["final_metrics"], "eval/" if is_first else f"eval/{name}/")
     difficulty = told.get("difficulty", {})
     rows = [told["classes"]["all"]] if is_first else difficulty.get("rows", [])
     units = sum(row["n"] for row in rows)
@@ -200,6 +215,12 @@ def _own_point(files: RunFiles, told: Mapping[str, Any], name: str, is_first: bo
     return point | ({"spearman": difficulty["spearman"]["value"]} if "spearman" in difficulty else {})
 
 
+def _score(metrics: Mapping[str, float], prefix: str) -> float | None:
+    """The mean of the task's metrics, or minus the loss of a text's tokens."""
+    losses = [-metrics[name] for part in ("lm_loss", "mlm_loss") if (name := f"{prefix}{part}") in metrics]
+    return next(iter(losses), metrics.get(f"{prefix}score"))
+
+
 def _units(told: Mapping[str, Any]) -> int:
     """How many units of a set were predicted."""
     if "classes" in told:
@@ -209,7 +230,7 @@ def _units(told: Mapping[str, Any]) -> int:
 
 def _budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> dict[str, Any]:
     """A run at another depth, to which a half of the examples has set it."""
-    score, units = row["metrics"].get("eval/score"), halting["classes"]["all"]["n"] // 2
+    score, units = _score(row["metrics"], "eval/"), halting["classes"]["all"]["n"] // 2
     full = halting["cost"]["full_macs"] / halting["classes"]["all"]["n"]
     return {
         "rule": f"budget.target={row['target']:g}",
@@ -226,20 +247,50 @@ def _share_error(score: float | None, units: int) -> float | None:
     return math.sqrt(score * (1.0 - score) / units) if units and score is not None and 0.0 <= score <= 1.0 else None
 
 
+_SEEN = 0.005  # a difference of scores from which on exits are said to change what others see
+
+
+def really_run(rules: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Points of rules as they ran, by name of the rule, where exits change what others see: a replay says too much.
+
+    Work is that of the replay at the updates that there really were.
+    """
+    ran = [row for row in rules if row["online"] is not None and row["updates"]]
+    if all(abs(row["online"] - row["score"]) < _SEEN for row in ran):
+        return {}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in ran:
+        name, updates = row["rule"].partition(":")[0], row["online_updates"]
+        macs = row["macs"] * updates / row["updates"]
+        point = {"rule": row["rule"], "score": row["online"], "score_error": None, "updates": updates, "macs": macs}
+        if name != "fixed":
+            found.setdefault(name, []).append(point | {"updates_error": None, "spearman": row["spearman"]})
+    return found
+
+
 def _studied(study: Mapping[str, Any]) -> dict[str, Any]:
-    """What an exit study says besides its readings: the oracles, and what updates after the best one cost."""
-    ceilings = {
-        row["rule"]: {"score": row["quality"].get("score"), "updates": row["mean_updates"], "macs": row["macs"]}
-        for row in study["rows"]
-        if row["kind"] == "ceiling"
-    }
-    gains = {
-        row["rule"]: {
-            "gain": row["quality"]["score"] - row["permuted"]["quality"]["score"],
-            "std": row["permuted"]["quality_std"]["score"],
-        }
-        for row in study["rows"]
-        if "permuted" in row
-    }
-    times = {row["rule"]: row["time_ratio"] for row in study["rows"] if row.get("time_ratio")}
-    return {"ceilings": ceilings, "over_permuted": gains, "time_ratio": times, "overthinking": study["overthinking"]}
+    """What an exit study says besides its readings: the rules as they were given, and what updates after the best cost.
+
+    A rule has `score`; `online`, its score where it really ran; `updates`, `macs`; `permuted` and `mixture`, its
+    controls' scores, with `permuted_std`; `spearman`, `calibration`; and `time`, the share of full depth's by batch.
+    """
+    rules = []
+    for row in study["rows"]:
+        permuted, online = row.get("permuted", {}), row.get("online", {})
+        rules.append(
+            {
+                "rule": row["rule"],
+                "score": row["quality"].get("score"),
+                "online": online.get("quality", {}).get("score"),
+                "online_updates": online.get("mean_updates"),
+                "updates": row["mean_updates"],
+                "macs": row["macs"],
+                "permuted": permuted.get("quality", {}).get("score"),
+                "permuted_std": permuted.get("quality_std", {}).get("score"),
+                "mixture": row.get("mixture", {}).get("quality", {}).get("score"),
+                "spearman": row.get("spearman", {}).get("value"),
+                "calibration": row.get("calibration"),
+                "time": {batch: 1.0 / ratio for batch, ratio in row.get("time_ratio", {}).items()},
+            }
+        )
+    return {"rules": rules, "overthinking": study["overthinking"]}

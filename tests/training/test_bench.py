@@ -51,7 +51,12 @@ def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
         # What is there is not run again, and what is missing is.
         runs[0].unlink()
         assert execute(*command) == 0
+        # Elsewhere its results are enough.
+        other = tmp_path / "elsewhere"
+        assert execute(*command[:-1], f"output_dir={other}", f"hydra.sweeper.results={folder / 'results'}") == 0
     again = sorted(folder.glob("runs/*/*/run.json"))
     assert len(again) == len(runs)
     assert len(set(again) - set(runs)) == 1
     assert (folder / "results.md").read_text(encoding="utf-8") == page
+    assert not list(other.glob("depth_bench/runs/*/*/run.json"))
+    assert (other / "depth_bench" / "results.md").read_text(encoding="utf-8") == page

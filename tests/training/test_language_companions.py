@@ -20,6 +20,21 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ("dataset=stream_python_docs", "dataset.append_eos=false", "tokenizer=words")
 
 
+LOOPED = (
+    "loop_tiny", "debug=default", "tokenizer=words", "dataset.append_eos=false", "dataset.sequence_length=64",
+    "model.hidden_size=32", "model.intermediate_size=64", "model.num_attention_heads=2",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def looped_run(tmp_path_factory) -> Path:
+    """A looped language model of whole words."""
+    out = tmp_path_factory.mktemp("looped")
+    tasks.run(configured(*LOOPED, "trainer.max_steps=30", "trainer.disable_tqdm=true", f"output_dir={out}"))
+    (folder,) = out.glob("loop_tiny/*")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     """Whole words of the embedded corpus, in an adaptive softmax."""
@@ -88,16 +103,16 @@ def harness(run, tmp_path, window):
     return json.loads(file.read_text())["results"]["python_docs"]
 
 
-def ours(run, tmp_path, *context):
-    """What this project says of the same words, in one row."""
+def ours(run, tmp_path, *settings):
+    """What this project says of the same words."""
     sys.path.insert(0, str(ROOT / "examples" / "lm_eval_tasks"))
     from python_docs import documents
 
     words = len(documents()["test"][0]["text"].split())
     return language_model.evaluate(
         configured(
-            "par_network", "debug=default", *DATA, "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}",
-            f"dataset.max_evaluation_tokens={words}", "trainer.per_device_eval_batch_size=1", *context,
+            *settings, "mode=evaluate", f"checkpoint={run}", f"output_dir={tmp_path}",
+            f"dataset.max_evaluation_tokens={words}",
         )
     )  # fmt: skip
 
@@ -118,5 +133,14 @@ def test_the_harness_agrees(run, tmp_path, window, context):
     """
     pytest.importorskip("lm_eval")
     found = harness(run, tmp_path / "harness", window)
-    expected = ours(run, tmp_path / "ours", *context)
+    row = ("par_network", "debug=default", *DATA, "trainer.per_device_eval_batch_size=1")
+    expected = ours(run, tmp_path / "ours", *row, *context)
+    assert found["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)
+
+
+def test_the_harness_agrees_on_blocks(looped_run, tmp_path):
+    """A block of 64 places predicts 63 tokens, and so does a window of that length."""
+    pytest.importorskip("lm_eval")
+    found = harness(looped_run, tmp_path / "harness", 63)
+    expected = ours(looped_run, tmp_path / "ours", *LOOPED)
     assert found["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +34,14 @@ from adadepth.families.looped.policies import parse_policy
 from adadepth.families.shared.layers import Product
 from adadepth.families.shared.losses import (
     CLASSES,
+    LossOptions,
     LossTerm,
     class_losses,
     combine_terms,
     count_sequences,
     label_count,
     problem_type_of,
+    refuse_unknown,
     step_losses,
     takes_one_class,
     target_weights,
@@ -280,9 +282,9 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
-        num_items_in_batch: Tensor | int | None = None,
         documents: Tensor | None = None,
         cache_policy: str | None = None,
+        **options: Unpack[LossOptions],
     ) -> LoopedOutput:
         """Predict the next token of every position.
 
@@ -302,18 +304,21 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             run_all_steps: Whether all loops run and are read; None: where the loss needs them.
             generator: For rules that draw.
             num_targets: Counts that normalise the loss parts instead of this batch's own; see `combine_terms`.
-            num_items_in_batch: The same as one number, from a stock `Trainer`.
             documents: See `LoopedModel.begin`. Labels at the first token of a document are to be negative.
             cache_policy: Of the cache, see `adadepth.families.looped.cache`; None: of the one that is given, else the
                 configuration's.
+            options: See `LossOptions`.
 
         Raises:
             ConfigError: If a policy is named that there is not, or that the cache does not have.
         """
-        grown = self._asked_loops(num_loops, labels)
+        refuse_unknown(options, type(self).__name__)
+        targets = options.get("shift_labels")
+        if targets is None and labels is not None:
+            targets = causal_targets(labels)
+        grown = self._asked_loops(num_loops, targets)
         loops = self.config.loops(grown)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
-        targets = None if labels is None else causal_targets(labels)
         every = self._every(run_all_steps, targets, rule, loops)
         past_key_values = self._cache(past_key_values, use_cache, cache_policy, loops)
         run = self.model.begin(
@@ -345,9 +350,8 @@ class LoopedForCausalLM(LoopedTaskModel, GenerationMixin):
             output.step_logits = StepLogits(states, self.lm_head, self.config.vocab_size)
         if targets is not None:
             terms = self._losses(found, rule, targets.flatten(), output)
-            if num_items_in_batch is not None:
-                items = torch.as_tensor(num_items_in_batch, device=targets.device)
-                num_targets = dict.fromkeys(terms, items)
+            if (items := options.get("num_items_in_batch")) is not None:
+                num_targets = dict.fromkeys(terms, torch.as_tensor(items, device=targets.device))
             output.loss, output.loss_parts = combine_terms(terms, num_targets)
         if targets is None or not self.training:
             output.logits = self._logits(found, rule, shape, logits_to_keep)

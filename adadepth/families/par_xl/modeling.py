@@ -6,7 +6,7 @@ Shape legend: B rows, T new tokens, M positions before them, V words, N blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -31,23 +31,11 @@ from adadepth.families.par_xl.stack import (
     run_alone,
     trace_of,
 )
-from adadepth.families.shared.losses import IGNORED_LABEL, LossTerm, combine_terms
+from adadepth.families.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
 from adadepth.halting.gates import gate_temperature, gate_weights, gumbel_noise
 from adadepth.halting.trace import DepthTrace, Work
 
 _MODES = ("soft", "argmax", "noisy")
-
-
-class LossOptions(TypedDict, total=False):
-    """What transformers' trainers add to a batch; no arguments by name, as a `Trainer` waits for all labels it finds.
-
-    Attributes:
-        shift_labels: Labels that are shifted already, instead of `labels`: where a text is shared out over processes.
-        num_items_in_batch: `num_targets` as one number, for all parts of the loss.
-    """
-
-    shift_labels: Tensor | None
-    num_items_in_batch: Tensor | int | None
 
 
 class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
@@ -170,8 +158,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         options: LossOptions,
     ) -> ParXLOutput:
         """The loss of targets alone; of labels, with the log-probabilities of every word; or these alone."""
-        if unknown := options.keys() - LossOptions.__annotations__:
-            raise TypeError(f"{type(self).__name__} got unexpected arguments: {', '.join(sorted(unknown))}")
+        refuse_unknown(options, type(self).__name__)
         labels = _shifted(labels) if (shifted := options.get("shift_labels")) is None else shifted
         if targets is not None and labels is not None:
             raise DataError("labels and targets: pass one of them; targets are labels that are shifted already")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,24 @@ from adadepth.errors import ConfigError, DataError
 IGNORED_LABEL = -100
 CLASSES = "single_label_classification"
 MULTI_LABEL = "multi_label_classification"
+
+
+class LossOptions(TypedDict, total=False):
+    """What transformers' trainers add to a batch; no arguments by name, as a `Trainer` waits for all labels it finds.
+
+    Attributes:
+        shift_labels: Labels that are shifted already, instead of `labels`: where a text is shared out over processes.
+        num_items_in_batch: `num_targets` as one number, for all parts of the loss.
+    """
+
+    shift_labels: Tensor | None
+    num_items_in_batch: Tensor | int | None
+
+
+def refuse_unknown(options: LossOptions, owner: str) -> None:
+    """Refuse arguments that `LossOptions` does not name, as Python does of a signature: `TypeError`."""
+    if unknown := options.keys() - LossOptions.__annotations__:
+        raise TypeError(f"{owner} got unexpected arguments: {', '.join(sorted(unknown))}")
 
 
 @dataclass(frozen=True)

@@ -308,3 +308,17 @@ def test_torch_global_state_is_left_alone(records: StepRecords) -> None:
     before = torch.random.get_rng_state()
     studied(records, "sample", "quantile:0.5")
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_calibration_is_that_of_the_probabilities_at_the_exits(records: StepRecords) -> None:
+    row = studied(records, "margin:0.5")["margin:0.5"]
+    assert records.step_logits is not None
+    assert records.labels is not None
+    exits = apply_rule(parse_rule("margin:0.5"), records.step_logits, None)
+    bins: dict[int, list[tuple[float, float]]] = {}
+    for at, label, logits in zip(exits.tolist(), records.labels.tolist(), records.step_logits, strict=True):
+        probability, predicted = logits[at - 1].softmax(dim=-1).max(dim=-1)
+        place = min(int(-(-15 * probability.item() // 1)), 15)
+        bins.setdefault(place, []).append((probability.item(), float(predicted.item() == label)))
+    gaps = [abs(sum(said for said, _ in each) - sum(right for _, right in each)) for each in bins.values()]
+    assert row["calibration"] == pytest.approx(sum(gaps) / len(exits), abs=1e-6)

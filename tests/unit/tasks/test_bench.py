@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adadepth.errors import ConfigError
-from adadepth.tasks.bench import BenchRun, ready, runs_of
+from adadepth.tasks.bench import BenchRun, ready, really_run, runs_of, with_needed
 
 TASKS: dict[str, Any] = {
     "hops": {
@@ -74,3 +74,25 @@ def test_mistakes_are_one_line(ways: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         cells({"hops": {"ways": ways}})
     assert str(raised.value) == message
+
+
+def test_what_is_missing_brings_what_it_starts_from() -> None:
+    every = cells()
+    gate = next(cell for cell in every if cell.way == "gate" and cell.seed == 1)
+    assert [(cell.way, cell.seed) for cell in with_needed([gate], every)] == [("gate", 1), ("mean", 1)]
+
+
+def ran(rule: str, score: float, online: float | None) -> dict[str, Any]:
+    return {
+        "rule": rule, "score": score, "online": online, "updates": 2.0, "online_updates": 3.0, "macs": 20.0,
+        "spearman": 0.5,
+    }  # fmt: skip
+
+
+def test_rules_are_told_as_they_ran_where_exits_change_what_others_see() -> None:
+    rules = [ran("margin:0.5", 0.8, 0.7), ran("margin:0.9", 0.9, 0.9), ran("fixed:2", 0.6, 0.6)]
+    found = really_run(rules)
+    assert set(found) == {"margin"}
+    first = found["margin"][0]
+    assert (first["rule"], first["score"], first["updates"], first["macs"]) == ("margin:0.5", 0.7, 3.0, 30.0)
+    assert really_run([ran("margin:0.5", 0.8, 0.799), ran("margin:0.9", 0.9, None)]) == {}

@@ -130,6 +130,16 @@ def test_a_stock_trainers_count_normalises_as_our_own() -> None:
     near(model(IDS, labels=LABELS, num_items_in_batch=2 * count).loss, model(IDS, labels=LABELS).loss / 2)
 
 
+def test_labels_that_are_shifted_already_replace_the_others() -> None:
+    model = small(**OURO, objective="gate").train()
+    shifted = torch.nn.functional.pad(LABELS[:, 1:], (0, 1), value=-100)
+    expected = model(IDS, labels=LABELS).loss
+    near(model(IDS, shift_labels=shifted).loss, expected)
+    near(model(IDS, labels=IDS, shift_labels=shifted).loss, expected)
+    with pytest.raises(TypeError, match="got unexpected arguments: shifted_labels"):
+        model(IDS, shifted_labels=shifted)
+
+
 def test_without_targets_a_loss_is_nothing() -> None:
     for objective in ("last", "gate", "gate_alone"):
         model = small(**OURO, objective=objective).train()
