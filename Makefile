@@ -2,7 +2,7 @@
 # `make test PYTHON=python3.13` chooses the interpreter of a new environment.
 
 PYTHON ?= python3
-EXTRAS := dev,minilm,optuna,slurm,tensorboard
+EXTRAS := dev,minilm,optuna,parallel,slurm,tensorboard
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -85,6 +85,9 @@ class TextConfig(DatasetConfig):
     )
     evaluation_hub: list[dict[str, Any]] = setting([], "hub: held-out text, entries like those of `hub`")
     evaluation_fraction: float = setting(0.05, "share of the text set aside", OPEN_SHARE)
+    prepare_workers: int | None = setting(
+        None, "processes that tokenise a long text; None: one for every core", between(1, 1024), neutral=True
+    )
 
     def __post_init__(self) -> None:
         self.source = local_or_hub(self.source, self.path)

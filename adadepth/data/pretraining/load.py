@@ -18,8 +18,8 @@ from adadepth.data.pretraining.examples import PretrainingExamples
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.pretraining.streaming import StreamedExamples, first_documents
 from adadepth.data.randomness import EVALUATION_SEED
-from adadepth.data.stores.arrays import cached_arrays
-from adadepth.data.stores.documents import TokenStore, write_documents
+from adadepth.data.stores.documents import TokenStore, document_encoding
+from adadepth.data.stores.parts import cached_texts, prepare_workers
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.passages import split_sentences
@@ -69,9 +69,9 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
             train = StreamedExamples(split.train, words, vocabulary, dataset, seed)
             held_out = first_documents(split.evaluation(), words, dataset)
         else:
-            stored = _store(root, f"train-{key}", split.train, words)
+            stored = _store(dataset, root, f"train-{key}", split.train, words, split.characters)
             train = PretrainingExamples(stored, vocabulary, dataset, seed)
-            held_out = _store(root, f"evaluation-{key}", split.evaluation, words)
+            held_out = _store(dataset, root, f"evaluation-{key}", split.evaluation, words, None)
         evaluation = PretrainingExamples(held_out, vocabulary, dataset, EVALUATION_SEED)
     summary: dict[str, Any] = {
         "name": dataset.name,
@@ -101,8 +101,16 @@ def corpus_tokenizer(
     return load_or_train(config, root, lambda: split.key, sentences, needed)
 
 
-def _store(root: Path, name: str, texts: Callable[[], Iterator[str]], tokenizer: PreTrainedTokenizerFast) -> TokenStore:
-    return TokenStore.open(cached_arrays(root, name, lambda folder: write_documents(folder, texts(), tokenizer)))
+def _store(
+    dataset: CorpusConfig,
+    root: Path,
+    name: str,
+    texts: Callable[[], Iterator[str]],
+    tokenizer: PreTrainedTokenizerFast,
+    characters: int | None,
+) -> TokenStore:
+    workers = prepare_workers(dataset)
+    return TokenStore.open(cached_texts(root, name, texts, document_encoding(tokenizer), workers, characters))
 
 
 def _counts(dataset: CorpusConfig, side: str, examples: PretrainingExamples) -> dict[str, int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, token_type
+from adadepth.data.stores.parts import Arrays, Encoding
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import encode_sentences
 
@@ -50,13 +53,23 @@ def tokenised_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast
                 yield sentences
 
 
-def write_documents(folder: Path, texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> None:
-    """Tokenise ``texts`` into files in ``folder``; memory does not grow with the corpus."""
+def document_encoding(tokenizer: PreTrainedTokenizerFast) -> Encoding:
+    """How documents become the arrays of a `TokenStore`."""
     arrays = {"tokens": token_type(tokenizer), "sentences": np.int64, "documents": np.int64}
-    with ArrayWriter(folder, arrays, totals=("sentences", "documents")) as writer:
-        for document in tokenised_documents(texts, tokenizer):
-            tokens = list(chain.from_iterable(document))
-            writer.append(tokens=tokens, sentences=list(map(len, document)), documents=len(tokens))
+    return Encoding(partial(_encode_documents, tokenizer), arrays, ("sentences", "documents"))
+
+
+def _encode_documents(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> Arrays:
+    documents = [
+        (np.fromiter(chain.from_iterable(sentences), token_type(tokenizer)), [len(ids) for ids in sentences])
+        for sentences in tokenised_documents(texts, tokenizer)
+    ]
+    tokens = [np.empty(0, token_type(tokenizer)), *(ids for ids, _ in documents)]
+    return {
+        "tokens": np.concatenate(tokens),
+        "sentences": np.array([size for _, sizes in documents for size in sizes], dtype=np.int64),
+        "documents": np.array([len(ids) for ids, _ in documents], dtype=np.int64),
+    }
 
 
 def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
@@ -127,21 +140,22 @@ def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
             writer.append(firsts=batch)
 
 
-def write_lines(folder: Path, lines: Iterable[str], tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> None:
-    """Tokenise ``lines`` into files in ``folder``; memory does not grow with the text.
+def line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encoding:
+    """How lines, without their line ends, become the arrays of a `LineStore`.
 
     Args:
-        folder: Where to.
-        lines: Without their line ends.
         tokenizer: Has an end-of-sequence token.
         append_eos: Whether that token stands after every line, empty ones too, and counts as a word and as a character.
     """
-    lines, end = iter(lines), [tokenizer.eos_token_id] if append_eos else []
-    with ArrayWriter(folder, {"tokens": token_type(tokenizer), "lines": (np.int64, 3)}, totals=("lines",)) as writer:
-        while batch := list(islice(lines, _LINES_AT_ONCE)):
-            encoded = [ids + end for ids in encode_sentences(tokenizer, batch)]
-            sizes = [
-                (len(ids), len(line.split()) + len(end), len(line) + len(end))
-                for ids, line in zip(encoded, batch, strict=True)
-            ]
-            writer.append(tokens=list(chain.from_iterable(encoded)), lines=sizes)
+    arrays: dict[str, DTypeLike] = {"tokens": token_type(tokenizer), "lines": (np.int64, 3)}
+    return Encoding(partial(_encode_lines, tokenizer, append_eos), arrays, ("lines",))
+
+
+def _encode_lines(tokenizer: PreTrainedTokenizerFast, append_eos: bool, lines: list[str]) -> Arrays:
+    end = [tokenizer.eos_token_id] if append_eos else []
+    encoded = [ids + end for ids in encode_sentences(tokenizer, lines)]
+    sizes = [
+        (len(ids), len(line.split()) + len(end), len(line) + len(end)) for ids, line in zip(encoded, lines, strict=True)
+    ]
+    tokens = np.fromiter(chain.from_iterable(encoded), token_type(tokenizer))
+    return {"tokens": tokens, "lines": np.array(sizes, dtype=np.int64).reshape(-1, 3)}

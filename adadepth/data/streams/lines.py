@@ -15,6 +15,7 @@ from adadepth.data.text.local_files import (
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
     Files,
+    characters_of,
     files_by_use,
     files_digest,
     marked_lines,
@@ -35,11 +36,13 @@ class LineText:
         rows: yields what the source consists of: lines of plain text, rows of a table, or documents.
         key: identifies the text.
         are_documents: Whether the rows are documents, and not lines.
+        characters: Of all lines, about; None: not known before they are read.
     """
 
     rows: Callable[[], Iterator[str]]
     key: Callable[[], str]
     are_documents: bool = False
+    characters: int | None = None
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
         """Yield the lines of all rows, or of the first ones, without their line ends. Blank lines are lines."""
@@ -91,7 +94,8 @@ def _local(found: Files, column: str) -> LineText:
             yield from file_rows(key, file, column) if is_table else text_lines(key, file)
 
     are_tables = all(file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES) for file in files)
-    return LineText(rows, cache(lambda: digest(CACHE_FORMAT, files_digest(files), column)), are_tables)
+    identity = cache(lambda: digest(CACHE_FORMAT, files_digest(files), column))
+    return LineText(rows, identity, are_tables, characters_of(files))
 
 
 def _hub(entries: list[dict[str, Any]], column: str) -> LineText:
@@ -116,7 +120,7 @@ def _set_aside(whole: LineText, dataset: StreamConfig) -> dict[str, LineText]:
         return count - min(max(1, round(fraction * count)), count - 1)
 
     def part(name: str, cut: Callable[[], Iterator[str]]) -> LineText:
-        return LineText(cut, lambda: digest(name, whole.key(), fraction), whole.are_documents)
+        return LineText(cut, lambda: digest(name, whole.key(), fraction), whole.are_documents, whole.characters)
 
     return {
         "train": part("train", lambda: islice(whole.rows(), kept())),

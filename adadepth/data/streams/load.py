@@ -10,8 +10,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import cache_root, digest
-from adadepth.data.stores.arrays import cached_arrays
-from adadepth.data.stores.documents import LineStore, write_lines
+from adadepth.data.stores.documents import LineStore, line_encoding
+from adadepth.data.stores.parts import cached_texts, prepare_workers
 from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream, TwoPhase
 from adadepth.data.streams.lines import LineText, open_texts
 from adadepth.data.streams.tokenizer import stream_tokenizer
@@ -106,11 +106,9 @@ def line_store(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
     """Return the tokens of a text of that name, tokenised once."""
-
-    def build(folder: Path) -> None:
-        write_lines(folder, text.lines(), tokenizer, dataset.append_eos)
-
-    return LineStore.open(cached_arrays(root, f"{name}-lines-{_key(text, tokenizer, dataset)}", build))
+    encoding, workers = line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
+    key = f"{name}-lines-{_key(text, tokenizer, dataset)}"
+    return LineStore.open(cached_texts(root, key, text.lines, encoding, workers, text.characters))
 
 
 def _train(

@@ -19,6 +19,7 @@ from adadepth.data.text.local_files import (
     JSON_SUFFIXES,
     PARQUET_SUFFIXES,
     Files,
+    characters_of,
     files_by_use,
     files_digest,
     text_documents,
@@ -79,10 +80,12 @@ class Corpus:
     Attributes:
         documents: yields the texts of part ``shard`` of ``shards``.
         fingerprint: identifies the content.
+        characters: of all documents, about; None: not known before they are read.
     """
 
     documents: Callable[[int, int], Iterator[str]]
     fingerprint: Callable[[], object]
+    characters: int | None = None
 
 
 def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
@@ -105,7 +108,9 @@ def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
 def _local_corpus(found: Files, dataset: CorpusConfig) -> Corpus:
     """Return the corpus of local files: text, jsonl or parquet by their suffix, in sorted order."""
     separator, column = str(dataset.document_separator), dataset.text_column
-    return Corpus(partial(_local, *found, separator, column), partial(files_digest, found.files))
+    return Corpus(
+        partial(_local, *found, separator, column), partial(files_digest, found.files), characters_of(found.files)
+    )
 
 
 def _embedded(shard: int, shards: int) -> Iterator[str]:
@@ -200,6 +205,11 @@ class Split:
             return self._with_text(self.held_out.documents(0, 1))
         is_held_out = self._is_held_out
         return (text for text in self._with_text(self._documents()) if is_held_out(text))
+
+    @property
+    def characters(self) -> int | None:
+        """How many characters the training documents hold, about; None: not known before they are read."""
+        return self.corpus.characters if self.dataset.max_documents is None else None
 
     def _with_text(self, documents: Iterator[str]) -> Iterator[str]:
         """Leave out documents of white space, and say how many there were."""

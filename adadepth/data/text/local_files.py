@@ -139,6 +139,13 @@ def files_digest(files: Iterable[Path]) -> list[str]:
     return digests
 
 
+def characters_of(files: Iterable[Path]) -> int | None:
+    """Return about how many characters files of text hold, by their sizes; None: some are compressed or columns."""
+    files = list(files)
+    is_plain = not any(file.name.endswith((".gz", *PARQUET_SUFFIXES)) for file in files)
+    return sum(file.stat().st_size for file in files) if is_plain else None
+
+
 def text_lines(key: str, file: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file without their line ends; a byte-order mark is dropped.
 

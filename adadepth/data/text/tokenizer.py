@@ -332,9 +332,11 @@ def _unigram_tokenizer(
 
 def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[list[int]]:
     """Return the token ids of each sentence, without special tokens and without truncation."""
-    encoded = tokenizer(sentences, **PLAIN_IDS)
-    ids: list[list[int]] = encoded["input_ids"]
-    return ids
+    backend = tokenizer.backend_tokenizer  # a third faster than the call, which finds the places of tokens, too
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return [encoding.ids for encoding in backend.encode_batch_fast(sentences, add_special_tokens=False)]
 
 
 def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:

@@ -13,7 +13,7 @@ import pytest
 
 from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
 from adadepth.data.stores import documents as stores
-from adadepth.data.stores.documents import write_lines
+from adadepth.data.stores.parts import cached_texts
 from adadepth.data.streams import load as language_module
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
@@ -186,11 +186,14 @@ def test_the_architecture_is_searched_on_the_last_tokens(tmp_path: Path) -> None
 def test_what_is_prepared_is_reused_only_for_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
 
-    def count(folder: Path, *rest: Any) -> None:
-        built.append(folder.name.split("-")[0])
-        write_lines(folder, *rest)
+    def count(root: Path, name: str, texts: Any, *rest: Any) -> Path:
+        def counted() -> Any:
+            built.append(name.split("-")[0])
+            return texts()
 
-    monkeypatch.setattr(language_module, "write_lines", count)
+        return cached_texts(root, name, counted, *rest)
+
+    monkeypatch.setattr(language_module, "cached_texts", count)
     load(tmp_path)
     load(tmp_path, sequence_length=7, name="other", max_evaluation_tokens=12)
     assert built == ["train", "evaluation"]

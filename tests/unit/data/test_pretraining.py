@@ -18,7 +18,9 @@ from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import cached_folder, digest
 from adadepth.data.pretraining import load as pretraining
-from adadepth.data.stores.documents import TokenStore, write_documents
+from adadepth.data.stores.arrays import ArrayWriter
+from adadepth.data.stores.documents import TokenStore, document_encoding
+from adadepth.data.stores.parts import cached_texts
 from adadepth.errors import DataError
 
 from .support import TokenizerConfig, flat, local_config, same, small_tokenizer, write_corpus
@@ -152,11 +154,14 @@ def test_unigram_baseline_against_a_plain_count(data: PretrainingData) -> None:
 def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     built: list[str] = []
 
-    def count(folder: Path, texts: Any, tokenizer: Any) -> None:
-        built.append(folder.name.split("-")[0])
-        write_documents(folder, texts, tokenizer)
+    def count(root: Path, name: str, texts: Any, *rest: Any) -> Path:
+        def counted() -> Any:
+            built.append(name.split("-")[0])
+            return texts()
 
-    monkeypatch.setattr(pretraining, "write_documents", count)
+        return cached_texts(root, name, counted, *rest)
+
+    monkeypatch.setattr(pretraining, "cached_texts", count)
     return built
 
 
@@ -215,13 +220,12 @@ def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill(folder: Path, texts: Any, tokenizer: Any) -> None:
-        (folder / "tokens.npy").write_bytes(b"half")
+    def fill(writer: Any, **rows: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     file, cache = write_corpus(tmp_path), tmp_path / "cache"
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "write_documents", fill)
+        patch.setattr(ArrayWriter, "append", fill)
         with pytest.raises(DataError, match=r"dataset.cache_dir=.*No space left on device"):
             load_pretraining_data(local_config(file, cache), small_tokenizer(), 0)
     assert not list(cache.glob("*train*/**")) + list(cache.glob("*.partial"))
@@ -247,8 +251,7 @@ def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_p
 
 def test_store_keeps_every_id_and_boundary(tmp_path: Path, data: PretrainingData) -> None:
     texts = ["One cat. The dog sees.", "", "The whale."]
-    write_documents(tmp_path, texts, data.tokenizer)
-    store = TokenStore.open(tmp_path)
+    store = TokenStore.open(cached_texts(tmp_path, "x", lambda: texts, document_encoding(data.tokenizer), 1))
     expected = [
         data.tokenizer(s, add_special_tokens=False)["input_ids"] for s in ("One cat.", "The dog sees.", "The whale.")
     ]

@@ -1,0 +1,175 @@
+"""Arrays of a long text, made in parts by several processes; a preparation that was killed goes on with its parts.
+
+A part is a run of texts with at least `PART` characters together, which follows from the text alone. Each is encoded
+by one process and kept in a file of its own beside the folder that is being made, to which the parts are appended in
+their order. So the arrays are the same bytes for any number of processes and of kills, and memory holds a few parts a
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from joblib import Parallel, cpu_count, delayed
+from numpy.typing import DTypeLike
+
+from adadepth.data.stores.arrays import ArrayWriter, cached_arrays, versioned
+from adadepth.errors import DataError
+from adadepth.system.console import progress
+
+if TYPE_CHECKING:
+    from adadepth.settings.data import TextConfig
+
+PART = 2**21  # characters, a second or two of a tokenizer's time
+_ALONE = 4  # parts that are encoded before it pays to start processes
+_WAITING = 2  # parts that are read ahead, a process
+
+Arrays = dict[str, np.ndarray]
+Encode = Callable[[list[str]], Arrays]
+
+
+class Encoding(NamedTuple):
+    """How texts become arrays.
+
+    Attributes:
+        encode: From texts to rows of every array, as `ArrayWriter.append` takes them; other processes get a copy.
+        arrays: Name to type and shape, as `ArrayWriter` takes them.
+        totals: Names of those that say where things begin.
+    """
+
+    encode: Encode
+    arrays: Mapping[str, DTypeLike]
+    totals: Collection[str]
+
+
+def prepare_workers(dataset: TextConfig) -> int:
+    """How many processes prepare a text: those that its settings name, or one for every core of this process."""
+    return dataset.prepare_workers or cpu_count()
+
+
+def cached_texts(
+    root: Path,
+    name: str,
+    texts: Callable[[], Iterable[str]],
+    encoding: Encoding,
+    workers: int,
+    characters: int | None = None,
+) -> Path:
+    """Return the folder of a text's arrays in the cache, made first where it is not there.
+
+    Args:
+        root: Of the cache.
+        name: Of the folder; it says which text it is, and which encoding.
+        texts: Yields the same texts in the same order, each time.
+        encoding: Of a part.
+        workers: Processes that encode.
+        characters: Of all texts, about; None: nobody knows, and nothing is said of the time that is left.
+    """
+    kept = root / f"{versioned(name)}.parts"
+
+    def write(folder: Path) -> None:
+        shown = progress("tokenising", characters or 1, shown=characters is not None)
+        with shown as advance, ArrayWriter(folder, encoding.arrays, encoding.totals) as writer:
+            for size, rows in encoded_parts(texts(), encoding.encode, kept, workers):
+                writer.append(**rows)
+                advance(size)
+
+    folder = cached_arrays(root, name, write)
+    shutil.rmtree(kept, ignore_errors=True)
+    return folder
+
+
+def encoded_parts(texts: Iterable[str], encode: Encode, kept: Path, workers: int) -> Iterator[tuple[int, Arrays]]:
+    """Yield the characters and the rows of every part, in order.
+
+    Args:
+        texts: In order.
+        encode: From the texts of a part to its rows.
+        kept: Folder of the parts that were encoded, which may be there from before; made for a long text only.
+        workers: Processes that encode; 1: this one.
+
+    Raises:
+        DataError: A process was killed.
+    """
+    parts = cut(texts, PART)
+    for part in islice(parts, _ALONE):
+        yield _size(part), encode(part)
+    following = next(parts, None)
+    if following is None:
+        return
+    kept.mkdir(parents=True, exist_ok=True)
+    payload = pickle.dumps(encode)
+    tasks = (
+        delayed(_encoded)(payload, part, kept / f"{number}.npz")
+        for number, part in enumerate(chain([following], parts), start=_ALONE)
+    )
+    ahead = _WAITING * workers
+    try:
+        for size, file in Parallel(n_jobs=workers, return_as="generator", pre_dispatch=ahead, batch_size=1)(tasks):
+            yield size, _read(file)
+    except BrokenProcessPool as error:
+        raise DataError(
+            f"dataset.prepare_workers={workers}: a process was killed while it tokenised, for want of memory perhaps; "
+            "the same command goes on with what is done, and fewer processes need less"
+        ) from error
+
+
+def cut(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
+    """Cut texts into parts of at least so many characters; a text is whole, and the last part may be shorter."""
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        part.append(text)
+        size += len(text) + 1
+        if size >= characters:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _size(part: list[str]) -> int:
+    return sum(map(len, part)) + len(part)
+
+
+@lru_cache(maxsize=1)
+def _unpickled(payload: bytes) -> Encode:
+    """What encodes, read once a process: a tokenizer takes a tenth of a second."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core
+    encode: Encode = pickle.loads(payload)
+    return encode
+
+
+def _encoded(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
+    """Encode a part into its file, unless it is there."""
+    if not _is_whole(file):
+        temporary = file.with_suffix(".partial")
+        with temporary.open("wb") as stream:
+            np.savez(stream, **_unpickled(payload)(part))  # type: ignore[arg-type]
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.rename(file)
+    return _size(part), file
+
+
+def _is_whole(file: Path) -> bool:
+    try:
+        _read(file)
+    except (OSError, ValueError, BadZipFile):  # the checksums of the archive are read, too
+        return False
+    return True
+
+
+def _read(file: Path) -> Arrays:
+    with np.load(file) as arrays:
+        return dict(arrays)

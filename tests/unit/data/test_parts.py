@@ -1,0 +1,165 @@
+"""Texts prepared in parts: the same arrays for any number of processes, and after any kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from adadepth.data.stores import parts
+from adadepth.data.stores.arrays import open_arrays
+from adadepth.data.stores.documents import document_encoding, line_encoding
+from adadepth.data.text.passages import split_sentences
+from adadepth.data.text.tokenizer import PLAIN_IDS, load_or_train
+
+from .support import small_tokenizer, write_corpus
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    file = write_corpus(tmp_path_factory.mktemp("corpus"), documents=120)
+    return [*file.read_text(encoding="utf-8").split("\n\n"), "", "   "]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
+    return load_or_train(small_tokenizer(), tmp_path_factory.mktemp("cache"), lambda: "texts", lambda: texts)
+
+
+@pytest.mark.parametrize("characters", [1, 700, 10**6])
+def test_every_text_is_in_one_part_in_order(texts: list[str], characters: int) -> None:
+    cut = list(parts.cut(texts, characters))
+    assert list(chain.from_iterable(cut)) == texts
+    assert all(sum(map(len, part)) + len(part) >= characters for part in cut[:-1])
+    assert all(sum(map(len, part[:-1])) + len(part) - 1 < characters for part in cut)
+
+
+def prepared(root: Path, texts: list[str], encoding: parts.Encoding, workers: int) -> dict[str, bytes]:
+    folder = parts.cached_texts(root, "train-key", lambda: texts, encoding, workers)
+    assert [entry.name for entry in root.iterdir() if entry.is_dir()] == [folder.name]
+    return {file.name: file.read_bytes() for file in folder.glob("*.npy")}
+
+
+def test_documents_are_those_of_the_tokenizer(
+    texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    prepared(tmp_path, texts, document_encoding(tokenizer), 1)
+    found = open_arrays(next(tmp_path.glob("train-key*/")))
+    by_document = [
+        [tokenizer(sentence, **PLAIN_IDS)["input_ids"] for sentence in split_sentences(text)] for text in texts[:-2]
+    ]
+    sentences = list(chain.from_iterable(by_document))
+    assert found["tokens"].tolist() == list(chain.from_iterable(sentences))
+    assert found["sentences"].tolist() == np.cumsum([0, *map(len, sentences)]).tolist()
+    sizes = [sum(map(len, document)) for document in by_document]
+    assert found["documents"].tolist() == np.cumsum([0, *sizes]).tolist()
+
+
+@pytest.mark.parametrize("kind", ["documents", "lines"])
+def test_the_bytes_are_the_same_for_any_number_of_processes(
+    kind: str, texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoding = document_encoding(tokenizer) if kind == "documents" else line_encoding(tokenizer, append_eos=True)
+    whole = prepared(tmp_path / "whole", texts, encoding, 1)  # one part
+    monkeypatch.setattr(parts, "PART", 800)
+    assert prepared(tmp_path / "one", texts, encoding, 1) == whole
+    assert prepared(tmp_path / "two", texts, encoding, 2) == whole
+
+
+def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(
+    texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoding = document_encoding(tokenizer)
+    whole = prepared(tmp_path / "whole", texts, encoding, 1)
+    monkeypatch.setattr(parts, "PART", 800)
+
+    def failing():
+        yield from texts[:100]
+        raise KeyboardInterrupt
+
+    root = tmp_path / "cut"
+    with pytest.raises(KeyboardInterrupt):
+        parts.cached_texts(root, "train-key", failing, encoding, 1)
+    kept = sorted(root.glob("*.parts/*.npz"))
+    assert len(kept) > 5
+    damaged, good = kept[0], kept[1:]
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    times = {file: file.stat().st_mtime_ns for file in good}
+    encoded = []
+    original = parts._encoded
+
+    def watched(payload: bytes, part: list[str], file: Path) -> tuple[int, Path]:
+        before = file.stat().st_mtime_ns if file.exists() else None
+        result = original(payload, part, file)
+        if file.stat().st_mtime_ns != before:
+            encoded.append(file)
+        return result
+
+    monkeypatch.setattr(parts, "_encoded", watched)
+    assert prepared(root, texts, encoding, 1) == whole
+    assert damaged in encoded
+    assert not set(times) & set(encoded)
+
+
+PREPARE = """
+import sys
+from pathlib import Path
+from adadepth.data import load_pretraining_data
+from adadepth.settings.data import CorpusConfig, Source
+from adadepth.settings.experiment import TokenizerConfig
+if __name__ == "__main__":
+    dataset = CorpusConfig(
+        name="t", source=Source.local, path=sys.argv[1], cache_dir=sys.argv[2], sequence_length=64,
+        prepare_workers=int(sys.argv[3]),
+    )
+    load_pretraining_data(dataset, TokenizerConfig(vocab_size=60, train_documents=100), 0)
+"""
+
+
+@pytest.mark.slow  # 40 MB of text, five kills
+@pytest.mark.timeout(900)
+def test_five_kills_change_no_byte_and_leave_no_process(tmp_path: Path) -> None:
+    file = write_corpus(tmp_path, documents=100_000)
+    script = tmp_path / "prepare.py"
+    script.write_text(PREPARE, encoding="utf-8")
+
+    def start(cache: str, workers: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(script), str(file), str(tmp_path / cache), str(workers)]
+        return subprocess.Popen(command, start_new_session=True)
+
+    def content(cache: str) -> dict[str, bytes]:
+        return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in (tmp_path / cache).glob("*/*.npy")}
+
+    assert start("alone", 1).wait() == 0
+    for seconds in (6, 9, 7, 11, 8):
+        killed = start("killed", 2)
+        time.sleep(seconds)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        deadline = time.monotonic() + 20
+        while any_of_session(killed.pid):
+            assert time.monotonic() < deadline, "a worker outlives the process that started it"
+            time.sleep(0.5)
+    assert start("killed", 2).wait() == 0
+    assert content("killed") == content("alone")
+    assert not list((tmp_path / "killed").glob("*.par*"))
+
+
+def any_of_session(session: int) -> bool:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(folder.name)) == session and "State:\tZ" not in (folder / "status").read_text():
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            pass
+    return False
