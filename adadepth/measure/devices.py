@@ -1,4 +1,4 @@
-"""Devices by name, what of a model's memory each of several has, and how long training takes at a share of their peak."""
+"""Devices by name, what each of several holds of a model, and how long training takes at a share of their peak."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def device_of(given: object) -> Device:
     names = {name.lower(): name for name in DEVICES}
     if str(given).lower() in names:
         return DEVICES[names[str(given).lower()]]
-    known = ", ".join(DEVICES)
-    raise ConfigError(f"estimate.device={given}: must be a number of TFLOPS or one of {known}{nearest(str(given), DEVICES)}")
+    known = f"{', '.join(DEVICES)}{nearest(str(given), DEVICES)}"
+    raise ConfigError(f"estimate.device={given}: must be a number of TFLOPS or one of {known}")
 
 
 def peak_of(device: Device, precision: str, tf32: bool) -> float:
@@ -92,7 +92,7 @@ class Held(NamedTuple):
         return sum(self)
 
 
-def per_device(held: Held, devices: int, sharded: bool, largest_block: float) -> Held:
+def per_device(held: Held, devices: int, sharded: bool, gradients: float, largest_block: float) -> Held:
     """What one of several devices holds.
 
     Sharded, each has an equal part of weights, gradients and optimizer, and puts the block together that runs: its
@@ -103,12 +103,13 @@ def per_device(held: Held, devices: int, sharded: bool, largest_block: float) ->
         held: By one device alone.
         devices: How many.
         sharded: Whether they share.
+        gradients: Bytes of all gradients, also of those that are not there yet when the most is held.
         largest_block: Bytes of the weights of the largest block.
     """
     if devices == 1:
         return held
     if not sharded:
-        return held._replace(shared=held.gradients)
+        return held._replace(shared=gradients)
     parts = (each / devices for each in (held.weights, held.gradients, held.optimizer))
     return Held(*parts, held.activations, 2 * largest_block)
 

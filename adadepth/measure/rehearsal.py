@@ -1,9 +1,9 @@
 """A step that is rehearsed without memory: torch's fake tensors, numbers where code reads them, and bytes counted.
 
-Fake tensors have a shape, a type and a storage of so many bytes, and no numbers, so that the real code of a step runs in
-seconds whatever the model's size. What it reads of numbers on the way is answered: small tensors that follow from the
-batch alone are computed beside it; of truths that follow from weights the answer is the one that costs most: everybody
-goes on, every place is chosen, and no share that is read one by one is 0.
+Fake tensors have a shape, a type and a storage of so many bytes, and no numbers, so that the real code of a step runs
+in seconds whatever the model's size. What it reads of numbers on the way is answered: small tensors that follow from
+the batch alone are computed beside it; of truths that follow from weights the answer is the one that costs most:
+everybody goes on, every place is chosen, and no share that is read one by one is 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -31,7 +31,7 @@ _INDEXED = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_imp
 
 
 class Ledger(TorchDispatchMode):
-    """Bytes of all tensors that operations make while it is entered, real or fake, as long as they live, and operations.
+    """Bytes of all tensors made while it is entered, real or fake, as long as they live, and operations.
 
     What a kernel allocates for itself while it runs is not seen.
 
@@ -155,7 +155,9 @@ class KnownNumbers(TorchDispatchMode):
             return True
         if tensor.is_floating_point():
             return 1.0
-        raise ConfigError("mode=estimate: the model reads a number that follows from its weights, in the middle of a step")
+        raise ConfigError(
+            "mode=estimate: the model reads a number that follows from its weights, in the middle of a step"
+        )
 
     def _whole(self, indices: Any) -> list[Tensor | None]:
         """Indices with numbers of places instead of truths about them."""
@@ -182,6 +184,3 @@ def _tensors(tree: Any) -> list[Tensor]:
 def _is_small(tensor: Tensor) -> bool:
     most = _MOST_VALUES if tensor.is_floating_point() else _MOST_NUMBERS
     return not tensor.is_complex() and tensor.numel() <= most
-
-
-__all__ = ["FakeTensorMode", "KnownNumbers", "Ledger"]

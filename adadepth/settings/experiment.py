@@ -324,7 +324,9 @@ class EstimateConfig:
     device: Any = setting(
         "H100", "whose peak and memory count: a name, or its peak in TFLOPS, of which no memory is known"
     )
-    devices: int = setting(1, "processes, a device each; with trainer.fsdp=true they share what is trained", at_least(1))
+    devices: int = setting(
+        1, "processes, a device each; with trainer.fsdp=true they share what is trained", at_least(1)
+    )
     share: float = setting(0.4, "of the device's peak that training reaches", SHARE)
     words: int | None = setting(
         None, "size of a vocabulary that takes all words of a text, which is not read", at_least(1)
@@ -343,8 +345,8 @@ class ExperimentConfig:
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
     mode: Mode = setting(
-        Mode.train, "train; evaluate, probe or ask a checkpoint; write a run's report again, or compare runs; estimate what a "
-        "training costs",
+        Mode.train,
+        "train; estimate its costs; evaluate, probe or ask a checkpoint; write a run's report again, or compare runs",
     )
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")

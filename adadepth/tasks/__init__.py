@@ -38,7 +38,7 @@ def _run(config: ExperimentConfig) -> float | None:
     check_family(family(config.model.name))
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
     if config.mode is Mode.estimate:
-        estimate.estimate(config)
+        estimate.say_estimate(config)
         return None
     if config.mode is Mode.probe:
         probe.probe(config)

@@ -45,6 +45,7 @@ from adadepth.settings.kinds import called, kind_of, positions_read
 from adadepth.system.console import say
 from adadepth.system.files import describe_files, writing
 from adadepth.system.processes import decide
+from adadepth.tasks.estimate import advice, fitting_rows
 from adadepth.tasks.report import draw_run_figures, judge, write_run_report
 from adadepth.tasks.stored import check_weights, checked_model_path, other_depth, resumed_checkpoint
 from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
@@ -441,17 +442,15 @@ def check_memory(config: ExperimentConfig, parts: Parts, args: TrainingArguments
         try:
             check_batch(parts.model, lengths, **options)
         except ConfigError as error:
-            raise ConfigError(f"{error}; {_smaller(config)}") from error
+            raise ConfigError(f"{error}{_smaller(config)}") from error
 
 
 def _smaller(config: ExperimentConfig) -> str:
-    """Which batch fits into all memory there is, by the estimate of a whole step."""
-    from adadepth.tasks.estimate import fitting_rows  # it asks this module, too
-
-    rows = fitting_rows(config, total_memory())
-    if rows is None:
-        return "not even one row of the longest sequences fits"
-    return f"trainer.per_device_train_batch_size={rows} does fit"
+    """Which batch of the longest examples fits into all memory there is, by the estimate of a whole step."""
+    try:
+        return f"; {advice(fitting_rows(config, total_memory(), choose_precision(config.trainer)))}"
+    except Exception:  # the refusal stands without it, also of a model whose step cannot be rehearsed
+        return ""
 
 
 def _needed_memory(parts: Parts, args: TrainingArguments) -> int | None:
