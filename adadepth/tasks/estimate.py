@@ -63,7 +63,7 @@ def say_estimate(config: ExperimentConfig) -> None:
         ConfigError: If a device has not so much memory, with the micro-batch that would fit.
     """
     found = estimated(config)
-    say(as_lines(config, found))
+    say(estimate_lines(config, found))
     if found["fits"] is False:
         needed, device = f"{found['held']['total'] / _GIGA:,.1f} GB", config.estimate.device
         of_device = f"{(capacity(device_of(device)) or 0) / _GIGA:,.0f} GB of {device}"
@@ -177,13 +177,14 @@ def rehearse_step(config: ExperimentConfig, subject: Subject, rows: int) -> Rehe
     with FakeTensorMode():
         with without_weights():
             model = subject.build()
-        _prepare(config, model)
+        model.tie_weights()  # left out with the drawing of weights
+        set_for_training(config, model)
         known = KnownNumbers()
         with known, Ledger() as ledger:
             return _step(config, model, ledger, known, real)
 
 
-def _prepare(config: ExperimentConfig, model: Any) -> None:
+def set_for_training(config: ExperimentConfig, model: Any) -> None:
     """Set a model as it is trained at the end: in training mode, at full depth, every place computed."""
     if hasattr(model.config, "execution"):
         model.config.execution = "dense"
@@ -212,7 +213,7 @@ def _step(
     inputs = {name: known.fake(value) for name, value in real.items() if name in read}
     dtype = _DTYPES.get(precision_of(config))
     with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-        inputs |= _carried(config, model, inputs)
+        inputs |= carried_inputs(config, model, inputs)
         ledger.begin()
         outputs = model(**inputs)
         work = _full_work(model, outputs.trace, known)
@@ -235,7 +236,7 @@ def _step(
     )
 
 
-def _carried(config: ExperimentConfig, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a step gets from the one before, as in the middle of a training: memory, slots, states of a frozen base."""
     if isinstance(model, ReadsCachedStates) and config.features.cache:
         with torch.no_grad():
@@ -303,7 +304,7 @@ def _largest_block(model: nn.Module) -> int:
 # ---- words
 
 
-def as_lines(config: ExperimentConfig, found: Mapping[str, Any]) -> str:
+def estimate_lines(config: ExperimentConfig, found: Mapping[str, Any]) -> str:
     """The estimate as lines of a table."""
     wanted, held = config.estimate, found["held"]
     trainer, several = config.trainer, config.estimate.devices > 1
