@@ -15,9 +15,10 @@ from adadepth.cli.composition import to_config
 from adadepth.cli.debugging import given_keys, shrunk
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.families.registry import families, family, one_of, with_head
+from adadepth.measure.devices import device_of
 from adadepth.measure.quality import metric_key
 from adadepth.runs.inheritance import resumed, with_inherited
-from adadepth.settings import ExperimentConfig, Mode, Task
+from adadepth.settings import EstimateConfig, ExperimentConfig, Mode, Task
 from adadepth.settings.declaration import misfits, out_of_range, shown
 from adadepth.settings.interpolations import note_environment
 from adadepth.settings.kinds import REGIMES, kind_of, problem_of
@@ -118,6 +119,7 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"checkpoint: mode={config.mode} needs it ({what})"
     if config.mode is Mode.predict:
         yield from _asked(config)
+    yield from _estimate(config)
     if config.mode is Mode.report and config.run is None and not config.runs:
         yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
     if config.run is not None and config.runs:
@@ -142,6 +144,23 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
         yield f"seeds={config.seeds}: from seed={config.seed} on there are not as many"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
         yield f"seeds={config.seeds}: read only with mode=train, and not with resume"
+
+
+def _estimate(config: ExperimentConfig) -> Iterator[str]:
+    """What mode=estimate supposes; how many words a text has is a fact that a configuration may always tell."""
+    wanted = config.estimate
+    if config.mode is not Mode.estimate:
+        if wanted != EstimateConfig(words=wanted.words):
+            yield f"estimate: read only with mode=estimate, but mode={config.mode}"
+        return
+    try:
+        device_of(wanted.device)
+    except ConfigError as error:
+        yield str(error)
+    if config.trainer.fsdp and wanted.devices == 1:
+        yield "trainer.fsdp=true: shards over several devices; say how many with estimate.devices"
+    if config.halting.alone:
+        yield "halting.alone=true: mode=estimate estimates the first stage; leave it out"
 
 
 def _asked(config: ExperimentConfig) -> Iterator[str]:

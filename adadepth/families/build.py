@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.auto import register_auto_classes
-from adadepth.families.folder import loaded, read_config, told, weights_of
+from adadepth.families.folder import is_weightless, loaded, read_config, told, weights_of
 from adadepth.families.members import check_model
 from adadepth.families.registry import families, family, load, one_of
 from adadepth.families.shared.steps import rule_of
@@ -156,8 +156,9 @@ def _build(
     wanted = getattr(settings, "attn_implementation", None)
     attention = {"attn_implementation": str(wanted)} if wanted else {}
     with _about_unknown(settings):
-        if source is None:
-            check_size(model_class, config)
+        if source is None or is_weightless():
+            if not is_weightless():
+                check_size(model_class, config)
             model: PreTrainedModel = model_class._from_config(config, **attention)
         else:
             model = _load_weights(model_class, str(settings.pretrained), source, config, attention)

@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
 
 from adadepth.errors import CheckpointError, UserError, nearest
@@ -35,6 +37,25 @@ logger = logging.getLogger(__name__)
 _READ = (".json", ".safetensors", ".bin", ".txt", ".model")  # endings of what is read of a folder
 _LARGEST_JSON = 2**25  # bytes of a configuration or an index
 _INDICES = {SAFE_WEIGHTS_INDEX_NAME: ".safetensors", WEIGHTS_INDEX_NAME: ".bin"}
+
+
+_is_weightless: ContextVar[bool] = ContextVar("is_weightless", default=False)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Let models be made of their configurations alone: no file of weights is read, and no weight is drawn."""
+    token = _is_weightless.set(True)
+    try:
+        with no_init_weights():
+            yield
+    finally:
+        _is_weightless.reset(token)
+
+
+def is_weightless() -> bool:
+    """Whether `without_weights` is in force."""
+    return _is_weightless.get()
 
 
 def read_config(key: str, path: str) -> PreTrainedConfig:
@@ -210,6 +231,9 @@ def loaded(
     Raises:
         CheckpointError: Naming the weight that is missing, unknown or of another shape.
     """
+    if is_weightless():
+        made: PreTrainedModel = model_class._from_config(config, **options)
+        return made
     with quiet(), told(key, path):
         model, report = model_class.from_pretrained(
             path, config=config, ignore_mismatched_sizes=True, output_loading_info=True, **options

@@ -317,8 +317,24 @@ def _names(given: Any) -> list[str]:
     return [name for name in (given if isinstance(given, list) else [given]) if name not in (None, "none")]
 
 
+@dataclass
+class EstimateConfig:
+    """What mode=estimate supposes of the machines, and what only data would say."""
+
+    device: Any = setting(
+        "H100", "whose peak and memory count: a name, or its peak in TFLOPS, of which no memory is known"
+    )
+    devices: int = setting(
+        1, "processes, a device each; with trainer.fsdp=true they share what is trained", at_least(1)
+    )
+    share: float = setting(0.4, "of the device's peak that training reaches", SHARE)
+    words: int | None = setting(
+        None, "size of a vocabulary that takes all words of a text, which is not read", at_least(1)
+    )
+
+
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
-Mode = StrEnum("Mode", ["train", "evaluate", "predict", "probe", "report"])
+Mode = StrEnum("Mode", ["train", "evaluate", "predict", "probe", "report", "estimate"])
 _SEED = Allowed(lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1")
 
 
@@ -329,7 +345,8 @@ class ExperimentConfig:
     name: str = setting(MISSING, "folder under output_dir")
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
     mode: Mode = setting(
-        Mode.train, "train; evaluate, probe or ask a checkpoint; write a run's report again, or compare runs"
+        Mode.train,
+        "train; estimate its costs; evaluate, probe or ask a checkpoint; write a run's report again, or compare runs",
     )
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
@@ -343,6 +360,7 @@ class ExperimentConfig:
     search: SearchConfig = setting(SearchConfig, "task=architecture_search, and every supernet")
     context: ContextConfig = setting(ContextConfig, "of attention in the evaluation of a language model")
     runtime: RuntimeConfig = setting(RuntimeConfig, "speed only")
+    estimate: EstimateConfig = setting(EstimateConfig, "of mode=estimate: what is supposed")
     seeds: int = setting(1, "runs with as many consecutive seeds; above 1 the metrics are means over them", at_least(1))
     exit_rules: list[str] = setting([], "mode=evaluate: compare these on one checkpoint; [all]")
     adopt_rule: bool = setting(

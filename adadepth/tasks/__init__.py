@@ -31,12 +31,15 @@ def _run(config: ExperimentConfig) -> float | None:
 
     from adadepth.families.build import rehearse
     from adadepth.families.members import check_family
-    from adadepth.tasks import predict, probe, rivals, seeds
+    from adadepth.tasks import estimate, predict, probe, rivals, seeds
     from adadepth.training.tracking import check_trackers
 
     check_trackers(config)
     check_family(family(config.model.name))
     disable_progress_bar()  # transformers' bars for reading and writing files; the training bar is another
+    if config.mode is Mode.estimate:
+        estimate.say_estimate(config)
+        return None
     if config.mode is Mode.probe:
         probe.probe(config)
         return None

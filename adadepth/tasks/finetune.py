@@ -15,7 +15,7 @@ from adadepth.evaluation.predictions import example_rows
 from adadepth.evaluation.sequences import sequence_classes
 from adadepth.families.build import build_classifier, classifier_class, load_model
 from adadepth.families.folder import read_config
-from adadepth.families.registry import family, load, met
+from adadepth.families.registry import met
 from adadepth.measure.classes import SequenceClasses
 from adadepth.measure.quality import check_metrics, check_tags, load_metrics
 from adadepth.measure.scoring import predictions
@@ -36,6 +36,7 @@ from adadepth.tasks.session import (
     train_parts,
 )
 from adadepth.tasks.stored import check_vocabulary, checked_model_path
+from adadepth.tasks.subject import cls_options, head_fields
 from adadepth.training.arguments import training_arguments
 
 
@@ -56,16 +57,13 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
 
 
 # What transformers calls the problems of sequences with classes.
-_PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
-
-
 def train(config: ExperimentConfig) -> Trained:
     """Train, evaluate the best checkpoint, save the model, write submissions and report."""
     args = training_arguments(config)
     data = main_first(args, lambda: _load_data(config, config.tokenizer, cls_options(config.model.name, config.model)))
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
-    model = build_classifier(config.model, vocab_size, _head_fields(data), data.problem)
+    model = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
     _set_class_weights(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
@@ -144,27 +142,6 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
         check_tags(data.metrics, data.labels)
     load_metrics(data.metrics)
     return data
-
-
-def cls_options(name: str, model: Any) -> dict[str, Any]:
-    """How many [CLS] a family's texts begin with, from settings or configuration; 0 leaves them to the tokenizer."""
-    place = family(name).first_tokens
-    return {} if place is None else load(place)(model)
-
-
-def _head_fields(data: LabelledData) -> dict[str, Any]:
-    """What the data decide about the model: its classes, the size of its input vectors, the columns of a grid."""
-    fields = {**data.model_fields, **data.least_fields}
-    predicted = PREDICTED[data.problem]
-    if not predicted.has_classes:
-        return fields
-    if data.problem == "regression":
-        return fields | {"num_labels": 1, "problem_type": "regression"}
-    return fields | {
-        "id2label": dict(enumerate(data.labels)),
-        "label2id": {name: number for number, name in enumerate(data.labels)},
-        "problem_type": _PROBLEM_TYPES.get(data.problem),
-    }
 
 
 def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:

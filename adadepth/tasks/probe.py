@@ -19,7 +19,7 @@ from adadepth.runs.directory import run_directory
 from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.processes import decide, main_first
-from adadepth.tasks.finetune import checkpoint_tokenizer, cls_options
+from adadepth.tasks.finetune import checkpoint_tokenizer
 from adadepth.tasks.session import (
     Parts,
     Session,
@@ -28,6 +28,7 @@ from adadepth.tasks.session import (
     overridden_model_settings,
 )
 from adadepth.tasks.stored import check_vocabulary, check_weights, checked_model_path
+from adadepth.tasks.subject import cls_options
 from adadepth.training.arguments import training_arguments
 
 _ASIDE = 0.1  # of the training examples, where a data set has one evaluation split only

@@ -20,7 +20,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.families.contract import HoldsBudget
 from adadepth.families.registry import family, met
-from adadepth.families.size import check_batch, least_bytes
+from adadepth.families.size import check_batch, least_bytes, total_memory
 from adadepth.measure.pictures import PUZZLE, grid_picture, puzzle_picture
 from adadepth.report.run_files import read_run
 from adadepth.report.sentences import sentence_table
@@ -45,6 +45,7 @@ from adadepth.settings.kinds import called, kind_of, positions_read
 from adadepth.system.console import say
 from adadepth.system.files import describe_files, writing
 from adadepth.system.processes import decide
+from adadepth.tasks.estimate import advice, fitting_rows
 from adadepth.tasks.report import draw_run_figures, judge, write_run_report
 from adadepth.tasks.stored import check_weights, checked_model_path, other_depth, resumed_checkpoint
 from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
@@ -194,7 +195,7 @@ def train_parts(
     """
     parts = equipped(config, args, parts)
     check_batches(parts, args)
-    check_memory(parts, args)
+    check_memory(config, parts, args)
     repository = decide(args, lambda: open_repository(config))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
@@ -426,18 +427,30 @@ def check_batches(parts: Parts, args: TrainingArguments) -> None:
         )
 
 
-def check_memory(parts: Parts, args: TrainingArguments) -> None:
+def check_memory(config: ExperimentConfig, parts: Parts, args: TrainingArguments) -> None:
     """Whether a micro-batch of the shortest examples can be trained, where their lengths are known.
 
     Raises:
-        ConfigError: With what it needs, by parts; or the model has nothing that it could compute again to need less.
+        ConfigError: With what it needs, by parts, and the largest batch that does fit by mode=estimate; or the model
+            has nothing that it could compute again to need less.
     """
     if args.gradient_checkpointing and not parts.model.supports_gradient_checkpointing:
         name = parts.model.config.model_type
         raise ConfigError(f"trainer.gradient_checkpointing=true: model={name} computes nothing again; leave it false")
     if (batch := _shortest_batch(parts, args)) is not None:
         lengths, options = batch
-        check_batch(parts.model, lengths, **options)
+        try:
+            check_batch(parts.model, lengths, **options)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{_smaller(config)}") from error
+
+
+def _smaller(config: ExperimentConfig) -> str:
+    """Which batch of the longest examples fits into all memory there is, by the estimate of a whole step."""
+    try:
+        return f"; {advice(fitting_rows(config, total_memory(), choose_precision(config.trainer)))}"
+    except Exception:  # the refusal stands without it, also of a model whose step cannot be rehearsed
+        return ""
 
 
 def _needed_memory(parts: Parts, args: TrainingArguments) -> int | None:

@@ -21,7 +21,7 @@ from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.family import AdaLayersSettings
 from adadepth.families.contract import DepthModel
-from adadepth.families.folder import read_config, refuse_mismatched, refuse_missing, told
+from adadepth.families.folder import is_weightless, read_config, refuse_mismatched, refuse_missing, told
 from adadepth.families.shared.albert.convert import HUB_ARGUMENTS
 from adadepth.families.shared.configuration import check_field_names
 from adadepth.families.shared.encoders import longest_sequence, vocabulary_size
@@ -50,6 +50,9 @@ def load_base(
     if Path(place).is_dir():  # its files are checked; those of the hub may be of another revision
         read_config("base_model", place)
     given = {"revision": revision, "attn_implementation": attention}
+    if is_weightless():
+        described = read_config("base_model", place)
+        return encoder_of(AutoModel.from_config(described, attn_implementation=attention)), described
     with quiet(), told("base_model", path):  # heads are left behind on purpose
         model, report = load_trusted(
             place,
@@ -259,7 +262,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
             base_model=base,
             base_config=base_config,
             base_revision=revision,
-            base_hash=weights_digest(encoder),
+            base_hash=None if is_weightless() else weights_digest(encoder),
         )
         model = cls(config, build_base=False)
         model.attach_base(encoder, referenced=not save_base)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.families.folder import is_weightless, read_config
 from adadepth.families.looped.family import LoopedSettings
 from adadepth.families.looped.heads import LoopedForCausalLM
 from adadepth.families.looped.modeling import LoopedConfig
@@ -65,13 +66,16 @@ def retrofit(
         ConfigError: If the decoder has fewer layers, or other parts.
         CheckpointError: If its layers, one after the other, are not all that it computes.
     """
-    decoder: Any = AutoModelForCausalLM.from_pretrained(source) if isinstance(source, str) else source
+    decoder: Any = _decoder(source) if isinstance(source, str) else source
     kept = kept_layers(decoder.config.get_text_config().num_hidden_layers, prelude, core, coda)
     base = reduced_config(decoder.config, kept)
     special = {name: getattr(decoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = LoopedConfig(
         **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict(), **fields}
     )
+    if is_weightless():
+        attention = decoder.config._attn_implementation
+        return (model_class or LoopedForCausalLM)._from_config(config, attn_implementation=attention)
     weights = retrofitted_weights(decoder, kept, prelude, core)
     looped = (model_class or LoopedForCausalLM).from_pretrained(
         None,
@@ -83,6 +87,12 @@ def retrofit(
     looped.train(decoder.training)
     _compare(decoder, base, kept, looped)
     return looped
+
+
+def _decoder(source: str) -> Any:
+    if is_weightless():
+        return AutoModelForCausalLM.from_config(read_config("model.pretrained", source))
+    return AutoModelForCausalLM.from_pretrained(source)
 
 
 def adopted(

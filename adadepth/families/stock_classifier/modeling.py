@@ -22,7 +22,7 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.families.contract import DepthModel
-from adadepth.families.folder import loaded, read_config, refuse_mismatched, refuse_missing, told
+from adadepth.families.folder import is_weightless, loaded, read_config, refuse_mismatched, refuse_missing, told
 from adadepth.families.shared.albert.block import words_of
 from adadepth.families.shared.configuration import WithStockConfig
 from adadepth.families.shared.encoders import accepted_inputs, block_work, entry_work, longest_sequence, vocabulary_size
@@ -381,6 +381,8 @@ def _with_new_head(
     config.update(dict(fields))
     with quiet(), told("model.pretrained", place):  # the heads are left behind on purpose
         model: StockClassifier = model_class._from_config(config, **attention)
+        if is_weightless():
+            return model
         own, report = model_class.from_type.from_pretrained(
             place, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )

@@ -1,0 +1,127 @@
+"""Memory of real training steps against mode=estimate, a process each: `python benchmarks/estimated_memory.py --help`.
+
+The process makes the model with weights, and trains some updates on micro-batches of the longest examples. Its peak is
+the operating system's (`VmHWM`, set back before the last update), of which what it held before the model is left out.
+Linux only; memory is given back as it is freed (`MALLOC_MMAP_THRESHOLD_`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+
+STEPS = 3
+CASES = {
+    "ACT-ALBERT, masked text": "act_tiny",
+    "the same, computed again": "act_tiny trainer.gradient_checkpointing=true",
+    "ACT-ALBERT, tags": "act_pos",
+    "ACT-ALBERT, eager attention": "act_tiny model.attn_implementation=eager",
+    "PonderALBERT": "ponder_tiny trainer.per_device_train_batch_size=128",
+    "ALBERT": "ponder_tiny model=albert_mini trainer.per_device_train_batch_size=128",
+    "PABEE": "ponder_tiny model=pabee_mini trainer.per_device_train_batch_size=128",
+    "Ponder RNN": "ponder_parity trainer.per_device_train_batch_size=8192",
+    "Adalayers": "adalayers_tiny trainer.per_device_train_batch_size=128",
+    "PAR-XL": "par_tiny trainer.per_device_train_batch_size=64",
+    "PAR-XL supernet": "par_network trainer.per_device_train_batch_size=128",
+    "TRM": "trm_tiny",
+    "the same, computed again ": "trm_tiny trainer.gradient_checkpointing=true trainer.per_device_train_batch_size=192",
+    "looped, text": "loop_tiny",
+    "looped, text, computed again": "loop_tiny trainer.gradient_checkpointing=true",
+    "looped, pointers": "loop_hops",
+}
+
+
+def config_of(case: str) -> Any:
+    """The configuration of a case, in float32, as a CPU trains it."""
+    from adadepth.cli.composition import register_schema
+    from adadepth.cli.validation import checked
+
+    register_schema()
+    root, *overrides = case.split()
+    with initialize_config_module("configs", version_base="1.3"):
+        return checked(compose(root, overrides=["mode=estimate", "trainer.precision=fp32", *overrides]))
+
+
+def resident(line: str) -> int:
+    """Bytes of `VmRSS` or `VmHWM`."""
+    status = dict(each.split(":", 1) for each in Path("/proc/self/status").read_text().splitlines())
+    return int(status[line].split()[0]) * 1024
+
+
+def measure(case: str) -> dict[str, float]:
+    """Bytes of a step, estimated and at the peak of a real one, and the mean updates of that one."""
+    import torch
+
+    from adadepth.tasks.estimate import carried_inputs, estimated, set_for_training
+    from adadepth.tasks.subject import subject_of
+    from adadepth.training.optimization import build_optimizer
+
+    torch.set_num_threads(1)
+    config = config_of(case)
+    found = estimated(config)["held"]
+    warm = torch.ones(64, 64, requires_grad=True)
+    (warm @ warm).sum().backward()
+    subject = subject_of(config)
+    before = resident("VmRSS")
+    batch = subject.batch(config.trainer.per_device_train_batch_size)
+    model = subject.build()
+    set_for_training(config, model)
+    for name, weight in model.named_parameters():
+        if (".act." in name or "halt" in name) and name.endswith("bias"):
+            weight.data.fill_(-20.0)  # nobody halts, as the estimate supposes
+    optimizer = build_optimizer(model, config.trainer)
+    read = inspect.signature(model.forward).parameters
+    inputs = {name: value for name, value in batch.items() if name in read}
+    inputs |= carried_inputs(config, model, inputs)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        Path("/proc/self/clear_refs").write_text("5")
+        outputs = model(**inputs)
+        depth = float(outputs.trace.updates.float().mean())
+        outputs.loss.backward()
+        del outputs
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return {"estimated": found["total"], "peak": resident("VmHWM") - before, "depth": depth}
+
+
+def main() -> None:
+    """Print a line for every case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", help="measure this one, here: a configuration and its overrides")
+    parser.add_argument("--only", nargs="*", default=list(CASES), help="names of cases")
+    parser.add_argument("--repeats", type=int, default=1)
+    options = parser.parse_args()
+    if options.case:
+        print(json.dumps(measure(options.case)))
+        return
+    print("| model | configuration | mean updates | estimated, MiB | measured, MiB | estimated by measured |")
+    print("|---|---|---|---|---|---|")
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    for name in options.only:
+        command = [sys.executable, __file__, "--case", CASES[name]]
+        runs = [
+            json.loads(
+                subprocess.run(command, env=environment, check=True, capture_output=True).stdout.splitlines()[-1]
+            )
+            for _ in range(options.repeats)
+        ]
+        peaks, estimate = sorted(run["peak"] for run in runs), runs[0]["estimated"]
+        measured = " to ".join(dict.fromkeys(f"{peak / 2**20:,.0f}" for peak in (peaks[0], peaks[-1])))
+        ratio = estimate / peaks[len(peaks) // 2]
+        depth = f"{runs[0]['depth']:.1f}"
+        print(
+            f"| {name} | `{CASES[name]}` | {depth} | {estimate / 2**20:,.0f} | {measured} | {ratio:.2f} |", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
