@@ -110,8 +110,8 @@ def per_device(held: Held, devices: int, sharded: bool, gradients: float, larges
         return held
     if not sharded:
         return held._replace(shared=gradients)
-    parts = (each / devices for each in (held.weights, held.gradients, held.optimizer))
-    return Held(*parts, held.activations, 2 * largest_block)
+    weights, gradients, optimizer = (each / devices for each in (held.weights, held.gradients, held.optimizer))
+    return Held(weights, gradients, optimizer, held.activations, 2 * largest_block)
 
 
 def most_rows(rows: int, few: int, of_rows: float, of_few: float, limit: float) -> int | None:

@@ -54,7 +54,7 @@ def head_fields(data: LabelledData) -> dict[str, Any]:
     return fields | _class_fields(data.problem, data.labels)
 
 
-def _class_fields(problem: str, names: Sequence[str]) -> dict[str, Any]:
+def _class_fields(problem: Any, names: Sequence[str]) -> dict[str, Any]:
     if not PREDICTED[problem].has_classes:
         return {}
     if problem == "regression":
@@ -75,7 +75,7 @@ def subject_of(config: ExperimentConfig) -> Subject:
     if hasattr(config.dataset, "train_examples"):
         return _of_drawn(config)
     if config.task is Task.pretrain:
-        size = pieces_of(config)
+        size = pieces_of(config) or 0  # which nobody asks for where a pretrained model says it
         return Subject(partial(build_pretraining_model, config.model, size), partial(_masked, config), None)
     if config.task is Task.finetune:
         fields = _fields(config)
@@ -86,7 +86,7 @@ def subject_of(config: ExperimentConfig) -> Subject:
     gates: dict[str, Any] = {field.name: getattr(config.search, field.name) for field in dataclasses.fields(GateConfig)}
     gates |= {"gate_path": config.search.path, "gate_seed": config.seed}
     searches = family(config.model.name).searches(config.model)
-    model, size = _settled(config), pieces_of(config)
+    model, size = _settled(config), pieces_of(config) or 0
     return Subject(
         partial(build_language_model, model, size, gates if searches else None), partial(_running, config), None
     )

@@ -272,7 +272,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     def _look(self) -> tuple[int, ...]:
         weights = self.layer_distribution().tolist()
-        return self._states_of(layer for layer, weight in enumerate(weights) if weight != 0.0)
+        return self._states_of(layer for layer in self.mixed_layers if weights[layer] != 0.0)
 
     def _states_of(self, layers: Iterable[int]) -> tuple[int, ...]:
         return tuple(self.config.layer_states[layer] for layer in layers)
