@@ -115,6 +115,10 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
     is_drawn = tuple(arguments[1:]) in DRAWN
     with drawn() if is_drawn else nullcontext():
         invoke(monkeypatch, *arguments, "debug=default")
+    if "mode=estimate" in arguments:
+        assert "tokens a second" in capsys.readouterr().out
+        assert not list(tmp_path.iterdir())
+        return
     *_, line = re.findall(r"^(?:report|comparison): (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert Path(line).stat().st_size > 10_000
     if is_drawn:
