@@ -63,7 +63,7 @@ def test_documents_are_those_of_the_tokenizer(
     assert found["documents"].tolist() == np.cumsum([0, *sizes]).tolist()
 
 
-@pytest.mark.parametrize("kind", ["documents", "lines"])
+@pytest.mark.parametrize("kind", ["documents", pytest.param("lines", marks=pytest.mark.slow)])  # 10 s of a processor
 def test_the_bytes_are_the_same_for_any_number_of_processes(
     kind: str, texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
