@@ -63,15 +63,20 @@ def test_documents_are_those_of_the_tokenizer(
     assert found["documents"].tolist() == np.cumsum([0, *sizes]).tolist()
 
 
-@pytest.mark.parametrize("kind", ["documents", pytest.param("lines", marks=pytest.mark.slow)])  # 10 s of a processor
-def test_the_bytes_are_the_same_for_any_number_of_processes(
-    kind: str, texts: list[str], tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])  # 10 s of a processor
+@pytest.mark.parametrize("kind", ["documents", "lines"])
+def test_the_bytes_are_the_same_in_parts_for_any_number_of_processes(
+    kind: str,
+    workers: int,
+    texts: list[str],
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     encoding = document_encoding(tokenizer) if kind == "documents" else line_encoding(tokenizer, append_eos=True)
     whole = prepared(tmp_path / "whole", texts, encoding, 1)  # one part
     monkeypatch.setattr(parts, "PART", 800)
-    assert prepared(tmp_path / "one", texts, encoding, 1) == whole
-    assert prepared(tmp_path / "two", texts, encoding, 2) == whole
+    assert prepared(tmp_path / "parts", texts, encoding, workers) == whole
 
 
 def test_what_was_encoded_is_not_encoded_again_unless_it_is_damaged(

@@ -91,7 +91,7 @@ def test_published_looped_models_are_estimated(model: str, hub: Path) -> None:
     assert found["held"]["weights"] == pytest.approx(4 * found["parameters"], rel=1e-3)
 
 
-@pytest.mark.parametrize("root", ["act_wikitext2", "loop_tiny"])
+@pytest.mark.parametrize("root", [pytest.param("act_wikitext2", marks=pytest.mark.slow), "loop_tiny"])
 def test_weights_and_optimizer_are_those_of_the_real_model(root: str, hub: Path) -> None:
     config = estimable(root, hub)
     found, subject = estimated(config), subject_of(config)
