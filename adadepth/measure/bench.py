@@ -15,16 +15,23 @@ points, from little work to much, with every seed. For a task and a share of the
 
 Work is counted in multiply-accumulates of a unit, and in updates where they were not counted for all points of a set;
 its error is that of the updates at the mean price of an update.
+
+What is compared was trained alike: for as many steps, or for as much *training work*, steps times the work of a unit in
+a step, which is taken for that of full depth where units have several depths.
+
+A *contest* asks whether one group of readings needs less work than another at the same bar. A task decides it by the
+cheapest reading of each group, told apart as above; a group of which no reading reaches the bar loses to one that does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, variance
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, mode, variance
 from typing import Any, NamedTuple
 
 KEEPS = (0.95, 0.98, 0.99)
+_EQUAL_WORK = 0.1  # by which the training work of ways may differ that count as trained for equal work
 _APART = 1.96  # standard errors of a difference beyond which it is told apart
 
 
@@ -68,6 +75,40 @@ def points_of(results: Iterable[Mapping[str, Any]], name: str) -> WayPoints:
             point["work"] = float(point["macs" if is_counted else "updates"])
         points.sort(key=_work)
     return found
+
+
+# ---- what was trained alike
+
+
+def of_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of a task's results those trained for as many steps as most, or fewer: a second stage comes on top of a first."""
+    usual = mode(result["steps"] for result in results)
+    return [result for result in results if result["steps"] <= usual]
+
+
+def of_equal_work(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of a task's results those whose training took as much work as that of full depth for the usual steps.
+
+    Empty where nothing was trained for more steps than most.
+    """
+    alike = of_equal_steps(results)
+    if len(alike) == len(results):
+        return []
+    most = max(map(_training_work, alike))
+    return [result for result in results if abs(_training_work(result) / most - 1.0) <= _EQUAL_WORK]
+
+
+def _training_work(result: Mapping[str, Any]) -> float:
+    """Steps times the multiply-accumulates of a unit in a step: of a network of one depth those of its first set.
+
+    Of others the most updates, at the mean price of one.
+    """
+    own = next(iter(result["sets"].values()))["readings"]["run"][0]
+    share = result["max_updates"] / own["updates"] if own["updates_error"] else 1.0
+    return float(result["steps"] * own["macs"] * share)
+
+
+# ---- what each reading needs
 
 
 def best_score(points: WayPoints) -> float:
@@ -159,3 +200,58 @@ def are_apart(first: Told, second: Told) -> bool:
     """Whether two means differ by more than chance explains; an error that nobody measured counts as none."""
     error = math.hypot(first.error or 0.0, second.error or 0.0)
     return abs(first.mean - second.mean) > _APART * error
+
+
+# ---- contests
+
+
+class Contest(NamedTuple):
+    """What is asked, who has said what, and the two groups that it compares, as tests of a reading.
+
+    Attributes:
+        is_within: Whether only ways count that have readings of both groups.
+    """
+
+    asked: str
+    said: str
+    one: str
+    is_one: Callable[[Way], bool]
+    other: str
+    is_other: Callable[[Way], bool]
+    is_within: bool = False
+
+
+class Outcome(NamedTuple):
+    """Of one task: the cheapest reading of each group and what it needs, None where none is at the bar; who needs less.
+
+    `less` is `one`, `other`, or None where they are not told apart.
+    """
+
+    one: tuple[Way, Told] | None
+    other: tuple[Way, Told] | None
+    less: str | None
+
+
+def outcome_of(contest: Contest, needs: Mapping[Way, Mapping[str, Any] | None]) -> Outcome | None:
+    """What a task says of a contest; None where it lacks one of the groups, or neither is at the bar.
+
+    Args:
+        contest: To decide.
+        needs: See `needed`.
+    """
+    groups = [[way for way in needs if belongs(way)] for belongs in (contest.is_one, contest.is_other)]
+    if contest.is_within:
+        shared = set.intersection(*({way.way for way in group} for group in groups))
+        groups = [[way for way in group if way.way in shared] for group in groups]
+    one, other = (_cheapest_of(group, needs) for group in groups)
+    if not all(groups) or (one is None and other is None):
+        return None
+    if one is None or other is None:
+        return Outcome(one, other, "other" if one is None else "one")
+    less = "one" if one[1].mean < other[1].mean else "other"
+    return Outcome(one, other, less if are_apart(one[1], other[1]) else None)
+
+
+def _cheapest_of(group: Iterable[Way], needs: Mapping[Way, Mapping[str, Any] | None]) -> tuple[Way, Told] | None:
+    reached = [(way, told["work"]) for way in group if (told := needs[way]) is not None]
+    return min(reached, key=lambda each: each[1].mean) if reached else None

@@ -15,10 +15,15 @@ from adadepth.measure.bench import (
     WayPoints,
     bar_of,
     best_score,
+    mean_of_seeds,
     needed,
+    of_equal_steps,
+    of_equal_work,
     points_of,
     recommendation,
 )
+from adadepth.measure.exit_costs import SETTLED
+from adadepth.report.bench_contests import CONTESTS, contests_table, is_same_for_all, share_of
 from adadepth.report.figure import Axis, Figure, Lines, Panel, with_air
 from adadepth.report.run_files import write_json
 from adadepth.report.section import Section, fill
@@ -62,21 +67,36 @@ def bench_text(results: Results, about: Mapping[str, str]) -> str:
 
 
 def bench_sections(results: Results, about: Mapping[str, str], missing: Sequence[str]) -> list[Section]:
-    """First what to take, then each task with its figure and table, then how it was measured."""
-    advice = advice_table(results, about)
+    """What to take, what papers say and what came out, each task with its figure and tables, how it was measured."""
+    advice, contests = advice_table(results, about), outcomes_table(results)
     first = fill("bench:advice", table=advice, recommendations=recommendations(results), keep=ADVISED, missing=missing)
-    found = [Section("If your task is like this, use that", "advice", first, tables=[advice])]
+    second = fill("bench:contests", contests=CONTESTS, table=contests)
+    found = [
+        Section("If your task is like this, use that", "advice", first, tables=[advice]),
+        Section("What is said, and what came out", "contests", second, tables=[contests]),
+    ]
     for task in tasks_of(results):
         runs = _of_task(results, task)
-        figure = task_figure(task, runs)
-        tables = [
-            table for name in sets_of(runs) for table in (task_table(task, name, runs), *rules_table(task, name, runs))
-        ]
+        figure = task_figure(task, of_equal_steps(runs))
+        tables = [table for name in sets_of(runs) for table in tables_of(task, name, runs)]
         html = fill("bench:task", about=about.get(task, ""), figure=figure, tables=tables)
         of = f"n = {len(runs)} runs, seeds {', '.join(map(str, seeds_run(runs)))}"
         found.append(Section(task, file_anchor(task), html, [figure], tables, of=of))
     table = conditions_table(results)
     return [*found, Section("How it was measured", "conditions", fill("bench:conditions", table=table), tables=[table])]
+
+
+def tables_of(task: str, name: str, runs: Results) -> list[Table]:
+    """Those of one of a task's sets: after equal steps and after equal training work, rules, and the steps for all."""
+    longer = of_equal_work(runs)
+    equal = [task_table(f"{task}_{name}_equal_work", name, longer)] if longer else []
+    alike = of_equal_steps(runs)
+    return [
+        task_table(f"{task}_{name}", name, alike),
+        *equal,
+        *rules_table(task, name, alike),
+        *overthinking_table(task, name, alike),
+    ]
 
 
 def file_anchor(task: str) -> str:
@@ -123,7 +143,7 @@ def _sentence(runs: Results) -> str:
     taken = needs[found["take"]]
     assert taken is not None
     told = f"{found['take'].label} ({', '.join(sorted(set(taken['settings'].values())))})"
-    share = f"{percent(taken['work'].mean / full_work(points))} of the work of full depth"
+    share = f"{share_of(taken['work'], full_work(points))} of the work of full depth"
     spent = f"{share}, {_plus(taken['updates'], 2)} updates"
     alike = [reading.label for reading in found["not_told_apart"]]
     others = f" Not told apart from it by work: {'; '.join(alike)}." if alike else " It is told apart from all others."
@@ -168,11 +188,6 @@ def _advice(runs: Results, about: Mapping[str, str]) -> Iterable[dict[str, Any]]
     yield row | ({"fixed": min(fixed) / full_work(points)} if fixed else {})
 
 
-def is_same_for_all(reading: Way) -> bool:
-    """Whether everybody gets the same depth: networks of one depth, or one network read at one."""
-    return reading.read == "fixed" or (reading.way.startswith("fixed") and reading.read == "run")
-
-
 def full_work(points: WayPoints) -> float:
     """The work of full depth: the largest mean over seeds of a reading's most costly point."""
     most = [fmean(max(each["work"] for each in every) for every in seeds.values()) for seeds in points.values()]
@@ -180,23 +195,32 @@ def full_work(points: WayPoints) -> float:
 
 
 def _inside(runs: Results) -> WayPoints:
-    """The points of the first set."""
-    return points_of(runs, sets_of(runs)[0]) if runs else {}
+    """The points of the first set, of what was trained for as many steps."""
+    return points_of(of_equal_steps(runs), sets_of(runs)[0]) if runs else {}
+
+
+# ---- what papers say
+
+
+def outcomes_table(results: Results) -> Table:
+    """A row a contest and task: which of two groups of ways needs less for the advised share of the best score."""
+    points = {task: found for task in tasks_of(results) if (found := _inside(_of_task(results, task)))}
+    needs = {task: needed(found, bar_of(found, ADVISED)) for task, found in points.items()}
+    return contests_table(needs, {task: full_work(found) for task, found in points.items()})
 
 
 # ---- a task
 
 
-def task_table(task: str, name: str, runs: Results) -> Table:
+def task_table(title: str, name: str, runs: Results) -> Table:
     """A row a reading: its best score, and what it needs for shares of the task's best, in one of its sets."""
     points = points_of(runs, name)
     bars = {keep: needed(points, bar_of(points, keep)) for keep in KEEPS} if points else {}
     columns = [
         Column("way", "way", text, "text"),
         Column("read", "read by", text, "text"),
-        Column("score", "best score", rounded(4)),
-        *(Column(f"work_{keep:g}", f"work for {keep:.0%}", percent) for keep in KEEPS),
-        *(Column(f"error_{keep:g}", where="file") for keep in KEEPS),
+        *_with_error("score", "best score"),
+        *(column for keep in KEEPS for column in _with_error(f"work_{keep:g}", f"work for {keep:.0%}")),
         Column("updates", f"updates for {ADVISED:.0%}", rounded(2)),
         Column("spearman", "with difficulty", signed),
         Column("setting", "setting", text, "text"),
@@ -205,18 +229,35 @@ def task_table(task: str, name: str, runs: Results) -> Table:
     full = full_work(points) if points else 1.0
     rows = []
     for reading, seeds in points.items():
-        best = fmean(max(float(each["score"]) for each in every) for every in seeds.values())
-        row: dict[str, Any] = {"way": reading.way, "read": reading.read, "score": best, "seeds": len(seeds)}
+        best = [max(every, key=lambda each: float(each["score"])) for every in seeds.values()]
+        score = mean_of_seeds([each["score"] for each in best], [each["score_error"] for each in best])
+        row: dict[str, Any] = {"way": reading.way, "read": reading.read, "seeds": len(seeds)}
+        row |= {"score": score.mean, "score_error": score.error, "score_told": _plus(score, 4)}
         for keep, needs in bars.items():
             if (told := needs[reading]) is not None:
-                row[f"work_{keep:g}"] = told["work"].mean / full
-                row[f"error_{keep:g}"] = None if told["work"].error is None else told["work"].error / full
+                work, key = told["work"], f"work_{keep:g}"
+                row |= {key: work.mean / full, f"{key}_told": share_of(work, full)}
+                row[f"{key}_error"] = None if work.error is None else work.error / full
         if (told := bars[ADVISED][reading]) is not None:
             settings = ", ".join(sorted(set(told["settings"].values())))
             row |= {"updates": told["updates"].mean, "spearman": told["spearman"], "setting": settings}
         rows.append(row)
     rows.sort(key=lambda row: (row.get(f"work_{ADVISED:g}", 9.0), -row["score"]))
-    return Table(f"{task}_{name}", columns, rows)
+    return Table(title, columns, rows)
+
+
+def _with_error(key: str, title: str) -> list[Column]:
+    """A figure with its standard error: two numbers in files, one text for people."""
+    return [
+        Column(key, where="file"),
+        Column(f"{key}_error", where="file"),
+        Column(f"{key}_told", title, text, where="view"),
+    ]
+
+
+def _more(updates: float) -> str:
+    """A difference of updates, with its sign."""
+    return f"{updates:+.2f}"
 
 
 def rules_table(task: str, name: str, runs: Results) -> list[Table]:
@@ -234,6 +275,7 @@ def rules_table(task: str, name: str, runs: Results) -> list[Table]:
         Column("way", "way", text, "text"),
         Column("rule", "rule", text, "text"),
         Column("updates", "updates", rounded(2)),
+        Column("above", "above the oracle", _more),
         Column("score", "score", rounded(4)),
         Column("online", "run for real", rounded(4)),
         Column("permuted", "permuted exits", rounded(4)),
@@ -243,13 +285,44 @@ def rules_table(task: str, name: str, runs: Results) -> list[Table]:
         *(Column(f"time_{batch}", f"time, batch {batch}", percent) for batch in shown),
         Column("seeds"),
     ]
-    told = [
+    told: list[dict[str, Any]] = [
         {"way": way, "rule": rule, "seeds": len(every)}
-        | {column.key: _mean([row.get(column.key) for row in every]) for column in columns[2:9]}
+        | {key: _mean([row.get(key) for row in every]) for key in _OF_RULES}
         | {f"time_{batch}": _mean([row["time"].get(batch) for row in every]) for batch in shown}
         for (way, rule), every in rows.items()
     ]
+    oracle = {row["way"]: row["updates"] for row in told if row["rule"] == SETTLED}
+    for row in told:
+        row["above"] = row["updates"] - oracle[row["way"]] if row["way"] in oracle else None
     return [Table(f"{task}_{name}_rules", columns, told)] if told else []
+
+
+_OF_RULES = ("updates", "score", "online", "permuted", "mixture", "spearman", "calibration")
+
+
+def overthinking_table(task: str, name: str, runs: Results) -> list[Table]:
+    """A row a way that can be read after every update: the best update for everybody, and what those after it cost.
+
+    Empty where none can on this set.
+    """
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        if told := run["sets"].get(name, {}).get("overthinking"):
+            found.setdefault(run["way"], []).append(told)
+    columns = [
+        Column("way", "way", text, "text"),
+        Column("step", "best update for all", rounded(1)),
+        Column("best", "score there", rounded(4)),
+        Column("last", "score after the last", rounded(4)),
+        Column("lost", "right on the way, wrong at the end", percent),
+        Column("seeds"),
+    ]
+    rows = [
+        {"way": way, "seeds": len(every)}
+        | {key: _mean([each.get(key) for each in every]) for key in ("step", "best", "last", "lost")}
+        for way, every in found.items()
+    ]
+    return [Table(f"{task}_{name}_overthinking", columns, rows)] if rows else []
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -344,14 +417,22 @@ def as_markdown(results: Results, about: Mapping[str, str]) -> str:
         *_markdown(advice_table(results, about)),
         "",
         *(f"- **{task}**: {sentence}" for task, sentence in recommendations(results)),
+        "",
+        "## What is said, and what came out",
+        "",
+        f"Each contest compares the work of two groups of ways at {percent(ADVISED)} of the task's best score, by the "
+        "cheapest of each.",
+        "",
+        *(f"- {contest.asked} {contest.said}" for contest in CONTESTS),
+        "",
+        *_markdown(outcomes_table(results)),
     ]
     for task in tasks_of(results):
         runs = _of_task(results, task)
         lines += ["", f"## {task}", "", about.get(task, ""), ""]
         for name in sets_of(runs):
-            lines += [f"### {name}", "", *_markdown(task_table(task, name, runs)), ""]
-            for table in rules_table(task, name, runs):
-                lines += [*_markdown(table), ""]
+            for table in tables_of(task, name, runs):
+                lines += [f"### {table.name.replace('_', ' ')}", "", *_markdown(table), ""]
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 

@@ -163,11 +163,11 @@ def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, A
     """What a run, and the evaluation that followed, say about one place of the bench: figures of every evaluated set.
 
     Returns:
-        How it was made: `name`, `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions` and
-        `seconds`. Then `unit`, `max_updates`, and `sets` by name: `n` units; `readings`, points by name of what was
-        read, those of the run itself as `run`, and those of budgets as `budget`; and of exit studies `rules`, what was
-        studied with its controls and times, and `overthinking`. See `adadepth.measure.exit_advice.readings` for
-        points; what was not chosen has no `chosen_score`.
+        How it was made: `name`, `task`, `way`, `setting`, `seed`, `overrides`, `commit`, `hardware`, `versions`,
+        `seconds` and the `steps` of its training. Then `unit`, `max_updates`, and `sets` by name: `n` units;
+        `readings`, points by name of what was read, those of the run itself as `run`, and those of budgets as `budget`;
+        and of exit studies `rules`, what was studied with its controls and times, and `overthinking`. See
+        `adadepth.measure.exit_advice.readings` for points; what was not chosen has no `chosen_score`.
     """
     files, studied = read_run(run), {} if evaluation is None else read_run(evaluation).of(EXIT_RULES).get("sets", {})
     record, halting = files.run, files.halting
@@ -192,6 +192,7 @@ def result_of(cell: BenchRun, run: Path, evaluation: Path | None) -> dict[str, A
         "hardware": record.get("hardware"),
         "versions": {name: record.get("versions", {}).get(name) for name in ("adadepth", "torch", "transformers")},
         "seconds": record.get("wall_time_s"),
+        "steps": record["steps"]["done"],
         "unit": halting["unit"],
         "max_updates": halting["max_depth"],
         "sets": sets,

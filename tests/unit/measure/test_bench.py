@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from adadepth.measure.bench import Told, Way, best_score, mean_of_seeds, needed, points_of, recommendation
+from adadepth.measure.bench import (
+    Contest,
+    Told,
+    Way,
+    best_score,
+    mean_of_seeds,
+    needed,
+    of_equal_steps,
+    of_equal_work,
+    outcome_of,
+    points_of,
+    recommendation,
+)
 
 
 def point(macs: float, score: float, chosen: float | None = None, rule: str | None = None) -> dict[str, Any]:
@@ -63,3 +75,45 @@ def test_an_estimate_of_one_seed_has_the_error_of_its_examples() -> None:
     assert mean_of_seeds([3.0], [0.5]) == Told(3.0, 0.5)
     assert mean_of_seeds([3.0], [None]) == Told(3.0, None)
     assert mean_of_seeds([3.0, 5.0], [None, None]).error == pytest.approx(1.0)
+
+
+def trained(name: str, steps: int, macs: float, updates: float = 1.0, spread: float = 0.0) -> dict[str, Any]:
+    own = {"score": 0.5, "macs": macs, "updates": updates, "updates_error": spread}
+    return {"name": name, "steps": steps, "max_updates": 8, "sets": {"inside": {"readings": {"run": [own]}}}}
+
+
+def test_equal_steps_leave_out_what_was_trained_longer_and_equal_work_what_was_trained_for_less() -> None:
+    full, shallow = trained("full", 100, 80.0, 8.0), trained("shallow", 100, 20.0, 2.0)
+    longer, second = trained("longer", 400, 20.0, 2.0), trained("second", 30, 80.0, 8.0)
+    # units that halt by themselves, after 4 of 8 updates on average, may have been trained at full depth
+    adaptive = trained("adaptive", 100, 41.0, 4.0, spread=0.1)
+    every = [full, shallow, longer, second, adaptive]
+    assert [each["name"] for each in of_equal_steps(every)] == ["full", "shallow", "second", "adaptive"]
+    assert [each["name"] for each in of_equal_work(every)] == ["full", "longer", "adaptive"]
+    assert of_equal_work([full, shallow, adaptive]) == []
+
+
+def need(work: float, error: float = 0.1) -> dict[str, Any]:
+    return {"work": Told(work, error)}
+
+
+def test_a_contest_is_decided_by_the_cheapest_of_each_group() -> None:
+    contest = Contest("?", "", "rules", lambda way: way.read == "margin", "gates", lambda way: way.read == "quantile")
+    margin, other, gate = Way("mean", "margin"), Way("gate", "margin"), Way("gate", "quantile")
+    found = outcome_of(contest, {margin: need(3.0), other: need(2.0), gate: need(4.0)})
+    assert found is not None
+    assert found.one == (other, Told(2.0, 0.1))
+    assert found.less == "one"
+    alike = outcome_of(contest, {margin: need(3.0), gate: need(3.2)})
+    assert alike is not None
+    assert alike.less is None  # .2 is 1.4 standard errors of the difference
+    worse = outcome_of(contest, {margin: None, gate: need(4.0)})
+    assert worse is not None
+    assert (worse.one, worse.less) == (None, "other")
+    assert outcome_of(contest, {margin: need(3.0)}) is None
+    assert outcome_of(contest, {margin: None, gate: None}) is None
+    # within a way, only what was read of the same network is compared
+    within = outcome_of(contest._replace(is_within=True), {margin: need(1.0), other: need(2.0), gate: need(4.0)})
+    assert within is not None
+    assert within.one == (other, Told(2.0, 0.1))
+    assert outcome_of(contest._replace(is_within=True), {margin: need(1.0), gate: need(4.0)}) is None

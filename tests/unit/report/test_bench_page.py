@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from adadepth.report.bench import as_markdown, bench_sections, read_results, rules_table
+from adadepth.report.bench import (
+    as_markdown,
+    bench_sections,
+    outcomes_table,
+    overthinking_table,
+    read_results,
+    rules_table,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def result(seed: int, score: float) -> dict[str, Any]:
-    point = {"rule": "margin:0.5", "chosen_score": score, "score": score, "updates": 2.0, "macs": 5.0}
+    point = {
+        "rule": "margin:0.5", "chosen_score": score, "score": score, "score_error": 0.01, "updates": 2.0,
+        "updates_error": 0.1, "macs": 5.0,
+    }  # fmt: skip
     rule = point | {
         "online": None, "permuted": 0.5, "mixture": 0.6, "spearman": 0.7, "calibration": 0.01,
         "time": {"1": 0.5, "16": 0.25, "8": 0.3},
     }  # fmt: skip
-    inside = {"n": 10, "readings": {"margin": [point]}, "rules": [rule], "overthinking": {}}
+    oracle = rule | {"rule": "oracle:stays", "updates": 1.5}
+    overthinking = {"step": 3, "best": 0.95, "last": 0.9, "gap": 0.05, "lost": 0.06}
+    inside = {"n": 10, "readings": {"margin": [point]}, "rules": [rule, oracle], "overthinking": overthinking}
     return {
         "name": f"hops.mean.{seed}", "task": "hops", "way": "mean", "setting": [], "seed": seed, "overrides": [],
-        "commit": None, "hardware": None, "seconds": 1.0, "sets": {"inside": inside},
+        "commit": None, "hardware": None, "seconds": 1.0, "steps": 9, "sets": {"inside": inside},
     }  # fmt: skip
 
 
@@ -31,15 +44,37 @@ RESULTS = [result(0, 0.8), result(1, 0.9)]
 
 def test_rules_are_means_over_seeds() -> None:
     (table,) = rules_table("hops", "inside", RESULTS)
-    (row,) = table.rows
+    row, oracle = table.rows
+    assert (row["above"], oracle["above"]) == (0.5, 0.0)
     assert (row["way"], row["rule"], row["seeds"]) == ("mean", "margin:0.5", 2)
     assert row["score"] == pytest.approx(0.85)
     assert row["online"] is None
     assert (row["time_1"], row["time_16"]) == (0.5, 0.25)
     assert "time_8" not in row
     names = [table.name for section in bench_sections(RESULTS, {}, []) for table in section.tables]
-    assert names == ["advice", "hops_inside", "hops_inside_rules", "conditions"]
-    assert "margin:0.5" in as_markdown(RESULTS, {})
+    assert names == [
+        "advice", "contests", "hops_inside", "hops_inside_rules", "hops_inside_overthinking", "conditions",
+    ]  # fmt: skip
+    (overthinking,) = overthinking_table("hops", "inside", RESULTS)
+    assert [overthinking.rows[0][key] for key in ("way", "step", "lost", "seeds")] == ["mean", 3, 0.06, 2]
+    page = as_markdown(RESULTS, {})
+    assert "margin:0.5" in page
+    # scores of .8 and .9, each with .01: the square root of (.005 + .0001) / 2
+    assert "0.8500 ± 0.0505" in page
+
+
+def test_contests_are_decided_where_a_task_has_both_groups() -> None:
+    read = [result(seed, 0.9) for seed in (0, 1)]
+    fixed = copy.deepcopy(read)
+    for each in fixed:
+        (point,) = each["sets"]["inside"]["readings"].pop("margin")
+        each["sets"]["inside"]["readings"]["run"] = [point | {"macs": 8.0, "updates_error": 0.0, "chosen_score": None}]
+        each |= {"way": "fixed", "name": f"hops.fixed.{each['seed']}"}
+    table = outcomes_table([*read, *fixed])
+    (row,) = table.rows
+    assert row["contest"] == "differing depth or one depth"
+    assert (row["one"], row["other"]) == ("mean, margin: 62.5% ± 2.2", "fixed: 100.0% ± 0.0")
+    assert row["less"] == "differing depth"
 
 
 @pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="no results of a full bench yet")
