@@ -159,7 +159,8 @@ def advice_table(results: Results, about: Mapping[str, str]) -> Table:
     columns = [
         Column("task", "task", text, "text", remark="about"),
         Column("take", "take", text, "text"),
-        Column("setting", "setting", text, "text"),
+        Column("set", "set with", text, "code"),
+        Column("setting", "stop by", text, "text"),
         Column("work", "work, share of full depth", percent),
         Column("updates", "updates", rounded(2)),
         Column("score", "score", rounded(4)),
@@ -182,10 +183,24 @@ def _advice(runs: Results, about: Mapping[str, str]) -> Iterable[dict[str, Any]]
         told = needs[found["take"]]
         assert told is not None
         settings = ", ".join(sorted(set(told["settings"].values())))
-        row |= {"take": found["take"].label, "setting": settings, "work": told["work"].mean / full_work(points)}
+        row |= {"take": found["take"].label, "set": _own_overrides(runs, found["take"]), "setting": settings}
+        row |= {"work": told["work"].mean / full_work(points)}
         row |= {"updates": told["updates"].mean, "score": told["score"].mean}
     fixed = [told["work"].mean for reading, told in needs.items() if told is not None and is_same_for_all(reading)]
     yield row | ({"fixed": min(fixed) / full_work(points)} if fixed else {})
+
+
+def _own_overrides(runs: Results, reading: Way) -> str:
+    """What tells the training of a way from that of the task's other ways; settings that are compared are left out."""
+    every = [set(run["overrides"]) for run in of_equal_steps(runs)]
+    of_way = [run["overrides"] for run in runs if run["way"] == reading.way]
+    shared = set.intersection(*map(set, of_way)) - set.intersection(*every)
+    return " ".join(each for each in of_way[0] if each in shared and each.partition("=")[0] not in _NOT_OF_WAYS)
+
+
+_NOT_OF_WAYS = {
+    "exit_rules", "budget.targets", "seed", "trainer.max_steps", "trainer.eval_steps", "dataset.train_examples",
+}  # fmt: skip
 
 
 def full_work(points: WayPoints) -> float:

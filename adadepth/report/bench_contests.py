@@ -43,7 +43,7 @@ CONTESTS = (
     Contest(
         "Does a rule read off the prediction afterwards need less than what learned to stop?",
         "Yes, by far (arXiv 2607.20519); ACT (arXiv 1603.08983) and PonderNet (arXiv 2107.05407) learn to stop.",
-        "a rule read afterwards",
+        "rule afterwards",
         lambda way: way.read in _OF_PREDICTIONS,
         "learned halting",
         _is_learned,
@@ -51,17 +51,17 @@ CONTESTS = (
     Contest(
         "Does a gate that was trained with the network need less than one that learned behind the frozen network?",
         "Ouro (arXiv 2510.25741) trains its gate twice, the second time alone.",
-        "trained with it",
+        "trained together",
         _is_way("gate", "ponder_uniform", reads=("quantile", "run")),
-        "trained alone afterwards",
+        "trained alone",
         _is_way("gate_alone", "halting_alone", reads=("quantile", "run")),
     ),
     Contest(
-        "Does the margin of the two likeliest answers need less than other signs of a sure prediction?",
+        "Does the margin of the two likeliest answers need less than another sign of a sure prediction?",
         "Entropy (arXiv 1709.01686), confidence and patience (arXiv 2006.04152) are more usual.",
         "margin",
         lambda way: way.read == "margin",
-        "confidence, entropy, patience, KL or distance",
+        "another sign",
         lambda way: way.read in _OF_PREDICTIONS - {"margin"},
         is_within=True,
     ),
@@ -94,9 +94,9 @@ def contests_table(needs: Mapping[str, Mapping[Way, Mapping[str, Any] | None]], 
     columns = [
         Column("contest", "between", text, "text"),
         Column("task", "task", text, "text"),
-        Column("one", "first group, its cheapest", text, "text"),
-        Column("other", "second group, its cheapest", text, "text"),
         Column("less", "needs less", text, "text"),
+        Column("one", "cheapest of the first", text, "text"),
+        Column("other", "cheapest of the second", text, "text"),
     ]
     rows = [
         {"contest": f"{contest.one} or {contest.other}", "task": task, **_row(contest, found, full[task])}
