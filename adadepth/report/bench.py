@@ -159,13 +159,13 @@ def advice_table(results: Results, about: Mapping[str, str]) -> Table:
     columns = [
         Column("task", "task", text, "text", remark="about"),
         Column("take", "take", text, "text"),
-        Column("set", "set with", text, "code"),
         Column("setting", "stop by", text, "text"),
         Column("work", "work, share of full depth", percent),
         Column("updates", "updates", rounded(2)),
         Column("score", "score", rounded(4)),
         Column("best", "best score", rounded(4)),
         Column("fixed", "work of the cheapest fixed depth", percent),
+        Column("set", "set with", text, "text"),
     ]
     return Table(
         "advice", columns, [row for task in tasks_of(results) for row in _advice(_of_task(results, task), about)]
