@@ -195,7 +195,8 @@ def _own_overrides(runs: Results, reading: Way) -> str:
     every = [set(run["overrides"]) for run in of_equal_steps(runs)]
     of_way = [run["overrides"] for run in runs if run["way"] == reading.way]
     shared = set.intersection(*map(set, of_way)) - set.intersection(*every)
-    return " ".join(each for each in of_way[0] if each in shared and each.partition("=")[0] not in _NOT_OF_WAYS)
+    own = [each for each in of_way[0] if each in shared and each.partition("=")[0] not in _NOT_OF_WAYS]
+    return " ".join(own) or "the task's own settings"
 
 
 _NOT_OF_WAYS = {
