@@ -13,13 +13,13 @@ READY_FOR_MORE := $(VENV)/.ready_for_more
 MODEL_TESTS := .cache/model-tests
 # Test processes; tests/conftest.py gives each of them one thread.
 WORKERS ?= 2
-# A folder with the files of WikiText-2; empty: the hub. `make gpu WIKITEXT2=../shared/data/wikitext-2`
+# `make gpu`: `DEVICE=cpu` runs small sizes on the CPU; HOURS bounds all of it. WIKITEXT2 is a folder with the files of
+# WikiText-2, SUDOKU and MAZES folders with train.csv and test.csv of Sudoku-Extreme and Maze-Hard; empty: the hub.
+DEVICE ?= cuda
+HOURS ?= 1
 WIKITEXT2 ?=
-# Folders with train.csv and test.csv of Sudoku-Extreme and Maze-Hard; empty: the hub. The published runs take hours:
-# `make gpu PUZZLE_TIME=` trains them to their end.
 SUDOKU ?=
 MAZES ?=
-PUZZLE_TIME ?= trainer.time_budget_minutes=10
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow model-tests test-gpu gpu docs lint format bench lock lock-check clean
@@ -65,19 +65,9 @@ $(MODEL_TESTS)/.ready: $(READY_FOR_MORE)
 test-gpu: $(READY) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-gpu: OVERRIDES := $(if $(WIKITEXT2),dataset.path=$(WIKITEXT2))
-gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL on WikiText-2, TRM, the benchmarks
-	$(BIN)/python adadepth/run.py --config-name act_tiny dataset=wikitext2 tokenizer.vocab_size=8000 trainer=adamw \
-		trainer.time_budget_minutes=10 $(OVERRIDES)
-	$(BIN)/python adadepth/run.py --config-name par_wikitext2 seeds=3 $(OVERRIDES)
-	$(BIN)/python adadepth/run.py --config-name par_wikitext2 preset=seed search.stages=[search] seeds=3 $(OVERRIDES)
-	$(BIN)/python adadepth/run.py --config-name trm_sudoku_extreme $(PUZZLE_TIME) $(if $(SUDOKU),dataset.path=$(SUDOKU))
-	$(BIN)/python adadepth/run.py --config-name trm_maze_hard $(PUZZLE_TIME) $(if $(MAZES),dataset.path=$(MAZES))
-	$(BIN)/python benchmarks/training_step.py --batch 64
-	$(BIN)/python benchmarks/ponder_inference.py
-	$(BIN)/python benchmarks/adalayers.py
-	$(BIN)/python benchmarks/par.py
-	$(BIN)/python benchmarks/ragged_execution.py
+gpu: $(READY) ## The first hour on a device: tests, parity, speed, crossovers, published runs, and one report
+	$(BIN)/python benchmarks/first_hour.py --device $(DEVICE) --hours $(HOURS)$(if $(WIKITEXT2), --wikitext2 $(WIKITEXT2))$(if \
+		$(SUDOKU), --sudoku $(SUDOKU))$(if $(MAZES), --mazes $(MAZES)) $(ARGS)
 
 docs: $(READY_FOR_MORE) ## Build the documentation as a site into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

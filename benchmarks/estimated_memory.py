@@ -8,15 +8,11 @@ Linux only; memory is given back as it is freed (`MALLOC_MMAP_THRESHOLD_`).
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-from hydra import compose, initialize_config_module
 
 STEPS = 3
 CASES = {
@@ -39,17 +35,6 @@ CASES = {
 }
 
 
-def config_of(case: str) -> Any:
-    """The configuration of a case, in float32, as a CPU trains it."""
-    from adadepth.cli.composition import register_schema
-    from adadepth.cli.validation import checked
-
-    register_schema()
-    root, *overrides = case.split()
-    with initialize_config_module("configs", version_base="1.3"):
-        return checked(compose(root, overrides=["mode=estimate", "trainer.precision=fp32", *overrides]))
-
-
 def resident(line: str) -> int:
     """Bytes of `VmRSS` or `VmHWM`."""
     status = dict(each.split(":", 1) for each in Path("/proc/self/status").read_text().splitlines())
@@ -59,8 +44,9 @@ def resident(line: str) -> int:
 def measure(case: str) -> dict[str, float]:
     """Bytes of a step, estimated and at the peak of a real one, and the mean updates of that one."""
     import torch
+    from family_cases import config_of, inputs_of, model_of
 
-    from adadepth.tasks.estimate import carried_inputs, estimated, set_for_training
+    from adadepth.tasks.estimate import estimated
     from adadepth.tasks.subject import subject_of
     from adadepth.training.optimization import build_optimizer
 
@@ -72,15 +58,9 @@ def measure(case: str) -> dict[str, float]:
     subject = subject_of(config)
     before = resident("VmRSS")
     batch = subject.batch(config.trainer.per_device_train_batch_size)
-    model = subject.build()
-    set_for_training(config, model)
-    for name, weight in model.named_parameters():
-        if (".act." in name or "halt" in name) and name.endswith("bias"):
-            weight.data.fill_(-20.0)  # nobody halts, as the estimate supposes
+    model = model_of(config, subject)  # nobody halts, as the estimate supposes
     optimizer = build_optimizer(model, config.trainer)
-    read = inspect.signature(model.forward).parameters
-    inputs = {name: value for name, value in batch.items() if name in read}
-    inputs |= carried_inputs(config, model, inputs)
+    inputs = inputs_of(config, model, batch)
     for _ in range(STEPS):
         optimizer.zero_grad()
         Path("/proc/self/clear_refs").write_text("5")

@@ -1,6 +1,7 @@
 """Training step of ACT-ALBERT at full depth against transformers' ALBERT: same depth, width, batch, prediction head.
 
     python benchmarks/training_step.py [--depth 6] [--hidden 768] [--batch 8] [--length 128] [--repeats 15]
+        [--json FILE]
 
 Both models score the vocabulary at the masked positions only, with the same head; ALBERT's own would score all of them
 and lose. A strongly negative halting bias keeps every token running to the cap, which is ACT-ALBERT's worst case.
@@ -8,9 +9,10 @@ Steps are interleaved and the medians compared, because machines drift.
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from transformers import AlbertConfig, AlbertModel
 
 from adadepth import AlbertActConfig, AlbertActForPreTraining
 from adadepth.families.shared.albert.heads import MaskedWordsHead, SentenceOrderHead
+from adadepth.system.timing import time_interleaved
 
 
 class AlbertWithSparseHead(nn.Module):
@@ -54,28 +57,19 @@ def make_batch(config: AlbertActConfig, batch: int, length: int, device: torch.d
     }
 
 
-def make_step(model: nn.Module, batch: dict[str, Tensor], precision: torch.dtype) -> Callable[[], float]:
-    """A function that trains for one step and returns its seconds."""
-    device = batch["input_ids"].device
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+def make_step(model: nn.Module, batch: Mapping[str, Any], precision: torch.dtype) -> Callable[[], None]:
+    """A function that trains for one step."""
+    device = next(model.parameters()).device
+    optimizer = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), lr=1e-5, fused=True)
 
-    def step() -> float:
-        _wait(device)
-        start = time.perf_counter()
+    def step() -> None:
         optimizer.zero_grad()
         with torch.autocast(device.type, dtype=precision, enabled=precision != torch.float32):
             outputs = model(**batch)
         (outputs if isinstance(outputs, Tensor) else outputs.loss).backward()
         optimizer.step()
-        _wait(device)
-        return time.perf_counter() - start
 
     return step
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def main() -> None:
@@ -83,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("depth", 6), ("hidden", 768), ("batch", 8), ("length", 128), ("repeats", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -102,23 +97,21 @@ def main() -> None:
     assert ours(**batch).trace.updates.eq(options.depth).all(), "the comparison must be at full depth"
 
     steps = {"ACT-ALBERT": make_step(ours, batch, precision), "ALBERT": make_step(theirs, batch, precision)}
-    for step in steps.values():
-        step(), step()
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(options.repeats):
-        for name, step in steps.items():
-            seconds[name].append(step())
-
+    seconds = time_interleaved(steps, options.repeats, warmup=2, device=device)
     place = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    name_of_precision = str(precision).removeprefix("torch.")
     print(
-        f"training step: {place}, {str(precision).removeprefix('torch.')}, depth {options.depth}, "
+        f"training step: {place}, {name_of_precision}, depth {options.depth}, "
         f"width {options.hidden}, batch {options.batch} x {options.length}, {options.repeats} interleaved steps"
     )
-    for name, values in seconds.items():
-        print(f"  {name:<12} median {1e3 * statistics.median(values):8.1f} ms  min {1e3 * min(values):8.1f} ms")
-    pairs = [a / b for a, b in zip(*seconds.values(), strict=True)]
-    ratio = statistics.median(seconds["ACT-ALBERT"]) / statistics.median(seconds["ALBERT"])
-    print(f"  ratio of medians {ratio:.3f}, median of paired ratios {statistics.median(pairs):.3f} (target <= 0.85)")
+    for name, times in seconds.items():
+        print(f"  {name:<12} median {1e3 * times['median']:8.1f} ms  10 % {1e3 * times['p10']:8.1f} ms")
+    ratio = seconds["ACT-ALBERT"]["median"] / seconds["ALBERT"]["median"]
+    print(f"  ratio of medians {ratio:.3f} (target <= 0.85)")
+    if options.json is not None:
+        setting = {"device": place, "precision": name_of_precision, "batch": options.batch, "length": options.length}
+        report = {"setting": setting, "seconds": seconds, "ratio": ratio}
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from adadepth.errors import ConfigError, nearest
@@ -50,6 +51,13 @@ def device_of(given: object) -> Device:
         return DEVICES[names[str(given).lower()]]
     known = f"{', '.join(DEVICES)}{nearest(str(given), DEVICES)}"
     raise ConfigError(f"estimate.device={given}: must be a number of TFLOPS or one of {known}")
+
+
+def device_called(name: str) -> Device | None:
+    """The device by what its driver calls it, such as "NVIDIA A100-SXM4-40GB"; None: it is not in the table."""
+    parts = set(re.split(r"[\s_-]+", name.upper()))
+    found = [key for key in DEVICES if set(key.upper().split("_")) <= parts]
+    return DEVICES[max(found, key=len)] if found else None
 
 
 def peak_of(device: Device, precision: str, tf32: bool) -> float:

@@ -352,13 +352,20 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "resumed_from": config.resume,
         "sweep": os.environ.get(SWEEP, earlier.get("sweep")),
         "wall_time_s": earlier.get("wall_time_s", 0.0),
-        "versions": {"python": platform.python_version(), **_versions()},
-        "git_commit": _git_commit(),
-        "hardware": _hardware(),
+        **surroundings(),
         "final_metrics": None,
         "best_checkpoint": earlier.get("best_checkpoint"),
         "trackers": earlier.get("trackers", {}),
         "error": None,
+    }
+
+
+def surroundings() -> dict[str, Any]:
+    """What runs here: `versions` of packages, `git_commit` of the project, and `hardware`."""
+    return {
+        "versions": {"python": platform.python_version(), **_versions()},
+        "git_commit": _git_commit(),
+        "hardware": _hardware(),
     }
 
 

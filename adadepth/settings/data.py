@@ -75,8 +75,10 @@ class TextConfig(DatasetConfig):
     source: Source = setting(
         Source.embedded, "Python's own documentation, local files, or the hub; auto: local where path names files"
     )
-    path: Any = setting(None, "local: a file, a folder, a glob, or a list of these (text, jsonl, parquet)", TEXTS)
-    hub: list[dict[str, Any]] = setting([], "hub: entries {path, name, split, rows_per_document}")
+    path: Any = setting(
+        None, "local: a file, a folder, a glob, or a list of these (text, jsonl, parquet, arrow)", TEXTS
+    )
+    hub: list[dict[str, Any]] = setting([], "hub: entries {path, name, split, rows_per_document, streamed}")
     text_column: str = setting("text", "for jsonl, parquet and hub data")
     evaluation_path: Any = setting(
         None,

@@ -64,23 +64,25 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(what: str, total: float, *, shown: bool = True) -> Iterator[Advance]:
+def progress(what: str, total: float | None, *, of: str = "", shown: bool = True) -> Iterator[Advance]:
     """Tell how far something is and how long it will still take; yields what to call with every share that is done.
 
     Args:
         what: Is going on, for people.
-        total: Work, in any unit in which equal amounts take about equal times.
+        total: Work, in any unit in which equal amounts take about equal times. None: nobody knows, and how much is done
+            is told instead.
+        of: What is counted, for where nobody knows the total.
         shown: False in all processes but one.
     """
     if not shown:
         yield lambda amount: None
         return
-    with _bar(what, total) if _in_terminal() else _lines(what, total) as advance:
+    with _bar(what, total) if _in_terminal() else _lines(what, total, of) as advance:
         yield advance
 
 
 @contextmanager
-def _bar(what: str, total: float) -> Iterator[Advance]:
+def _bar(what: str, total: float | None) -> Iterator[Advance]:
     from rich.progress import (
         BarColumn,
         Progress,
@@ -105,16 +107,19 @@ def _bar(what: str, total: float) -> Iterator[Advance]:
 
 
 @contextmanager
-def _lines(what: str, total: float) -> Iterator[Advance]:
+def _lines(what: str, total: float | None, of: str) -> Iterator[Advance]:
     begun = told = time.monotonic()
     done = 0.0
 
     def advance(amount: float) -> None:
         nonlocal done, told
         done, now = done + amount, time.monotonic()
-        if now - told < SECONDS_BETWEEN_LINES or done >= total:
+        if now - told < SECONDS_BETWEEN_LINES or (total is not None and done >= total):
             return
         told = now
+        if total is None:
+            say(f"{what}: {done:,.0f} {of}, {minutes(now - begun)} so far")
+            return
         left = (now - begun) * (total - done) / done
         say(f"{what}: {done / total:.0%}, {minutes(now - begun)} so far, about {minutes(left)} left")
 

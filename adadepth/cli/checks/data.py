@@ -38,7 +38,8 @@ from adadepth.settings.data import (
 from adadepth.settings.experiment import TokenizerKind
 from adadepth.settings.kinds import called, kind_of, problem_of
 
-_HUB_KEYS = ("path", "name", "split", "rows_per_document")
+_HUB_KEYS = {"path": str, "name": str, "split": str, "rows_per_document": int, "streamed": bool}
+_KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
 def check_data(config: ExperimentConfig) -> Iterator[str]:
@@ -84,9 +85,9 @@ def _hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str]:
         for key in sorted(entry.keys() - set(_HUB_KEYS)):
             yield f"{name}[{number}].{key}: unknown key{nearest(key, _HUB_KEYS)}; known: {', '.join(_HUB_KEYS)}"
         for key, value in entry.items():
-            kind = int if key == "rows_per_document" else str
-            if key in _HUB_KEYS and value is not None and type(value) is not kind:
-                yield f"{name}[{number}].{key}={value}: must be {'a whole number' if kind is int else 'a text'}"
+            kind = _HUB_KEYS.get(key)
+            if kind is not None and value is not None and type(value) is not kind:
+                yield f"{name}[{number}].{key}={value}: must be {_KINDS[kind]}"
         if not entry.get("path"):
             yield f"{name}[{number}].path: missing, the data set's name on the hub"
 

@@ -23,8 +23,7 @@ from adadepth.data.text.data_table import DataTable, Rows, joined, require_colum
 from adadepth.data.text.hub import file_table, hub_tables
 from adadepth.data.text.local_files import (
     COLUMN_TEXT,
-    JSON_SUFFIXES,
-    PARQUET_SUFFIXES,
+    TABLE_SUFFIXES,
     as_path,
     column_table,
     files_digest,
@@ -134,7 +133,7 @@ def set_aside(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_SUFFIXES = (*PARQUET_SUFFIXES, *JSON_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
+_SUFFIXES = (*TABLE_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
 _ROWS_AT_ONCE = 1000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,25 +28,41 @@ def pack_spans(
     It always takes one sentence; one longer than ``length`` is cut, and the rest of it begins the next span, so no
     token is lost, save in spans of less than ``shortest`` tokens, which are dropped.
 
+    Documents are cut side by side, twice: once to count the spans of each, once to write them to their places, so that
+    memory holds them once.
+
     Returns:
         First and end token of every span, (spans, 2) int64, in the order of the text.
     """
+    drawn = generator.bit_generator.state
+    counts = np.zeros(len(store.documents) - 1, np.int64)
+    for documents, _ in _rounds(store, length, short_probability, shortest, generator):
+        counts[documents] += 1
+    generator.bit_generator.state = drawn
+    places = counts.cumsum() - counts
+    packed = np.empty((int(counts.sum()), 2), np.int64)
+    for documents, spans in _rounds(store, length, short_probability, shortest, generator):
+        packed[places[documents]] = spans
+        places[documents] += 1
+    return packed
+
+
+def _rounds(
+    store: TokenStore, length: int, short_probability: float, shortest: int, generator: np.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the next spans of all documents that have one: their numbers, (n,), and the spans, (n, 2)."""
     first, stop = np.array(store.documents[:-1]), np.array(store.documents[1:])
-    sentences = np.asarray(store.sentences)
-    spans = [np.empty((0, 2), np.int64)]
-    while first.size:  # the next span of every document that has one
+    sentences, documents = np.asarray(store.sentences), np.arange(len(first))
+    while first.size:
         target = np.full(first.size, length)
         short = generator.random(first.size) < short_probability
         target[short] = generator.integers(2, length + 1, int(short.sum()))
         last = np.searchsorted(sentences, first + target, side="right") - 1
         last += sentences[last] <= first
         end = np.minimum(np.minimum(sentences[last], first + length), stop)
-        spans.append(np.stack([first, end], axis=1))
-        more = end < stop
-        first, stop = end[more], stop[more]
-    packed = np.concatenate(spans)
-    packed = packed[packed[:, 1] - packed[:, 0] >= shortest]
-    return packed[np.argsort(packed[:, 0])]
+        kept, more = end - first >= shortest, end < stop
+        yield documents[kept], np.stack([first[kept], end[kept]], axis=1)
+        first, stop, documents = end[more], stop[more], documents[more]
 
 
 def cut_in_two(

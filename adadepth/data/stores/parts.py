@@ -75,12 +75,12 @@ def cached_texts(
         texts: Yields the same texts in the same order, each time.
         encoding: Of a part.
         workers: Processes that encode.
-        characters: Of all texts, about; None: nobody knows, and nothing is said of the time that is left.
+        characters: Of all texts, about; None: nobody knows, and how many are done is told in place of the time left.
     """
     kept = root / f"{versioned(name)}.parts"
 
     def write(folder: Path) -> None:
-        shown = progress("tokenising", characters or 1, shown=characters is not None)
+        shown = progress("tokenising", characters, of="characters")
         with shown as advance, ArrayWriter(folder, encoding.arrays, encoding.totals) as writer:
             for size, rows in encoded_parts(texts(), encoding.encode, kept, workers):
                 writer.append(**rows)

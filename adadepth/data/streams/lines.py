@@ -12,8 +12,7 @@ from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.hub import file_rows, hub_digest, hub_rows
 from adadepth.data.text.local_files import (
-    JSON_SUFFIXES,
-    PARQUET_SUFFIXES,
+    TABLE_SUFFIXES,
     Files,
     characters_of,
     files_by_use,
@@ -90,10 +89,10 @@ def _local(found: Files, column: str) -> LineText:
 
     def rows() -> Iterator[str]:
         for file in files:
-            is_table = file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES)
+            is_table = file.name.endswith(TABLE_SUFFIXES)
             yield from file_rows(key, file, column) if is_table else text_lines(key, file)
 
-    are_tables = all(file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES) for file in files)
+    are_tables = all(file.name.endswith(TABLE_SUFFIXES) for file in files)
     identity = cache(lambda: digest(CACHE_FORMAT, files_digest(files), column))
     return LineText(rows, identity, are_tables, characters_of(files))
 

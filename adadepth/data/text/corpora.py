@@ -16,8 +16,7 @@ import numpy as np
 from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.text.hub import file_rows, hub_digest, hub_rows, warn_once
 from adadepth.data.text.local_files import (
-    JSON_SUFFIXES,
-    PARQUET_SUFFIXES,
+    TABLE_SUFFIXES,
     Files,
     characters_of,
     files_by_use,
@@ -106,7 +105,7 @@ def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
 
 
 def _local_corpus(found: Files, dataset: CorpusConfig) -> Corpus:
-    """Return the corpus of local files: text, jsonl or parquet by their suffix, in sorted order."""
+    """Return the corpus of local files: text, jsonl, parquet or arrow by their suffix, in sorted order."""
     separator, column = str(dataset.document_separator), dataset.text_column
     return Corpus(
         partial(_local, *found, separator, column), partial(files_digest, found.files), characters_of(found.files)
@@ -128,7 +127,7 @@ def _hub_digests(entries: list[dict[str, Any]]) -> list[list[str]]:
 
 def _local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
     def documents(file: Path) -> Iterator[str]:
-        if file.name.endswith(JSON_SUFFIXES + PARQUET_SUFFIXES):
+        if file.name.endswith(TABLE_SUFFIXES):
             return file_rows(key, file, column)
         return text_documents(text_lines(key, file), separator)
 

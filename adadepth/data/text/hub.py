@@ -1,4 +1,4 @@
-"""The one place that uses the ``datasets`` library: jsonl and parquet files, and data sets of the Hugging Face hub."""
+"""The one place that uses the ``datasets`` library: files of jsonl, parquet and arrow, and data sets of the hub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.data.text.data_table import DataTable, Rows
-from adadepth.data.text.local_files import JSON_SUFFIXES, files_digest, text_lines
+from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES, files_digest, text_lines
 from adadepth.errors import DataError, nearest
 from adadepth.system.places import first_line, require_hub
 
@@ -24,13 +24,13 @@ _warned: set[str] = set()  # subjects of `warn_once`
 
 
 def file_rows(key: str, file: Path, column: str) -> Iterator[str]:
-    """Yield the text of every row of a jsonl or parquet file, reading a part at a time and copying nothing."""
+    """Yield the text of every row of a jsonl, parquet or arrow file, reading a part at a time and copying nothing."""
     with _readable(key, file):
         yield from _texts(f"{key}={file}", _open_file(file), column)
 
 
 def file_table(key: str, file: Path) -> DataTable:
-    """Return a jsonl or parquet file as a table, read in the same way."""
+    """Return a jsonl, parquet or arrow file as a table, read in the same way."""
 
     def batches() -> Iterator[Rows]:
         with _readable(key, file):
@@ -63,7 +63,9 @@ def _check_packed(file: Path, size: int, modified: int) -> None:
 
 
 def _kind(file: Path) -> str:
-    return "json" if file.name.endswith(JSON_SUFFIXES) else "parquet"
+    if file.name.endswith(JSON_SUFFIXES):
+        return "json"
+    return "arrow" if file.name.endswith(ARROW_SUFFIXES) else "parquet"
 
 
 @contextmanager
@@ -87,14 +89,15 @@ def hub_rows(
     """Return the texts of the rows of one hub data set, and whether they are those of part ``shard`` only.
 
     A streamed set with enough files is shared out by file, so that a reader downloads only its own part; of any other
-    all rows are returned.
+    all rows are returned. An entry with `streamed` is read as it comes, and nothing of it is kept on the disk.
     """
     from datasets import load_dataset
 
+    is_streamed = streaming or bool(entry.get("streamed"))
     rows = _ask_hub(
         entry,
         lambda: load_dataset(
-            entry["path"], entry.get("name"), split=entry.get("split") or "train", streaming=streaming
+            entry["path"], entry.get("name"), split=entry.get("split") or "train", streaming=is_streamed
         ),
     )
     by_file = streaming and rows.num_shards >= shards

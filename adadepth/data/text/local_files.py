@@ -24,8 +24,10 @@ logger = logging.getLogger(__name__)
 
 TEXT_SUFFIXES = (".txt", ".tokens", ".md", ".text", ".raw")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
-PARQUET_SUFFIXES = (".parquet",)
-_SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + PARQUET_SUFFIXES
+PARQUET_SUFFIXES, ARROW_SUFFIXES = (".parquet",), (".arrow",)
+TABLE_SUFFIXES = PARQUET_SUFFIXES + JSON_SUFFIXES + ARROW_SUFFIXES
+_SUFFIXES = TEXT_SUFFIXES + TABLE_SUFFIXES
+_ABOUT_ARROW = ("dataset_info.json", "state.json")  # what `save_to_disk` writes beside the shards
 _HELD_OUT = ("validation", "valid", "dev")  # one split by three names
 _LONGEST_TOLD = 200  # characters of a path in a message
 _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section = = " is not one
@@ -66,7 +68,7 @@ def find_files(key: str, path: Any) -> list[Path]:
             raise DataError(f"{key}={path}: the file is empty")
         return [place]
     if place.is_dir():
-        found: Iterable[Path] = (file for file in place.rglob("*") if file.name.endswith(_SUFFIXES))
+        found: Iterable[Path] = (file for file in place.rglob("*") if _is_data(file))
     elif place.exists():
         raise DataError(f"{key}={path}: must be a file or a folder")
     elif glob.has_magic(str(place)):
@@ -78,6 +80,13 @@ def find_files(key: str, path: Any) -> list[Path]:
     if not files:
         raise DataError(f"{key}={path}: no non-empty file there (in a folder: {', '.join(_SUFFIXES)})")
     return files
+
+
+def _is_data(file: Path) -> bool:
+    """Whether a file of a folder is of a known kind, and not about the Arrow files beside it."""
+    if file.name in _ABOUT_ARROW and any(file.parent.glob("*.arrow")):
+        return False
+    return file.name.endswith(_SUFFIXES)
 
 
 class Files(NamedTuple):
@@ -142,7 +151,7 @@ def files_digest(files: Iterable[Path]) -> list[str]:
 def characters_of(files: Iterable[Path]) -> int | None:
     """Return about how many characters files of text hold, by their sizes; None: some are compressed or columns."""
     files = list(files)
-    is_plain = not any(file.name.endswith((".gz", *PARQUET_SUFFIXES)) for file in files)
+    is_plain = not any(file.name.endswith((".gz", *PARQUET_SUFFIXES, *ARROW_SUFFIXES)) for file in files)
     return sum(file.stat().st_size for file in files) if is_plain else None
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from adadepth.data import load_pretraining_data
+from adadepth.data.streams.lines import open_texts
 from adadepth.data.text.corpora import Split, document_hash
 from adadepth.errors import DataError
+from adadepth.settings import StreamConfig
 
 from .support import CorpusConfig, Separator, Source, flat, local_config, small_tokenizer, write_corpus
 
@@ -39,7 +41,20 @@ def write_parquet(file: Path, texts: list[str]) -> Path:
     return file
 
 
-@pytest.mark.parametrize("kind", ["text", "jsonl", "jsonl.gz", "parquet", "folder", "glob", "list", "hub"])
+def write_arrow(file: Path, texts: list[str], *, as_stream: bool = True) -> Path:
+    import pyarrow
+
+    table = pyarrow.table({"body": texts})
+    new = pyarrow.ipc.new_stream if as_stream else pyarrow.ipc.new_file
+    with new(str(file), table.schema) as writer:
+        writer.write_table(table)
+    return file
+
+
+KINDS = ["text", "jsonl", "jsonl.gz", "parquet", "arrow", "arrow file", "folder", "glob", "list", "hub"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> None:
     rows = [{"body": text, "number": n} for n, text in enumerate(TEXTS)]
     changes: dict[str, Any] = {"text_column": "body"}
@@ -48,6 +63,8 @@ def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> Non
         path: Any = tmp_path / "a.txt"
     elif kind == "parquet":
         path = write_parquet(tmp_path / "a.parquet", TEXTS)
+    elif kind.startswith("arrow"):
+        path = write_arrow(tmp_path / "a.arrow", TEXTS, as_stream=kind == "arrow")
     elif kind in ("jsonl", "jsonl.gz"):
         path = write_jsonl(tmp_path / f"a.{kind}", rows)
     else:
@@ -71,6 +88,46 @@ def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> Non
     if kind == "hub":
         config.streaming = True
         assert sorted(flat(documents(config))) == sorted(TEXTS[:5])
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet", "jsonl"])
+def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path, kind: str) -> None:
+    """Of a folder as `save_to_disk` writes it, too, where files about the data lie beside the shards."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    write = {
+        "arrow": write_arrow,
+        "parquet": write_parquet,
+        "jsonl": lambda file, texts: write_jsonl(file, [{"body": text} for text in texts]),
+    }[kind]
+    for number in (2, 0, 1):
+        write(folder / f"data-{number:05}-of-00003.{kind}", TEXTS[4 * number : 4 * number + 4])
+    if kind == "arrow":
+        (folder / "dataset_info.json").write_text('{"citation": ""}')
+        (folder / "state.json").write_text('{"_fingerprint": "0"}')
+    config = StreamConfig(name="x", source=Source.local, path=str(folder), text_column="body", evaluation_fraction=0.01)
+    texts = open_texts(config)
+    assert [*texts["train"].lines(), *texts["evaluation"].lines()] == TEXTS
+    assert sorted(flat(documents(local_config(folder, tmp_path, text_column="body")))) == sorted(TEXTS)
+    columns = "body, number" if kind == "parquet" else "body"
+    expected = f"{sorted(folder.glob('data*'))[0].name} has the columns {columns} (did you mean 'body'?)"
+    assert message(local_config(folder, tmp_path, text_column="boddy")).endswith(expected)
+
+
+def test_a_hub_set_that_is_streamed_is_prepared_like_one_that_was_downloaded(tmp_path: Path) -> None:
+    """Shards on this disk stand in for the hub."""
+    for number in range(3):
+        write_parquet(tmp_path / f"train-{number:05}-of-00003.parquet", TEXTS[4 * number : 4 * number + 4])
+    lines = {}
+    for streamed in (False, True):
+        entry = {"path": str(tmp_path), "streamed": streamed}
+        config = StreamConfig(name="x", source=Source.hub, hub=[entry], text_column="body", evaluation_fraction=0.01)
+        texts = open_texts(config)
+        lines[streamed] = [*texts["train"].lines(), *texts["evaluation"].lines()], texts["train"].key()
+        corpus = CorpusConfig(name="x", source=Source.hub, hub=[entry], text_column="body", evaluation_fraction=0.2)
+        assert sorted(flat(documents(corpus))) == sorted(TEXTS)
+    assert lines[True] == lines[False]
+    assert lines[True][0] == TEXTS
 
 
 def test_rows_of_a_hub_set_are_joined_to_documents(tmp_path: Path) -> None:
@@ -241,6 +298,8 @@ def test_messages_about_columns_and_broken_files(tmp_path: Path) -> None:
     assert "bad.jsonl: not a readable json file" in message(local_config(tmp_path / "bad.jsonl", tmp_path))
     (tmp_path / "bad.parquet").write_text("nothing of the kind")
     assert "bad.parquet: not a readable parquet file" in message(local_config(tmp_path / "bad.parquet", tmp_path))
+    (tmp_path / "bad.arrow").write_bytes((tmp_path / "bad.parquet").read_bytes())
+    assert "bad.arrow: not a readable arrow file" in message(local_config(tmp_path / "bad.arrow", tmp_path))
 
 
 def test_a_hub_name_without_network_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from adadepth.errors import ConfigError
-from adadepth.measure.devices import DEVICES, Held, capacity, days, device_of, most_rows, peak_of, per_device
+from adadepth.measure.devices import (
+    DEVICES,
+    Held,
+    capacity,
+    days,
+    device_called,
+    device_of,
+    most_rows,
+    peak_of,
+    per_device,
+)
 
 
 def test_a_device_is_named_in_any_case_or_told_by_its_peak() -> None:
@@ -18,6 +28,23 @@ def test_a_device_is_named_in_any_case_or_told_by_its_peak() -> None:
 def test_what_is_no_device_is_refused_in_a_line(given: object) -> None:
     with pytest.raises(ConfigError, match=r"^estimate\.device=.*: must be a number of TFLOPS or one of H100, .*MI300X"):
         device_of(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-40GB", "A100_40GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA GeForce RTX 4090", "RTX_4090"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L4", "L4"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("NVIDIA GeForce RTX 3090", None),
+    ],
+)
+def test_devices_are_known_by_what_their_driver_calls_them(name: str, expected: str | None) -> None:
+    assert device_called(name) == (None if expected is None else DEVICES[expected])
 
 
 def test_peaks_are_those_of_the_data_sheet() -> None:

@@ -56,6 +56,21 @@ def test_a_log_is_told_of_long_work_now_and_then(
     ]
 
 
+def test_where_nobody_knows_the_end_what_is_done_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 60 * 20, 60))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 120.0)
+    with progress("tokenising", None, of="characters") as advance:
+        for _ in range(4):
+            advance(2**20)
+    assert capsys.readouterr().out.splitlines() == [
+        "tokenising: 2,097,152 characters, 2:00 so far",
+        "tokenising: 4,194,304 characters, 4:00 so far",
+    ]
+
+
 def test_hours_are_told() -> None:
     assert [console.minutes(seconds) for seconds in (4.6, 65, 3909)] == ["0:05", "1:05", "1:05:09"]
 

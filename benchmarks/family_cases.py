@@ -1,0 +1,84 @@
+"""A training step of every family, as configurations make it: the model, a micro-batch of it, and how it is set."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_module
+from torch import Tensor
+
+from adadepth.cli.composition import register_schema
+from adadepth.cli.validation import checked
+from adadepth.data.batches import IGNORE
+from adadepth.tasks.estimate import carried_inputs, set_for_training
+from adadepth.tasks.subject import Subject, subject_of
+
+WORDS = ("input_ids", "labels", "targets")
+NOBODY_HALTS = -20.0  # the bias of what decides whether to halt
+
+
+def config_of(case: str) -> Any:
+    """The configuration of a case, `CONFIGURATION override ...`, in float32, as a CPU trains it."""
+    register_schema()
+    root, *overrides = case.split()
+    with initialize_config_module("configs", version_base="1.3"):
+        return checked(compose(root, overrides=["mode=estimate", "trainer.precision=fp32", *overrides]))
+
+
+def model_of(config: Any, subject: Subject) -> Any:
+    """The model with weights, set as it is trained at the end: in training mode, and nobody halts."""
+    model = subject.build()
+    set_for_training(config, model)
+    for name, weight in model.named_parameters():
+        if (".act." in name or "halt" in name) and name.endswith("bias"):
+            weight.data.fill_(NOBODY_HALTS)
+    return model
+
+
+def words_drawn(config: Any, batch: Mapping[str, Tensor], pieces: int | None, seed: int) -> dict[str, Tensor]:
+    """The batch with drawn words in place of one word again and again; of data that are drawn, as they are."""
+    if hasattr(config.dataset, "train_examples") or pieces is None:
+        return dict(batch)
+    ids = torch.randint(5, pieces, batch["input_ids"].shape, generator=torch.Generator().manual_seed(seed))
+    alike = {name: batch[name] for name in WORDS if name in batch and batch[name].shape == ids.shape}
+    return {**batch, **{name: ids.where(words != IGNORE, words) for name, words in alike.items() if words.any()}}
+
+
+def inputs_of(config: Any, model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What the model reads of a micro-batch, with what a step gets from the one before."""
+    read = inspect.signature(model.forward).parameters
+    inputs = {name: value for name, value in batch.items() if name in read}
+    return inputs | carried_inputs(config, model, inputs)
+
+
+def case_of(case: str, seed: int = 0) -> tuple[Any, dict[str, Any]]:
+    """A model on the CPU with drawn weights, and the inputs of a step."""
+    config = config_of(case)
+    subject = subject_of(config)
+    torch.manual_seed(seed)
+    model = model_of(config, subject)
+    batch = subject.batch(config.trainer.per_device_train_batch_size)
+    return model, inputs_of(config, model, words_drawn(config, batch, model.vocabulary_size, seed))
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Tensors, and what holds them, on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {name: moved(each, device) for name, each in value.items()}
+    return value
+
+
+def without_dropout(model: torch.nn.Module) -> None:
+    """Let nothing be dropped: devices draw different numbers."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for holder in (module, getattr(module, "config", None)):
+            found = vars(holder) if holder is not None else {}
+            for name in [name for name, value in found.items() if "dropout" in name and isinstance(value, float)]:
+                setattr(holder, name, 0.0)

@@ -1,0 +1,116 @@
+"""The report of the first hour on a device: a page that stands alone, and the same as one JSON file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from first_hour_steps import Step, crossovers, found_by
+from markupsafe import Markup
+
+from adadepth.report.run_files import write_json
+from adadepth.report.section import Section
+from adadepth.report.table import Column, Table, as_html, clock, rounded, text
+from adadepth.report.writing import write_page
+
+RESULTS = "first_hour.json"
+WORDS = {"done": "done", "failed": "failed", "cut": "its time ran out", "waiting": "not begun"}
+
+
+def write_report(
+    folder: Path, about: Mapping[str, Any], plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]
+) -> Path:
+    """Write first_hour.json and report.html; returns the page.
+
+    Args:
+        folder: Where.
+        about: The machine, versions, and how the steps were started.
+        plan: All steps.
+        results: Of those that were begun, by name: status, seconds, command, error, figures.
+    """
+    write_json(folder / RESULTS, {**about, "steps": dict(results)})
+    sections = [_overview(plan, results), _machine(about), *_crossovers(folder)]
+    sections += [_section(step, results[step.name]) for step in plan if step.name in results]
+    device = about["device"]["name"]
+    return write_page(folder, sections, title="The first hour", subtitle=device, sources=[RESULTS], whose="this folder")
+
+
+def _overview(plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]) -> Section:
+    columns = [
+        Column("step", "step", text, "text"),
+        Column("status", "status", text, "text"),
+        Column("time", "time", clock),
+        Column("figures", "figures"),
+        Column("error", "what went wrong", text, "text", absent=""),
+    ]
+    rows = [
+        {
+            "step": step.title,
+            "status": WORDS[found.get("status", "waiting")],
+            "time": found.get("seconds"),
+            "figures": len(found.get("figures", [])),
+            "error": found.get("error"),
+        }
+        for step in plan
+        for found in (results.get(step.name, {}),)
+    ]
+    done = sum(row["status"] == WORDS["done"] for row in rows)
+    table = Table("steps", columns, rows)
+    note = Markup('<p class="note">{} of {} steps are done. The same command goes on with the others.</p>')
+    html = as_html(table, wide=True) + note.format(done, len(rows))
+    return Section("Steps", "steps", html, tables=[table], of=None)
+
+
+def _machine(about: Mapping[str, Any]) -> Section:
+    facts = {**about["device"], **about["hardware"], "commit": about["git_commit"], "begun": about["begun"]}
+    facts |= {f"version of {name}": version for name, version in about["versions"].items()}
+    rows = [{"fact": name, "value": value} for name, value in facts.items() if value not in (None, [])]
+    columns = [Column("fact", "fact", text, "text"), Column("value", "value", text, "text")]
+    table = Table("machine", columns, rows)
+    return Section("Machine", "machine", as_html(table), tables=[table], of=None)
+
+
+def _crossovers(folder: Path) -> Iterator[Section]:
+    """What the measured sizes say about the settings that are guessed for accelerators."""
+    rows = found_by(folder / "ragged").get("rows", [])
+    if not rows:
+        return
+    sentences = []
+    for mode, least in crossovers(rows).items():
+        count = sum(row["mode"] == mode for row in rows)
+        if least is None:
+            told = f"{mode}: the largest of {count} sizes is not faster ragged; dense stays the better choice."
+        else:
+            macs = f"{least / 1e6:,.1f} million multiply-accumulates an iteration"
+            told = f"{mode}: ragged is faster from {macs} on, of {count} sizes."
+        sentences.append(Markup("<li>{}</li>").format(told))
+    html = Markup("<ul>{}</ul>").format(Markup("").join(sentences)) + Markup(
+        '<p class="note">An iteration of B rows of T tokens has 12 H² B T. <code>model.execution=ragged</code> or '
+        "<code>dense</code> chooses for a run. What <code>auto</code> does is set for a kind of device by "
+        "<code>_BATCH_NEEDS</code> in adadepth/families/albert_act/modeling.py (the larger of the numbers above; an "
+        "accelerator has none, and runs dense), and how much work must be saved before tokens are packed anew by "
+        "<code>_REPACK_SAVES</code> in ragged.py beside it. Few sizes give a rough number: send it with this page.</p>"
+    )
+    yield Section("Ragged or dense", "crossovers", html, of=None)
+
+
+def _section(step: Step, found: Mapping[str, Any]) -> Section:
+    columns = [
+        Column("what", "what", text, "text"),
+        Column("value", "value", rounded(4)),
+        Column("unit", "unit", text, "text", absent=""),
+        Column("n", "n"),
+        Column("low", "from", rounded(4)),
+        Column("high", "to", rounded(4)),
+    ]
+    parts = [Markup("<p>{}</p>").format(step.about)]
+    if found["status"] != "done":
+        told = f"{WORDS[found['status']]}: {found['error']}"
+        parts.append(Markup('<p class="warning">{}</p>').format(told))
+    table = Table(f"first_hour_{step.name}", columns, found["figures"])
+    if found["figures"]:
+        parts.append(as_html(table, wide=True))
+    parts.append(Markup("<details><summary>Command</summary><pre>{}</pre></details>").format(found["command"]))
+    tables = [table] if found["figures"] else []
+    return Section(step.title, step.name, Markup("").join(parts), tables=tables, of=None)

@@ -1,0 +1,36 @@
+"""What a whole update of a training waits for: what its model reads, and nothing else; a log reads what it tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.marks_support import mostly_slow
+from tests.training.host_reads_support import updates_on_an_accelerator
+
+# What its model reads in an update (docs/guide.md says it to users), what a log's extensions tell, and what an update
+# brings to the device beside the batch.
+CASES = {
+    "ponder_tiny": (0, 0, 0),
+    "ponder_tiny trainer.gradient_accumulation_steps=2 trainer.ema_decay=0.9": (0, 0, 0),
+    "act_hops": (2, 1, 0),  # which tokens have a class, and which updates of them ran: losses after every update
+    "act_tiny model.act_penalty=0 budget.target=3": (1, 1, 0),  # which words are hidden
+    "trm_tiny": (0, 1, 1),  # what is drawn for every slot
+    "loop_hops": (2, 0, 0),  # transformers' look at the mask; which tokens have a class
+    "loop_tiny": (2, 0, 0),
+    "loop_tiny model.train_loops=drawn model.objective=last": (3, 0, 0),
+    "par_network": (3, 0, 1),  # which places have a target, and two tails; counts of targets
+    "par_tiny search.stages=[search]": (3, 0, 2),  # and the gates' noise
+    "adalayers_tiny features.cache=false": (2, 0, 0),  # which layers are mixed, and transformers' look at the mask
+}
+# The loss, the gradients' norm, whether losses were finite and near the first one, their parts, and tokens.
+LOG = 6
+
+
+@pytest.mark.parametrize("case", mostly_slow(CASES, lambda case: case == "act_hops"))
+def test_an_update_reads_what_its_model_reads(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = updates_on_an_accelerator(*case.split(), folder=tmp_path, patch=monkeypatch, updates=6, logged_every=3)
+    reads, told, moves = CASES[case]
+    assert [each.reads.total() for each in found] == [reads, reads, reads + LOG + told, reads, reads], found
+    assert [each.moves.total() for each in found[1:]] == [moves] * 4, found
