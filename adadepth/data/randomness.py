@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     TRACE = 14
     MANO = 15
     RECORDS = 16
+    RESUMING = 17
 
 
 def epoch_and_index(item: int | tuple[int, int]) -> tuple[int, int]:

@@ -55,11 +55,11 @@ def last_good(directory: Path) -> str:
 
 
 @contextmanager
-def whole_or_nothing(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
-    """Write a checkpoint in the block: it is whole at its end, and nothing of it stays where the disk is full.
+def nothing_if_full(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
+    """Write a part of a checkpoint in the block: nothing of the checkpoint stays where the disk is full.
 
     Args:
-        checkpoint: The folder, which is made anew.
+        checkpoint: The folder, made by `begin_checkpoint` and whole after `seal_checkpoint`.
         is_main: Whether this process makes, describes and removes it.
 
     Raises:
@@ -67,11 +67,7 @@ def whole_or_nothing(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
     """
     try:
         with writing(checkpoint):
-            if is_main:
-                begin_checkpoint(checkpoint)
             yield
-            if is_main:
-                seal_checkpoint(checkpoint)
     except DiskFullError:
         if is_main:
             shutil.rmtree(checkpoint, ignore_errors=True)

@@ -37,6 +37,8 @@ from adadepth.settings.fingerprint import result_hash, result_settings
 from adadepth.settings.interpolations import as_written, told_within, unresolved
 from adadepth.settings.kinds import dataset_schemas
 from adadepth.system.files import DiskFullError, refuse_links, remove_leftovers, write_atomic, writing
+from adadepth.system.launchers import launches, repeated_launches
+from adadepth.system.processes import number_of_processes
 
 RECORD, CONFIG_FILE = "run.json", "config.yaml"
 MODEL = "model"  # the folder of a run that holds its best weights
@@ -50,6 +52,9 @@ _LENGTH = ("trainer.max_steps", "trainer.num_train_epochs")
 # What a continued run may change: when it ends, evaluates and saves, and at which shapes architectures are compared.
 _WHEN = ("early_stopping_threshold", "eval_strategy", "eval_steps", "eval_on_start", "save_strategy", "save_steps")
 _MAY_CHANGE = frozenset({*CONTINUE, *(f"trainer.{key}" for key in _WHEN)})
+# How another number of processes shares the examples of a step, and how any number shares the model.
+_BATCH, _MICRO = "trainer.per_device_train_batch_size", "trainer.gradient_accumulation_steps"
+_SHARDING = frozenset({"trainer.fsdp", "trainer.fsdp_config"})
 
 
 @dataclass
@@ -124,6 +129,18 @@ def run_directory(config: ExperimentConfig) -> Path:
     if changes := _changed_settings(config, directory):
         raise CheckpointError(f"resume={directory}: it ran with other settings: {'; '.join(changes)}")
     return directory
+
+
+def begun_before(config: ExperimentConfig) -> Path | None:
+    """The newest run of these settings that an earlier start of this launch has begun; None: this is the first."""
+    names, wanted = set(repeated_launches()), result_hash(config)
+    if config.resume is not None or not names:
+        return None
+    for run in reversed(_runs_with(Path(config.output_dir) / config.name, CHECKPOINTS)):
+        record = read_record(run)
+        if names.intersection(record.get("launches", ())) and record.get("result_hash") == wanted and _has_trained(run):
+            return run
+    return None
 
 
 def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Path:
@@ -304,11 +321,36 @@ def _changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
     stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = flat(result_settings(stored)), flat(result_settings(unresolved(dataclasses.asdict(config))))
     earlier = flat(result_settings(dataclasses.asdict(_defaults(config)))) | earlier
-    spread = _spread_over_steps(config)
-    free = _MAY_CHANGE if spread is None else _MAY_CHANGE.difference(_LENGTH)
+    spread, processes = _spread_over_steps(config), processes_of_run(directory)
+    free = _SHARDING | (_MAY_CHANGE if spread is None else _MAY_CHANGE.difference(_LENGTH))
+    free |= {_BATCH, _MICRO} if processes != number_of_processes() else set()
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
     reasons = dict.fromkeys(_LENGTH, f" ({spread} counts on the number of updates)")
-    return [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
+    told = [f"{key} was {earlier.get(key)}, is {now[key]}{reasons.get(key, '')}" for key in changed]
+    return [*told, *_changed_step(earlier, now, processes)]
+
+
+def processes_of_run(directory: Path) -> int:
+    """How many processes a run had when it was last started; as many as now where its record does not say it."""
+    found: int = read_record(directory).get("hardware", {}).get("processes", number_of_processes())
+    return found
+
+
+def _changed_step(earlier: Mapping[str, Any], now: Mapping[str, Any], processes: int) -> Iterator[str]:
+    """Say that other processes make a step of more or fewer examples than it had, and how it would have as many."""
+    here = number_of_processes()
+    before, after = earlier[_BATCH] * earlier[_MICRO] * processes, now[_BATCH] * now[_MICRO] * here
+    if processes == here or before == after:
+        return
+    line = f"{_counted(processes)} made a step of {before} examples"
+    if before % here:
+        yield f"{line}, which {_counted(here)} cannot share evenly"
+    else:
+        yield f"{line}, {_counted(here)} would of {after}; {_BATCH}={before // here} {_MICRO}=1 keeps them"
+
+
+def _counted(processes: int) -> str:
+    return f"{processes} process" + ("es" if processes > 1 else "")
 
 
 def _spread_over_steps(config: ExperimentConfig) -> str | None:
@@ -347,6 +389,7 @@ def _description(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[s
         "dataset_schema": next(name for name, schema in dataset_schemas().items() if schema is type(config.dataset)),
         "settings": _settings_told(config),
         "command": own_command(),
+        "launches": launches(),
         "started": earlier.get("started", now),
         "resumed": now if earlier else None,
         "resumed_from": config.resume,
@@ -406,4 +449,4 @@ def _hardware() -> dict[str, Any]:
     if torch := sys.modules.get("torch"):
         hardware["threads"] = torch.get_num_threads()
         hardware["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return hardware | {"processes": int(os.environ.get("WORLD_SIZE", "1"))}
+    return hardware | {"processes": number_of_processes()}

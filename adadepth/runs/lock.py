@@ -48,6 +48,12 @@ def locked(directory: Path) -> Iterator[None]:
         lock.release()
 
 
+def forget_elsewhere(directory: Path) -> None:
+    """Take the lock from a process on another host, which is known to be dead."""
+    if _owner(directory / LOCK).get("host", socket.gethostname()) != socket.gethostname():
+        (directory / LOCK).unlink(missing_ok=True)
+
+
 def _owner(path: Path) -> dict[str, Any]:
     """Return what the file says of the process that holds it; nothing where it says something else."""
     try:

@@ -31,8 +31,13 @@ def is_first_process() -> bool:
 
 def is_one_of_several() -> bool:
     """Whether a launcher started further processes for this run."""
+    return number_of_processes() > 1
+
+
+def number_of_processes() -> int:
+    """How many processes this run has."""
     processes = os.environ.get("WORLD_SIZE", "1")
-    return processes.isdecimal() and int(processes) > 1
+    return int(processes) if processes.isdecimal() else 1
 
 
 def check_launcher() -> None:

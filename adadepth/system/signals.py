@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 HANGUP = getattr(signal, "SIGHUP", None)  # a terminal that closes; Windows has no such signal
 # Ctrl-C, what `kill` and schedulers send, and a terminal that closes.
 _ENDING = (signal.SIGINT, signal.SIGTERM, *([] if HANGUP is None else [HANGUP]))
+# What schedulers send some time before a job has to end: Slurm's --signal, submitit.
+_WARNINGS = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 _usual: dict[int, Any] = {}  # what they do when they are not held back; empty: they are not
 _waiting: list[int] = []
 
@@ -20,6 +22,22 @@ _waiting: list[int] = []
 def ending() -> list[signal.Signals]:
     """The signals that end this run: what is ignored by now stays so, as `nohup` and `&` of a script ask for."""
     return [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def stopping() -> list[signal.Signals]:
+    """The signals that a training stops for, with a checkpoint: those that end a run, and a scheduler's warnings."""
+    return [*ending(), *_WARNINGS]
+
+
+def is_repeated(number: int) -> bool:
+    """Whether a signal may come twice without anybody's impatience: of shell and system, of a scheduler."""
+    return number == HANGUP or number in _WARNINGS
+
+
+def pass_on(number: int) -> None:
+    """Let a scheduler's own code, which has put a handler before ours, know of its warning: it requeues the job."""
+    if number in _WARNINGS and callable(signal.getsignal(number)):
+        signal.raise_signal(number)
 
 
 @contextmanager

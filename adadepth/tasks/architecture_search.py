@@ -31,7 +31,7 @@ from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.language_model import fresh_model, language_parts, load_data, settled
 from adadepth.tasks.report import write_run_report
 from adadepth.tasks.session import Trained, device_name, equipped, fit, open_session, track_figures
-from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint
+from adadepth.tasks.stored import resumable_checkpoint, resumed_checkpoint, taken_up
 from adadepth.training.arguments import training_arguments
 from adadepth.training.tracking import closing_tracker, log_size, open_tracker
 
@@ -137,7 +137,7 @@ def train(config: ExperimentConfig) -> Trained:
     """Run the stages that are asked for and not yet done; the metrics are the derived network's and the search's."""
     args = training_arguments(config)
     data = load_data(config, args, config.tokenizer)
-    config = settled(config, args, data)
+    config = taken_up(settled(config, args, data), args)
     supernet = fresh_model(config, data)  # mistakes end here, before there is a folder
     if Stage.search in config.search.stages and config.resume is None:
         _set_costs(config, args, supernet)

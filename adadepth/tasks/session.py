@@ -34,6 +34,7 @@ from adadepth.runs.directory import (
     RECORD,
     Run,
     open_run,
+    read_record,
     run_directory,
 )
 from adadepth.runs.model_card import CARD, write_card
@@ -45,9 +46,17 @@ from adadepth.settings.kinds import called, kind_of, positions_read
 from adadepth.system.console import say
 from adadepth.system.files import describe_files, writing
 from adadepth.system.processes import decide
+from adadepth.system.signals import pass_on
 from adadepth.tasks.estimate import advice, fitting_rows
 from adadepth.tasks.report import draw_run_figures, judge, write_run_report
-from adadepth.tasks.stored import check_weights, checked_model_path, other_depth, resumed_checkpoint
+from adadepth.tasks.stored import (
+    check_weights,
+    checked_model_path,
+    finished_before,
+    other_depth,
+    resumed_checkpoint,
+    taken_up,
+)
 from adadepth.tasks.telling import beginning, best_of, limit_of, why_ended
 from adadepth.training.arguments import choose_precision
 from adadepth.training.averaging import WeightAverage
@@ -196,6 +205,11 @@ def train_parts(
     parts = equipped(config, args, parts)
     check_batches(parts, args)
     check_memory(config, parts, args)
+    if (finished := finished_before(config, args)) is not None:
+        if args.process_index == 0:
+            say(f"started again; {finished} is finished")
+        return Trained(read_record(finished)["final_metrics"], finished)
+    config = taken_up(config, args)
     repository = decide(args, lambda: open_repository(config))
     directory = decide(args, lambda: run_directory(config))
     checkpoint = None if config.resume is None else resumed_checkpoint(directory, args)
@@ -259,6 +273,7 @@ def fit(
         if trainer.is_world_process_zero():
             whole = owner or run.directory
             say(f"{session.stop.why()} at step {trainer.state.global_step}; continue with resume={whole}")
+        pass_on(session.stop.signal)
         raise SystemExit(128 + session.stop.signal)
     trainer.refuse_weights()
     if trainer.is_world_process_zero():

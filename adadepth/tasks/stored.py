@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from adadepth.errors import CheckpointError
 from adadepth.families.folder import read_config
 from adadepth.families.registry import families
 from adadepth.runs.checkpoints import MANIFEST, TRAINER_STATE, checkpoints, flaw
-from adadepth.runs.directory import CHECKPOINTS, model_path, read_record, run_of_checkpoint
+from adadepth.runs.directory import CHECKPOINTS, begun_before, model_path, read_record, run_of_checkpoint
+from adadepth.runs.lock import forget_elsewhere
 from adadepth.runs.model_card import CARD
 from adadepth.settings import ExperimentConfig
 from adadepth.system.console import say
 from adadepth.system.files import Record, damage
 from adadepth.system.processes import decide
 from adadepth.training.progress import first_not_finite
+from adadepth.training.restoring import processes_of
+from adadepth.training.shards import is_sharded
 from adadepth.training.tracking import METRICS_FILE, read_metrics
 
 
@@ -40,8 +44,45 @@ def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> No
     raise CheckpointError(f"tokenizer.path={place}: it has {len(tokenizer)} pieces, the model {known}; give its own")
 
 
+def taken_up(config: ExperimentConfig, args: TrainingArguments) -> ExperimentConfig:
+    """The settings with `resume` set, where the launcher of this training has started it before.
+
+    torchrun starts all processes anew when one has died, Slurm a job that it has requeued. A run that is not finished
+    goes on; one that has no checkpoint yet begins anew.
+    """
+    found = decide(args, lambda: _begun_before(config))
+    return config if found is None else dataclasses.replace(config, resume=str(found))
+
+
+def _begun_before(config: ExperimentConfig) -> Path | None:
+    run = begun_before(config)
+    if run is None or is_finished(run):
+        return None
+    if not any(flaw(checkpoint) is None for checkpoint in reversed(checkpoints(run / CHECKPOINTS))):
+        say(f"started again; {run} has no checkpoint yet, so it begins anew")
+        return None
+    say(f"started again; goes on with {run}")
+    forget_elsewhere(run)
+    return run
+
+
+def finished_before(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
+    """The run of these settings that an earlier start of this launch has brought to its end; None: there is none."""
+
+    def finished() -> Path | None:
+        run = begun_before(config)
+        return run if run is not None and is_finished(run) else None
+
+    return decide(args, finished)
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a run has come to its end."""
+    return read_record(run).get("status") == "finished"
+
+
 def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:
-    """The newest whole checkpoint of a run, which must have been written by as many processes as there are now.
+    """The newest whole checkpoint of a run; that another number of processes wrote it is said.
 
     Raises:
         CheckpointError: If there is none, or the log cannot be gone on with.
@@ -49,11 +90,11 @@ def resumed_checkpoint(directory: Path, args: TrainingArguments) -> Path:
     found = resumable_checkpoint(directory, args)
     if found is None:
         raise CheckpointError(f"resume={directory}: it has no complete checkpoint yet")
-    processes = read_record(directory).get("hardware", {}).get("processes", args.world_size)
-    if processes != args.world_size:
-        raise CheckpointError(
-            f"resume={directory}: the run had {processes} processes, now there are {args.world_size}; "
-            "the order of its data depends on that"
+    processes = processes_of(found)
+    if processes != args.world_size and args.process_index == 0:
+        say(
+            f"{found.name} was written by another number of processes, {processes} then, {args.world_size} now: "
+            "a step has the same examples, and losses are the same to rounding, but not what is drawn, as dropout is"
         )
     return found
 
@@ -104,6 +145,10 @@ def checked_model_path(config: ExperimentConfig) -> str:
     path = model_path(config)
     folder = Path(path)
     problem = None
+    if is_sharded(folder):
+        raise CheckpointError(
+            f"checkpoint={path}: its weights are in shards, which resume= reads; the run's model is whole"
+        )
     if (folder / MANIFEST).is_file():
         problem = flaw(folder)
     elif (run := run_of_checkpoint(config)) is not None and folder.parent.samefile(run):

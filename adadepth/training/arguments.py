@@ -31,9 +31,8 @@ def _sharding(config: ExperimentConfig) -> Iterator[str]:
     if trainer.deepspeed is not None and importlib.util.find_spec("deepspeed") is None:
         yield f"trainer.deepspeed: {missing_package('deepspeed', 'deepspeed')}"
     if trainer.fsdp and not is_one_of_several():
-        yield "trainer.fsdp=true: shards over several processes, and this is one; start it with torchrun"
-    elif trainer.fsdp and not torch.accelerator.is_available():
-        yield "trainer.fsdp=true: accelerate shards on accelerators only, and there is none; leave it false"
+        alone = "trainer.fsdp=true: shards over several processes, and this is one"
+        yield f"{alone}; start it with torchrun, or set it to false"
     for name in ("deepspeed", "fsdp_config"):
         if isinstance(value := getattr(trainer, name), str):
             yield from _json_file(f"trainer.{name}={value}", Path(value).expanduser())
@@ -123,6 +122,8 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         arguments = TrainingArguments(**{name: value for name, value in values.items() if value not in (None, {})})
     except (ValueError, NotImplementedError) as error:
         raise ConfigError(f"trainer: {error}") from error
+    if trainer["fsdp"] and arguments.fsdp_plugin_args["fsdp_version"] != 2:
+        raise ConfigError("trainer.fsdp_config: version must be 2, torch's fully_shard")
     # One process drives one device; several devices are torchrun's business. DataParallel would copy every trace.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from adadepth.families.shared.layers import whole
 from adadepth.training.extension import Extension
+from adadepth.training.shards import shared_like
 
 _WEIGHTS = "weights_in_training.safetensors"
 
@@ -81,13 +83,14 @@ class WeightAverage(Extension, TrainerCallback):
             average.copy_(kept)
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the weights in training; all processes have the same."""
+        """Write the weights in training; the main process does, of sharded ones with the parts of all processes."""
+        weights = {name: whole(weight).contiguous() for name, weight in self._weights.items()}
         if process == 0:
-            save_file({name: weight.contiguous() for name, weight in self._weights.items()}, checkpoint / _WEIGHTS)
+            save_file(weights, checkpoint / _WEIGHTS)
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Take the average from the model, and go on with the weights in training."""
         weights = self._weights
         self._average = [weight.clone() for weight in weights.values()]
         for name, weight in load_file(checkpoint / _WEIGHTS).items():
-            weights[name].copy_(weight)
+            weights[name].copy_(shared_like(weight, weights[name]))

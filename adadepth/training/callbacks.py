@@ -26,7 +26,7 @@ from adadepth.report.architectures import frame_panel
 from adadepth.report.classes import class_table, write_halting_files
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
 from adadepth.report.table import as_records
-from adadepth.system.signals import HANGUP, ending
+from adadepth.system.signals import is_repeated, stopping
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
@@ -74,6 +74,8 @@ class StepCallback(TrainerCallback):
 class StopCallback(TrainerCallback):
     """Ends a run cleanly, with a checkpoint, on Ctrl-C, SIGTERM, a terminal that closes, or when its time is spent.
 
+    Also on SIGUSR1 and SIGUSR2, by which schedulers tell that a job's time is nearly over.
+
     Several processes must stop at the same step; they agree on it when they log, where they wait for each other anyway.
     """
 
@@ -88,7 +90,7 @@ class StopCallback(TrainerCallback):
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Take over the signals that end a run; a second one ends the program at once."""
-        previous = {number: signal.signal(number, self._remember) for number in ending()}
+        previous = {number: signal.signal(number, self._remember) for number in stopping()}
         try:
             yield
         finally:
@@ -96,10 +98,10 @@ class StopCallback(TrainerCallback):
                 signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self._was_asked and number != HANGUP:
+        if self._was_asked and not is_repeated(number):
             raise SystemExit(128 + number)
         self.signal = number
-        self._was_asked |= number != HANGUP  # which shell and system both send: it is nobody's impatience
+        self._was_asked |= not is_repeated(number)
 
     def why(self) -> str | None:
         """Why the run stops; also after a signal that came when there was no update left to stop at."""

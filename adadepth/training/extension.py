@@ -7,7 +7,7 @@ extension and knows none of them. In an update the order is: `counts` of all its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import TrainingArguments
 
 from adadepth.settings import TrainerConfig
 
@@ -84,7 +85,7 @@ class Extension:
         """Write its state into a checkpoint; every process calls it."""
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Go on from a checkpoint; every process calls it."""
+        """Go on from a checkpoint, which other processes may have written; every process calls it."""
 
 
 class RecurrentMemory(Extension):
@@ -94,7 +95,8 @@ class RecurrentMemory(Extension):
     its own, and a batch that begins a stream has none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, args: TrainingArguments) -> None:
+        self._args = args
         self._kept: dict[str, Tensor] = {}
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
@@ -110,9 +112,17 @@ class RecurrentMemory(Extension):
         save_file({key: memory.contiguous() for key, memory in self._kept.items()}, checkpoint / _memory_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the memories of this process from a checkpoint."""
-        read = load_file(checkpoint / _memory_file(process))
-        self._kept = {key: memory.to(device) for key, memory in read.items()}
+        """Read the memories of this process's rows from a checkpoint, whoever had these rows."""
+        read = read_pieces(checkpoint, _memory_file)
+        by_stream: dict[str, dict[tuple[int, int], Tensor]] = {}
+        for (key, owner), memory in read.items():
+            stream, _, slot = key.rpartition("/")
+            by_stream.setdefault(stream, {})[int(slot), owner] = memory
+        self._kept = {
+            f"{stream}/{slot}": memory.to(device)
+            for stream, pieces in by_stream.items()
+            for slot, memory in own_rows(pieces, self._args, dim=1).items()
+        }
 
 
 def _key(batch: Batch) -> str:
@@ -121,3 +131,33 @@ def _key(batch: Batch) -> str:
 
 def _memory_file(process: int) -> str:
     return f"memory_{process}.safetensors"
+
+
+# ---- rows of a step
+
+
+def read_pieces(checkpoint: Path, file: Callable[[int], str]) -> dict[tuple[str, int], Tensor]:
+    """What all processes wrote into files of their own, by name and process."""
+    read: dict[tuple[str, int], Tensor] = {}
+    process = 0
+    while (path := checkpoint / file(process)).is_file():
+        read |= {(name, process): value for name, value in load_file(path).items()}
+        process += 1
+    return read
+
+
+def own_rows(pieces: Mapping[tuple[int, int], Tensor], args: TrainingArguments, dim: int) -> dict[int, Tensor]:
+    """The rows of this process by micro-batch, from those of any number of processes and micro-batches.
+
+    The rows of a step lie one after the other, as `ProcessBatches` and `RowShare` share them out: micro-batch by
+    micro-batch, in each process by process.
+
+    Args:
+        pieces: The rows of every micro-batch of every process, by these two numbers.
+        args: Say how many processes and micro-batches share the rows now.
+        dim: Of the rows.
+    """
+    rows = torch.cat([pieces[place] for place in sorted(pieces)], dim=dim)
+    shares = rows.chunk(args.gradient_accumulation_steps * args.world_size, dim=dim)
+    own = range(args.process_index, len(shares), args.world_size)
+    return {number // args.world_size: shares[number].contiguous() for number in own}

@@ -110,12 +110,12 @@ def build_optimizer(model: Any, trainer: TrainerConfig, own: Sequence[dict[str, 
         kind = torch.optim.Adam if trainer.optimizer == Optimizer.adam else torch.optim.AdamW
         return kind(groups, **common, fused=fused)
 
-    from pytorch_optimizer import Lamb
+    from adadepth.training.lamb import ShardableLamb
 
     for group in groups:
         group["adam"] = not group["decays"]
     # `adam_debias` is the library's name for leaving the step size as it is, without the first moment's correction.
-    optimizer = Lamb(groups, **common, weight_decouple=False, adam_debias=True)
+    optimizer = ShardableLamb(groups, **common, weight_decouple=False, adam_debias=True)
     optimizer.clamp = math.inf  # the library bounds ||w|| at 10
     return optimizer
 

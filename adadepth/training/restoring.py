@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast, TrainerCallback
+from transformers import PreTrainedTokenizerFast, TrainerCallback, set_seed
 
+from adadepth.data.randomness import Purpose, random_generator
 from adadepth.data.text.tokenizer import for_model
 from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import TRAINER_STATE
@@ -43,10 +45,41 @@ def save_progress(checkpoint: str, process: int, progress: Mapping[str, Any]) ->
     write_atomic(Path(checkpoint, _PROGRESS.format(process)), json.dumps(progress))
 
 
-def read_progress(checkpoint: Path, process: int) -> dict[str, Any] | None:
-    """What a process had counted; None: an older version wrote the checkpoint."""
-    path = checkpoint / _PROGRESS.format(process)
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def processes_of(checkpoint: Path) -> int:
+    """By how many processes a checkpoint was written."""
+    return max(1, *(len(list(checkpoint.glob(name))) for name in (_PROGRESS.format("*"), "rng_state_*.pth")))
+
+
+def read_progress(checkpoint: Path, process: int, processes: int) -> dict[str, Any] | None:
+    """What a process had counted; None: an older version wrote the checkpoint.
+
+    Of another number of processes than now each has the mean of what they had counted, since losses are logged as means
+    over processes.
+    """
+    written = processes_of(checkpoint)
+    paths = [checkpoint / _PROGRESS.format(number) for number in range(written)]
+    if not all(path.is_file() for path in paths):
+        return None
+    states = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return states[process] if written == processes else _mean_progress(states)
+
+
+def _mean_progress(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = states[0]
+    mean = dict(first)
+    mean["loss"] = fmean(state["loss"] for state in states)
+    mean["parts"] = {
+        name: [fmean(state["parts"][name][0] for state in states), dtype] for name, (_, dtype) in first["parts"].items()
+    }
+    if first["explosion"] is not None:
+        losses, counts = zip(*(state["explosion"] for state in states), strict=True)
+        mean["explosion"] = [fmean(losses), max(counts)]
+    return mean
+
+
+def draw_anew(seed: int, step: int, process: int) -> None:
+    """Set the random numbers of a run that goes on with another number of processes: a function of seed and step."""
+    set_seed(int(random_generator(seed, Purpose.RESUMING, step, process).integers(2**31)))
 
 
 def moved_best(checkpoint: Path, folder: Path) -> Path | None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.data.randomness import Purpose, random_generator
 from adadepth.system.processes import add_over_processes
-from adadepth.training.extension import Batch, Extension
+from adadepth.training.extension import Batch, Extension, own_rows, read_pieces
 
 _SUMS = "sums"  # how the sums for the log are called in a checkpoint
 
@@ -26,12 +26,13 @@ class TrainingSlots(Extension, TrainerCallback):
 
     Args:
         seed: Of what is drawn.
+        args: Say how many processes and micro-batches share the slots of a step.
     """
 
     tells = ("halted", "exact_accuracy", "halting_steps")
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, args: TrainingArguments) -> None:
+        self._seed, self._args = seed, args
         self._carries: dict[int, dict[str, Tensor]] = {}
         self._update = self._micro = self._process = 0
         self._processes = 1
@@ -86,13 +87,21 @@ class TrainingSlots(Extension, TrainerCallback):
         save_file({**held, _SUMS: self._sums}, checkpoint / _slots_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read them back."""
-        read = {name: values.to(device) for name, values in load_file(checkpoint / _slots_file(process)).items()}
-        self._sums = read.pop(_SUMS)
+        """Read back the slots of this process's rows, whoever had these rows."""
+        by_name: dict[str, dict[tuple[int, int], Tensor]] = {}
+        sums = []
+        for (key, owner), values in read_pieces(checkpoint, _slots_file).items():
+            if key == _SUMS:
+                sums.append(values)
+                continue
+            number, name = key.split("/")
+            by_name.setdefault(name, {})[int(number), owner] = values
+        same = len(sums) == self._args.world_size
+        self._sums = (sums[process] if same else torch.stack(sums).sum(0) / self._args.world_size).to(device)
         self._carries = {}
-        for key, values in read.items():
-            micro, name = key.split("/")
-            self._carries.setdefault(int(micro), {})[name] = values
+        for name, pieces in by_name.items():
+            for micro, values in own_rows(pieces, self._args, dim=0).items():
+                self._carries.setdefault(micro, {})[name] = values.to(device)
 
 
 def _slots_file(process: int) -> str:

@@ -12,16 +12,18 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer import SCHEDULER_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.data.batches import EpochSampler, evaluation_order
@@ -31,7 +33,7 @@ from adadepth.evaluation.predictions import merge_processes, seeded_exits
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.families.heads import check_output
 from adadepth.measure.exit_records import StepRecorder, StepRecords
-from adadepth.runs.checkpoints import rotate, whole_or_nothing
+from adadepth.runs.checkpoints import begin_checkpoint, nothing_if_full, rotate, seal_checkpoint
 from adadepth.settings import TrainerConfig
 from adadepth.system.console import say
 from adadepth.system.places import quiet
@@ -41,14 +43,33 @@ from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.progress import DivergedError, TrainingProgress, first_not_finite, infinite_loss, refuse
 from adadepth.training.restoring import (
     Beginning,
+    draw_anew,
     moved_best,
+    processes_of,
     read_progress,
     reading,
     refuse_missing_weights,
     save_progress,
     tokenizer_of,
 )
+from adadepth.training.sharding import by_blocks, let_go, share_out
+from adadepth.training.shards import (
+    afterwards,
+    begin_writing,
+    is_sharded,
+    load_optimizer,
+    load_weights,
+    save_settings,
+    whole_weights,
+)
 from adadepth.training.speed import Stopwatch, count_tokens
+
+
+class Saving(NamedTuple):
+    """A checkpoint that is being written; `sealed` tells when it is whole, None: it is."""
+
+    checkpoint: Path
+    sealed: Future[None] | None
 
 
 class TrainingData(Protocol):
@@ -96,6 +117,7 @@ class DepthTrainer(Trainer):
         self.progress = TrainingProgress(args)
         self.last_reports: dict[str, EvaluationReport] = {}
         self.resumed_from: Path | None = None
+        self._saving: Saving | None = None
         self.train_sampler: EpochSampler | None = None
         self._checked: set[str] = set()
         self._has_whole_batches = isinstance(data.train, StreamBatches)
@@ -114,6 +136,17 @@ class DepthTrainer(Trainer):
                 self.add_callback(extension)
         # Releases before `loss_is_scaled_for_ga` decide by this flag and by counts that are not None.
         self.model_accepts_loss_kwargs = True
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make what distributes the model; with `trainer.fsdp` it shards, see `share_out`."""
+        super().create_accelerator_and_postprocess()
+        if self.args.fsdp:
+            share_out(self.accelerator, self.args.fsdp_plugin_args)
+            self.is_fsdp_enabled = True
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        with by_blocks(self.model) if self.is_fsdp_enabled else nullcontext():
+            return super()._prepare_for_training(*args, **kwargs)
 
     @property
     def unwrapped_model(self) -> Any:
@@ -349,13 +382,16 @@ class DepthTrainer(Trainer):
         model = self.model_wrapped if is_sharded else self.unwrapped_model
         model.to(self.args.device)
         model.eval()
-        for shared, is_own in self._shared_batches(dataset):
-            batch = self._prepare_inputs(shared)
-            with torch.no_grad(), self.autocast_smart_context_manager():
-                outputs = model(**self.model_inputs(batch), **options(batch))
-            if is_own:
-                yield batch, outputs
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+        try:
+            for shared, is_own in self._shared_batches(dataset):
+                batch = self._prepare_inputs(shared)
+                with torch.no_grad(), self.autocast_smart_context_manager():
+                    outputs = model(**self.model_inputs(batch), **options(batch))
+                if is_own:
+                    yield batch, outputs
+                self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+        finally:
+            let_go(model)
 
     def _shared_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
         """This process's batches, and whether each is its own; see `in_step`."""
@@ -381,14 +417,47 @@ class DepthTrainer(Trainer):
             if self.is_world_process_zero():
                 say(f"no checkpoint at step {self.state.global_step}: the loss is more than ten times the first one")
             return
+        self.finish_saving()
         checkpoint = self._checkpoints / f"checkpoint-{self.state.global_step}"
-        with whole_or_nothing(checkpoint, self.args.should_save):
+        with nothing_if_full(checkpoint, self.args.should_save):
+            if self.args.should_save:
+                begin_checkpoint(checkpoint)
             self.accelerator.wait_for_everyone()
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
+            self._saving = Saving(checkpoint, self._begin_sealing(checkpoint))
+        if not self.is_fsdp_enabled:
+            self.finish_saving()
+
+    def _begin_sealing(self, checkpoint: Path) -> Future[None] | None:
+        """Seal a checkpoint; with shards, which are written meanwhile, in a thread."""
+        if not self.is_fsdp_enabled:
+            self._seal(checkpoint)
+            return None
+        with self._showing():
+            written = begin_writing(self.unwrapped_model, self._own_optimizer, checkpoint)
+        return afterwards(written, partial(self._seal, checkpoint))
+
+    def _seal(self, checkpoint: Path) -> None:
+        if self.args.should_save:
+            seal_checkpoint(checkpoint)
+
+    def finish_saving(self) -> None:
+        """Wait until the last checkpoint is whole, and delete the oldest ones beyond the limit.
+
+        Raises:
+            DiskFullError: If there was no room for its shards; nothing of it stays.
+        """
+        if self._saving is None:
+            return
+        saving, self._saving = self._saving, None
+        with nothing_if_full(saving.checkpoint, self.args.should_save):
+            if saving.sealed is not None:
+                saving.sealed.result()
         if self.args.should_save:
             best = self.state.best_model_checkpoint
-            rotate(self._checkpoints, self.settings.save_total_limit, {checkpoint, Path(best or checkpoint)})
+            keep = {saving.checkpoint, Path(best or saving.checkpoint)}
+            rotate(self._checkpoints, self.settings.save_total_limit, keep)
 
     def refuse_weights(self) -> None:
         """Stop where a weight is no number.
@@ -403,9 +472,26 @@ class DepthTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save weights, configuration and tokenizer; the arguments of the training, a pickle, in checkpoints only."""
         with self._showing():
-            super().save_model(output_dir, _internal_call)
+            if not self.is_fsdp_enabled:
+                super().save_model(output_dir, _internal_call)
+            elif not _internal_call:
+                self._save(output_dir, whole_weights(self.unwrapped_model, is_main=self.args.should_save))
         if not _internal_call and output_dir is not None and self.args.should_save:
             Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
+
+    @property
+    def _own_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer without what accelerate puts around it."""
+        found: Any = self.optimizer
+        return getattr(found, "optimizer", found)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save both; of a sharded optimizer what all processes share, the rest is written by `_begin_sealing`."""
+        if not self.is_fsdp_enabled:
+            super()._save_optimizer_and_scheduler(output_dir)
+        elif self.args.should_save:
+            save_settings(self._own_optimizer, Path(output_dir))
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Save what each process has of its own: random numbers, sums for the log, and the state of the extensions."""
@@ -445,7 +531,7 @@ class DepthTrainer(Trainer):
     def _load_progress(self, checkpoint: Path) -> None:
         if (best := moved_best(checkpoint, self._checkpoints)) is not None:
             self.state.best_model_checkpoint = str(best)
-        if (state := read_progress(checkpoint, self.args.process_index)) is not None:
+        if (state := read_progress(checkpoint, self.args.process_index, self.args.world_size)) is not None:
             self.progress.load(state)
             self._tr_loss = torch.tensor(state["loss"], device=self.args.device)
             self._globalstep_last_logged = state["logged"]
@@ -457,15 +543,40 @@ class DepthTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         with reading(resume_from_checkpoint, "the weights"):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            if self.is_fsdp_enabled or is_sharded(Path(resume_from_checkpoint)):
+                load_weights(self.unwrapped_model, Path(resume_from_checkpoint))
+            else:
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        """Load the weights of the best checkpoint when it is whole."""
+        best = Path(str(self.state.best_model_checkpoint))
+        if self.is_fsdp_enabled or is_sharded(best):
+            with reading(best, "the weights"):
+                load_weights(self.unwrapped_model, best)
+        else:
+            super()._load_best_model()
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        self.finish_saving()
+        return super()._finalize_training(*args, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
         with reading(checkpoint, "the optimizer or the schedule"):
-            super()._load_optimizer_and_scheduler(checkpoint)
+            if self.is_fsdp_enabled or is_sharded(Path(checkpoint)):
+                load_optimizer(self._own_optimizer, Path(checkpoint))
+                self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True))
+            else:
+                super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with reading(checkpoint, "the random numbers"):
-            super()._load_rng_state(checkpoint)
+            if checkpoint is not None and processes_of(Path(checkpoint)) != self.args.world_size:
+                draw_anew(self.args.seed, self.state.global_step, self.args.process_index)
+            else:
+                super()._load_rng_state(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         refuse_missing_weights(self.unwrapped_model, load_result.missing_keys)

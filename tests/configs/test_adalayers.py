@@ -39,6 +39,7 @@ def test_what_a_baseline_sets_holds_on_every_root(root: str, baseline: str) -> N
     (["model.lambda_distribution_depth=-1"], "model.lambda_distribution_depth=-1.0: must be at least 0"),
     (["model.attention_heads_num=7"], "model.attention_heads_num=7: must divide model.project_dim=64"),
     (["model.freeze_base_model=false"], "set features.cache=false"),
+    (["trainer.fsdp=true", "features.cache=false"], "trainer.fsdp=true: a frozen base stops in the middle of a pass"),
     (["features.limit_gib=0"], "features.limit_gib=0.0: must be above 0"),
     (["trainer.schedule=plateau"], "trainer.plateau_patience: trainer.schedule=plateau needs it"),
     (["trainer.plateau_patience=3"], "trainer.plateau_patience=3: read only with trainer.schedule=plateau"),

@@ -65,6 +65,7 @@ MISTAKES = [
     ),
     ("par_tiny", ["search.sampled_paths=0"], "search.sampled_paths=0: "),
     ("par_tiny", ["task=language_model", "search.latency_weight=1"], "read only with task=architecture_search"),
+    ("par_tiny", ["trainer.fsdp=true"], "trainer.fsdp=true: not in a search, whose gates are read between"),
     ("par_tiny", ["dataset=python_docs"], "task=architecture_search reads streams of text"),
     ("par_tiny", ["model=albert_act_mini"], "task=architecture_search trains par_xl"),
     ("par_tiny", ["dataset.test_path=a.txt"], "dataset.test_path=a.txt: read only with dataset.source=local"),

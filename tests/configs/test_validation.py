@@ -38,6 +38,7 @@ MISTAKES = [
     (["trainer.eval_steps=null", "trainer.save_steps=5"], "trainer.eval_steps: trainer.eval_strategy=steps needs it"),
     (["trainer.precision=fp16", "trainer.use_cpu=true"], "trainer.precision=fp16: needs a GPU"),
     (["trainer.fsdp=true", "trainer.deepspeed=ds.json"], "trainer.fsdp and trainer.deepspeed: choose one"),
+    (["mode=evaluate", "checkpoint=a", "trainer.fsdp=true"], "trainer.fsdp=true: read only with mode=train, but mode="),
     (["trainer.deepspeed=3"], "trainer.deepspeed=3: must be a JSON file or a mapping"),
     (["trainer.dataloader_prefetch_factor=2"], "trainer.dataloader_prefetch_factor: needs runtime.num_workers"),
     (["runtime.num_workers=-1"], "runtime.num_workers=-1: must be from 0 to 1024"),

@@ -24,7 +24,7 @@ def on_processes(module: str, folder: Path, processes: int = 2) -> None:
         AssertionError: With what a process said that failed.
     """
     command = [sys.executable, "-m", __name__, f"{__package__}.{module}", str(folder), str(processes)]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
     environment = os.environ | group | sizes | {"PYTHONPATH": str(ROOT)}
     started = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
@@ -74,7 +74,7 @@ def _started(main: Callable[[Path], None], folder: Path, rank: int) -> int:
         os._exit(status)
 
 
-def _free_port() -> str:
+def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])

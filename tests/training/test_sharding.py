@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.training.processes_support import on_processes
+from tests.training.sharded_trainers import trained
 from tests.unit.families.every_model_support import BUILD, FURTHER
 
 
@@ -21,3 +22,17 @@ def test_sharded_models_have_the_losses_and_gradients_of_whole_ones(processes: i
         assert figures["sharded"] > 0, case
         assert figures["loss"] <= 1e-6, case
         assert figures["gradients"] <= 1e-6, case
+
+
+@pytest.mark.slow  # two processes
+def test_a_trainer_shares_out_parameters_gradients_and_the_optimizers_state(tmp_path: Path) -> None:
+    on_processes("sharded_trainers", tmp_path)
+    two = torch.load(tmp_path / "two.pt")
+    assert two["shared"]
+    of_all, own = two["numbers"]
+    assert own == pytest.approx(of_all / 2, rel=0.05)
+    trainer, one = trained(tmp_path / "one", "trainer.per_device_train_batch_size=8")
+    logged = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    assert two["losses"] == pytest.approx(logged, rel=1e-5)
+    for name, gradient in one.whole.items():
+        torch.testing.assert_close(two["gradients"][name], gradient, rtol=1e-4, atol=1e-6)

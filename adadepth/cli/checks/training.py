@@ -28,8 +28,15 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.precision=fp16: needs a GPU, but trainer.use_cpu=true; use fp32 or bf16"
     if trainer.fsdp and trainer.deepspeed:
         yield "trainer.fsdp and trainer.deepspeed: choose one"
-    if trainer.ema_decay is not None and (trainer.fsdp or trainer.deepspeed):
-        yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.fsdp or trainer.deepspeed"
+    if trainer.fsdp and config.mode not in (Mode.train, Mode.estimate):
+        yield f"trainer.fsdp=true: read only with mode=train, but mode={config.mode}"
+    if trainer.fsdp and config.task is Task.architecture_search:
+        yield (
+            "trainer.fsdp=true: not in a search, whose gates are read between the steps of the model; "
+            "a network that was found trains so as a language model"
+        )
+    if trainer.ema_decay is not None and trainer.deepspeed:
+        yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.deepspeed"
     for name in ("deepspeed", "fsdp_config"):
         value = getattr(trainer, name)
         is_device = isinstance(value, str) and os.path.exists(value) and not os.path.isfile(value)

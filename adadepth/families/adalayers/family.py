@@ -104,6 +104,8 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
             "features.cache=true: with model.freeze_base_model=false the base's states change at every update; "
             "set features.cache=false"
         )
+    if config.trainer.fsdp and model.freeze_base_model and not features.cache:
+        yield "trainer.fsdp=true: a frozen base stops in the middle of a pass; it needs features.cache=true"
     heads, width = model.attention_heads_num, model.project_dim
     if model.head is Head.attention and heads >= 1 and width % heads:
         yield f"model.attention_heads_num={heads}: must divide model.project_dim={width}"

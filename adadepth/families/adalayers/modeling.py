@@ -21,7 +21,7 @@ from adadepth.families.adalayers.configuration import AdaLayersConfig
 from adadepth.families.adalayers.mixing import distribution_terms, project, zero_of
 from adadepth.families.contract import DepthKnob, HoldsBudget, MixesLayers, ReadsCachedStates
 from adadepth.families.shared.encoders import accepted_inputs, block_work, check_words, entry_work
-from adadepth.families.shared.layers import Dropout, sinusoidal_positions
+from adadepth.families.shared.layers import Dropout, sinusoidal_positions, whole
 from adadepth.families.shared.losses import LossTerm, combine_terms, label_count
 from adadepth.families.shared.steps import asked_to_show, choose_states
 from adadepth.halting.layer_mixing import layer_weights, tail_masses
@@ -271,7 +271,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return self._active[1]
 
     def _look(self) -> tuple[int, ...]:
-        weights = self.layer_distribution().tolist()
+        weights = whole(self.layer_distribution()).tolist()
         return self._states_of(layer for layer in self.mixed_layers if weights[layer] != 0.0)
 
     def _states_of(self, layers: Iterable[int]) -> tuple[int, ...]:
@@ -465,7 +465,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         Raises:
             ConfigError: If no layer would be left.
         """
-        weights = self.layer_distribution().tolist()
+        weights = whole(self.layer_distribution()).tolist()
         kept = [layer for layer in self.config.layers if weights[layer] > min_weight]
         if not kept:
             raise ConfigError(f"min_weight={min_weight} leaves no layer; the largest weight is {max(weights):.4f}")

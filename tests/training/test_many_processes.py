@@ -1,0 +1,190 @@
+"""Whole trainings of every family by several processes, whole or sharded, against one process on the same batches.
+
+docs/scaling.md has the table whose cells these are.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.marks_support import mostly_slow
+from tests.training.support import stopped_early
+from tests.training.whole_runs import launch, try_to_launch
+
+BATCH = 4  # examples of a step, however many processes share them
+COMMON = (
+    "debug=default", "trainer.disable_tqdm=true", "trainer.logging_steps=1", "trainer.max_steps=4",
+    "trainer.eval_strategy=no", "trainer.eval_on_start=false", "trainer.load_best_model_at_end=false",
+    "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
+)  # fmt: skip
+NO_DROPOUT = ("model.hidden_dropout_prob=0", "model.classifier_dropout_prob=0")
+FAMILIES = {
+    "act": ("act_tiny", "dataset.max_documents=12"),
+    "act, LAMB": ("act_tiny", "dataset.max_documents=12", "trainer.optimizer=lamb"),
+    "act, a budget": (
+        "act_tiny", "dataset.max_documents=12", "model.act_penalty=0", "budget.target=2", "budget.hold=0",
+        "budget.ramp=0",
+    ),
+    "ponder": ("ponder_tiny",),
+    "ponder, recurrent": ("ponder_parity",),
+    "several exits": ("ponder_tiny", "model=pabee_mini", *NO_DROPOUT),
+    "adalayers": ("adalayers_tiny", "model.attention_dropout_prob=0"),
+    "trm": ("trm_tiny", "dataset.train_examples=64", "dataset.max_evaluation_examples=16", "trainer.ema_decay=0.5"),
+    "par, a network": (
+        "par_network", "model.architecture=sf-s", "dataset.evaluation_length=null", "model.hidden_dropout_prob=0",
+    ),
+    "par, a search": (
+        "par_tiny", "search.baselines=[alternating]", "search.method=joint", "model.hidden_dropout_prob=0",
+    ),
+    "looped": ("loop_tiny",),
+}  # fmt: skip
+UNSHARDED = {"par, a search"}
+
+
+class Kind(NamedTuple):
+    """How many processes, and whether they share the parameters."""
+
+    processes: int
+    sharded: bool = False
+
+    def __str__(self) -> str:
+        return f"{'FSDP' if self.sharded else 'DDP'} {self.processes}" if self.processes > 1 else "1"
+
+
+ONE = Kind(1)
+KINDS = (Kind(2), Kind(4), Kind(2, sharded=True), Kind(4, sharded=True))
+CHANGES = ((Kind(2), ONE), (ONE, Kind(2)), (Kind(2, sharded=True), ONE), (ONE, Kind(2, sharded=True)))
+
+
+def cases(kinds):
+    return [(family, kind) for family in FAMILIES for kind in kinds if not is_refused(family, kind)]
+
+
+def named(value):
+    """Of a case in the test's name: act, 2 to 1."""
+    return " to ".join(map(str, value)) if isinstance(value, tuple) and not isinstance(value, Kind) else str(value)
+
+
+def is_refused(family, kind):
+    return family in UNSHARDED and any(each.sharded for each in ([kind] if isinstance(kind, Kind) else kind))
+
+
+def train(family, kind, *further):
+    """A training by some processes, in a folder of its own; the folder of the run."""
+    folder = mkdtemp(prefix="run-", dir=_place())
+    launch(["--config-name", *command(family, kind), f"output_dir={folder}", *further], kind.processes)
+    (run,) = Path(folder).glob("*/*")
+    return run
+
+
+def command(family, kind):
+    root, *own = FAMILIES[family]
+    return [root, *COMMON, *own, *sharing(kind)]
+
+
+def sharing(kind):
+    rows = BATCH // kind.processes
+    sizes = (f"trainer.per_device_{each}_batch_size={rows}" for each in ("train", "eval"))
+    return (*sizes, f"trainer.fsdp={str(kind.sharded).lower()}")
+
+
+@cache
+def _place() -> str:
+    return mkdtemp(prefix="many-processes-")
+
+
+@cache
+def of_one(family):
+    return train(family, ONE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tidy() -> Iterator[None]:
+    yield
+    shutil.rmtree(_place(), ignore_errors=True)
+
+
+def losses(run):
+    """Training losses and gradients' norms by step, and the final evaluation's losses."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    wanted = ("train/loss", "train/grad_norm")
+    final = json.loads((run / "run.json").read_text(encoding="utf-8"))["final_metrics"]
+    return {(line["step"], name): line[name] for line in lines for name in wanted if name in line} | {
+        (None, name): value for name, value in final.items() if name.startswith("eval/") and name.endswith("loss")
+    }
+
+
+def assert_equal(run, expected):
+    """Losses and final weights are the same to rounding: of sums of float32 in another order."""
+    found, wanted = losses(run), losses(expected)
+    assert found.keys() == wanted.keys()
+    assert len(wanted) > 8
+    for place, value in wanted.items():
+        assert found[place] == pytest.approx(value, rel=1e-4, abs=1e-5), place
+    left, right = (load_file(each / "model" / "model.safetensors") for each in (run, expected))
+    assert left.keys() == right.keys()
+    for name, weight in right.items():
+        torch.testing.assert_close(
+            left[name], weight, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    config, other = (json.loads((each / "model" / "config.json").read_text()) for each in (run, expected))
+    assert config == other
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), mostly_slow(cases(KINDS), lambda case: case == ("act", Kind(2, sharded=True))), ids=named
+)
+def test_a_training_is_that_of_one_process(family: str, kind: Kind) -> None:
+    run = train(family, kind)
+    assert_equal(run, of_one(family))
+    assert (run / "checkpoints" / "checkpoint-4" / "shards").is_dir() == kind.sharded
+
+
+def cut(run):
+    """The run as it was after its second step."""
+    shutil.rmtree(run / "checkpoints" / "checkpoint-4")
+    return stopped_early(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "change"), cases(CHANGES), ids=named)
+def test_a_checkpoint_goes_on_with_other_processes(family: str, change: tuple[Kind, Kind]) -> None:
+    before, after = change
+    run = cut(train(family, before))
+    said = launch(["--config-name", FAMILIES[family][0], f"resume={run}", *sharing(after)], after.processes)
+    assert "was written by another number of processes" in said
+    assert_equal(run, of_one(family))
+
+
+@pytest.mark.slow
+def test_other_processes_make_a_step_of_as_many_examples_or_are_refused() -> None:
+    run = cut(train("act", Kind(2)))
+    status, said = try_to_launch(["--config-name", "act_tiny", f"resume={run}"])
+    assert status == 2
+    assert (
+        "2 processes made a step of 4 examples, 1 process would of 2; trainer.per_device_train_batch_size=4 "
+        "trainer.gradient_accumulation_steps=1 keeps them"
+    ) in said
+
+
+@pytest.mark.slow
+def test_a_damaged_shard_is_named_and_passed_over() -> None:
+    run = train("act", Kind(2, sharded=True))
+    stopped_early(run)
+    shard = next((run / "checkpoints" / "checkpoint-4" / "shards").glob("shard-00002-*"))
+    damaged = bytearray(shard.read_bytes())
+    damaged[-8] ^= 1
+    shard.write_bytes(damaged)
+    said = launch(["--config-name", "act_tiny", f"resume={run}"], 2)
+    assert f"its shards/{shard.name} is not as it was written; going on from checkpoint-2" in said
+    assert_equal(run, of_one("act"))

@@ -1,0 +1,119 @@
+"""Whole command lines as one or several processes: what torchrun starts, without its four seconds a process.
+
+One process imports what all runs need and forks the processes of each of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from functools import cache
+from tempfile import NamedTemporaryFile
+from typing import Any, NoReturn
+
+import torch
+
+from adadepth import tasks
+from adadepth.run import main as main_of_run
+from tests.figures_support import briefly_timed, undrawn
+from tests.training.processes_support import ROOT, free_port
+
+_ANSWER = "status "  # beside what libraries say when they are imported
+
+
+def launch(given: Sequence[str], processes: int = 1) -> str:
+    """What `adadepth GIVEN` says, as that many processes of one gloo group.
+
+    Raises:
+        AssertionError: With what was said, if a process fails.
+    """
+    status, said = try_to_launch(given, processes)
+    assert status == 0, said[-6000:]
+    return said
+
+
+def try_to_launch(given: Sequence[str], processes: int = 1) -> tuple[int, str]:
+    """The status, that of the first process that failed, and what was said."""
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with NamedTemporaryFile("r", suffix=".txt") as said:
+        job = {"given": list(given), "processes": processes, "said": said.name, "port": free_port()}
+        server.stdin.write(json.dumps(job) + "\n")
+        server.stdin.flush()
+        status = next((line for line in server.stdout if line.startswith(_ANSWER)), f"{_ANSWER}1")
+        return int(status.removeprefix(_ANSWER)), said.read()
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+    server = subprocess.Popen([sys.executable, "-m", __name__], cwd=ROOT, env=os.environ | own, **pipes)
+    atexit.register(lambda: os.killpg(server.pid, signal.SIGKILL))
+    return server
+
+
+def _serve() -> None:
+    """Import everything; then a line is a run, and its answer the status."""
+    for module in pkgutil.iter_modules(tasks.__path__, "adadepth.tasks."):
+        importlib.import_module(module.name)
+    torch.set_num_threads(1)  # threads do not survive a fork
+    for line in sys.stdin:
+        print(f"{_ANSWER}{_run(**json.loads(line))}", flush=True)
+
+
+def _run(given: list[str], processes: int, said: str, port: str) -> int:
+    """Fork the processes; the first that fails ends the others."""
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+    several = group | sizes if processes > 1 else {}
+    running = {_started(rank, given, said, several) for rank in range(processes)}
+    failed = 0
+    while running:
+        ended, status = os.wait()
+        running.remove(ended)
+        failed = failed or os.waitstatus_to_exitcode(status)
+        for other in running if status else ():
+            os.kill(other, signal.SIGKILL)
+    return failed
+
+
+def _started(rank: int, given: list[str], said: str, several: dict[str, str]) -> int:
+    child = os.fork()
+    if child == 0:
+        if several:
+            os.environ.update(several, RANK=str(rank), LOCAL_RANK=str(rank))
+        with open(said, "a") as file:
+            for stream in (1, 2):
+                os.dup2(file.fileno(), stream)
+        _become(given)
+    return child
+
+
+def _become(given: list[str]) -> NoReturn:
+    """What `adadepth` does with this command line, to the end of the process."""
+    sys.argv, status = ["adadepth", *given], 0
+    try:
+        with undrawn(), briefly_timed():
+            main_of_run()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()
