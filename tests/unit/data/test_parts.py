@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from adadepth.data.stores.arrays import open_arrays
 from adadepth.data.stores.documents import document_encoding, line_encoding
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.tokenizer import PLAIN_IDS, load_or_train
+from tests.scripts_support import ROOT
 
 from .support import small_tokenizer, write_corpus
 
@@ -168,3 +170,21 @@ def any_of_session(session: int) -> bool:
         except (ProcessLookupError, FileNotFoundError):
             pass
     return False
+
+
+@pytest.mark.slow  # three preparations of 12 MB
+@pytest.mark.timeout(900)
+def test_the_benchmark_of_preparation_compares_bytes_and_rates(tmp_path: Path) -> None:
+    text = write_corpus(tmp_path, documents=2_000)
+    options = ["--folder", str(tmp_path / "scratch"), "--megabytes", "12", "--kind", "lines", "--kills", "1"]
+    command = [sys.executable, "benchmarks/preparation.py", "--text", str(text), *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [row["workers"] for row in rows] == [1, 2, 2]
+    assert all(row["same_bytes"] for row in rows)
+    assert all(12 * 10**6 <= row["bytes"] < 13 * 10**6 for row in rows)
+    assert all(row["resident_sum"] >= max(row["resident_each"]) for row in rows)
+    measured = rows[:2]
+    for row in measured:
+        expected = row["characters"] / row["processor_seconds"] / row["own"]["processor"]
+        assert row["share_of_own_by_processor"] == pytest.approx(expected)
