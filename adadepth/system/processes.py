@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from adadepth.errors import ConfigError, UserError
@@ -38,6 +39,30 @@ def number_of_processes() -> int:
     """How many processes this run has."""
     processes = os.environ.get("WORLD_SIZE", "1")
     return int(processes) if processes.isdecimal() else 1
+
+
+def join_again(backend: str | None, timeout_seconds: int) -> None:
+    """Form the group of processes that torchrun has started anew, apart from what their forerunners have left.
+
+    torchrun keeps one store for all its starts, in which the addresses of dead processes still stand: who looks before
+    the new one is written is refused a connection. So each start has names of its own there.
+
+    Args:
+        backend: Of the messages; None: torch's own choice.
+        timeout_seconds: For which messages are waited for.
+    """
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if count == "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.PrefixStore(f"start {count}", dist.TCPStore(*place, is_master=False))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    timeout = timedelta(seconds=timeout_seconds)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
 def check_launcher() -> None:

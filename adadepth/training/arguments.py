@@ -17,7 +17,7 @@ from transformers import TrainingArguments
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.settings import ExperimentConfig, TrainerConfig
 from adadepth.settings.experiment import BorrowedConfig, Precision
-from adadepth.system.processes import is_one_of_several
+from adadepth.system.processes import is_one_of_several, join_again
 
 
 def check_machine(config: ExperimentConfig) -> None:
@@ -87,6 +87,7 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         ConfigError: If the machine lacks what they need, or transformers refuses a combination in its own words.
     """
     check_machine(config)
+    join_again(config.trainer.ddp_backend, config.trainer.ddp_timeout)
     precision = choose_precision(config.trainer)
     trainer = dataclasses.asdict(config.trainer)
     values = {field.name: trainer[field.name] for field in dataclasses.fields(BorrowedConfig)} | {

@@ -29,9 +29,15 @@ COMMON = (
 FAMILIES = {
     "act": ("act_tiny", "dataset.max_documents=12", "trainer.per_device_train_batch_size=2"),
     "ponder": ("ponder_tiny", "trainer.per_device_train_batch_size=2"),
-    "trm": ("trm_tiny", "dataset.train_examples=64", "dataset.max_evaluation_examples=16", "trainer.ema_decay=0.5"),
-    "par": ("par_network", "model.architecture=sf-s", "dataset.evaluation_length=null"),
-    "looped": ("loop_tiny",),
+    "trm": (
+        "trm_tiny",
+        "trainer.max_steps=40",
+        "dataset.train_examples=64",
+        "dataset.max_evaluation_examples=16",
+        "trainer.ema_decay=0.5",
+    ),
+    "par": ("par_network", "trainer.max_steps=200", "model.architecture=sf-s", "dataset.evaluation_length=null"),
+    "looped": ("loop_tiny", "trainer.max_steps=100"),
 }
 SHARDED = {"whole": "trainer.fsdp=false", "sharded": "trainer.fsdp=true"}
 LIMIT_S = 400.0
@@ -74,7 +80,7 @@ def assert_same_bits(run: Path, expected: Path) -> None:
 def test_a_killed_process_brings_the_run_back_exactly(family: str, sharding: str, tmp_path: Path) -> None:
     """torchrun starts all processes anew, and they go on from the newest whole checkpoint by themselves."""
     launch([*command(family, tmp_path / "whole"), SHARDED[sharding]], 2)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max_restarts=1", "--standalone"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max_restarts=3", "--standalone"]
     started = subprocess.Popen(
         [*torchrun, "adadepth/run.py", *command(family, tmp_path / "killed"), SHARDED[sharding]],
         cwd=ROOT,
@@ -106,16 +112,18 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_slurms_warning_saves_and_queues_the_job_again_and_it_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", SHARDED)
+def test_slurms_warning_saves_and_queues_the_job_again_and_it_goes_on(sharding: str, tmp_path: Path) -> None:
     """The example's script, with Slurm's commands replaced by ones that write down what they are asked."""
-    launch([*command("act", tmp_path / "whole"), "trainer.save_steps=1000"], 2)
+    further = ("trainer.save_steps=1000", SHARDED[sharding])
+    launch([*command("act", tmp_path / "whole"), *further], 2)
     commands = tmp_path / "bin"
     program(commands, "srun", 'exec "$@"')
     program(commands, "scontrol", f'echo "$@" >> {tmp_path / "asked"}')
     program(commands, "hostname", "echo 127.0.0.1")
     job = {"SLURM_JOB_ID": "77", "SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2", "OMP_NUM_THREADS": "1"}
     path = f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    given = ["bash", str(SCRIPT), *command("act", tmp_path / "job"), "trainer.save_steps=1000"]
+    given = ["bash", str(SCRIPT), *command("act", tmp_path / "job"), *further]
 
     def start(**more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(given, cwd=ROOT, env=os.environ | job | more | {"PATH": path}, text=True)
