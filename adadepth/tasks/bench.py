@@ -4,7 +4,7 @@ A *task* is a list of overrides and has *ways*, lists of overrides too. A way wi
 settings, a run each. Overrides that begin with `exit_rules=` or `budget.targets=` are of an evaluation that follows.
 A value that begins with `@NAME` begins with the folder of the run of another way of that name, on the same task with
 the same seed, which comes first. A run is known by the hash of its settings, so that a repeated command finds what is
-done.
+done. `places` of a task are overrides that say where its files are, which is no part of what its runs are.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class BenchRun:
         seed: Of the run.
         training: Its overrides; some may name another way.
         evaluation: Further overrides of the evaluation that follows; empty: none does.
+        places: Those of the training that only say where files are.
     """
 
     task: str
@@ -47,6 +48,7 @@ class BenchRun:
     seed: int
     training: tuple[str, ...]
     evaluation: tuple[str, ...]
+    places: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -57,7 +59,8 @@ class BenchRun:
     @property
     def overrides(self) -> list[str]:
         """All it was run and evaluated with, wherever its files are and whichever other runs there were."""
-        return [each for each in (*self.training, *self.evaluation) if not each.startswith(("output_dir=", "bench="))]
+        every = (*self.training, *self.evaluation)
+        return [each for each in every if each not in self.places and not each.startswith(("output_dir=", "bench="))]
 
     @property
     def needs(self) -> set[str]:
@@ -74,7 +77,7 @@ def runs_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[st
     """All runs of a bench.
 
     Args:
-        tasks: By name `overrides` and `ways`, lists of overrides by name.
+        tasks: By name `overrides`, `places`, and `ways`, lists of overrides by name.
         seeds: Of every run.
         further: Overrides of all runs, which have the last word.
         swept: From overrides to those of each combination of their values.
@@ -91,12 +94,14 @@ def runs_of(tasks: Mapping[str, Any], seeds: Iterable[int], further: Sequence[st
         }
         if not ways:
             raise ConfigError(f"hydra.sweeper.tasks.{task}: has no ways")
+        places = tuple(about.get("places", ()))
         for (way, (trained, evaluated)), seed in itertools.product(ways.items(), seeds):
             for setting in swept(trained):
-                given = _last_words([*about.get("overrides", ()), *setting, *further, f"seed={seed}", "seeds=1"])
+                shared = (*about.get("overrides", ()), *places)
+                given = _last_words([*shared, *setting, *further, f"seed={seed}", "seeds=1"])
                 told = tuple(setting) if len(swept(trained)) > 1 else ()
                 told = tuple(each for each in told if each not in trained)
-                cell = BenchRun(task, way, told, seed, given, tuple(evaluated))
+                cell = BenchRun(task, way, told, seed, given, tuple(evaluated), places)
                 if unknown := cell.needs - (set(ways) - {way}):
                     raise ConfigError(
                         f"hydra.sweeper.tasks.{task}.ways.{way}: no other way is named {sorted(unknown)[0]}"

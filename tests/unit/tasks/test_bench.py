@@ -96,3 +96,12 @@ def test_rules_are_told_as_they_ran_where_exits_change_what_others_see() -> None
     first = found["margin"][0]
     assert (first["rule"], first["score"], first["updates"], first["macs"]) == ("margin:0.5", 0.7, 3.0, 30.0)
     assert really_run([ran("margin:0.5", 0.8, 0.799), ran("margin:0.9", 0.9, None)]) == {}
+
+
+def test_where_files_are_is_no_part_of_what_a_run_is() -> None:
+    (here,), (there,) = (
+        cells({"text": {"places": [f"dataset.path={place}"], "ways": {"mean": ["model.loss=mean"]}}}, seeds=[0])
+        for place in ("here", "there")
+    )
+    assert "dataset.path=there" in there.training
+    assert here.overrides == there.overrides == ["model.loss=mean", "trainer.max_steps=3", "seed=0", "seeds=1"]
