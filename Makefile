@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What slow tests, the examples and the documentation need on top.
-MORE_EXTRAS := comet,companions,docs,mlflow,trackio
+MORE_EXTRAS := app,comet,companions,docs,mlflow,trackio
 READY_FOR_MORE := $(VENV)/.ready_for_more
 # transformers' own tests of models, which only its source distribution has.
 MODEL_TESTS := .cache/model-tests
@@ -22,7 +22,7 @@ MAZES ?=
 PUZZLE_TIME ?= trainer.time_budget_minutes=10
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow model-tests test-gpu gpu docs lint format bench lock lock-check clean
+.PHONY: help install demo test test-slow model-tests test-gpu gpu space docs lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -78,6 +78,9 @@ gpu: test-gpu ## On a CUDA device: its tests, act_tiny and the search of PAR-XL 
 	$(BIN)/python benchmarks/adalayers.py
 	$(BIN)/python benchmarks/par.py
 	$(BIN)/python benchmarks/ragged_execution.py
+
+space: $(READY) ## Write a folder that the hub runs as a space: make space RUN=outputs/NAME/RUN [FOLDER=space]
+	@$(BIN)/python -m adadepth.serving.space $(RUN) $(FOLDER)
 
 docs: $(READY_FOR_MORE) ## Build the documentation as a site into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
