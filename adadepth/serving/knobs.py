@@ -13,7 +13,8 @@ from adadepth.families.registry import families
 from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.exit_rules import ExitRule, parse_rule, supported_rules
 
-AS_TRAINED, FULL = "as trained", "full depth"
+AS_TRAINED, FULL, BUDGET = "as trained", "full depth", "mean updates (budget)"
+_BUDGET_STEP = 0.25
 _LEAST, _MOST, _LEVEL_STEP = 0.01, 0.99, 0.01
 
 
@@ -95,6 +96,29 @@ def _can_have(model: Any, depth: int) -> bool:
 
 def _level(model: Any) -> Knob:
     return Knob(str(model.depth_knob), _LEAST, _MOST, _LEVEL_STEP, lambda model, value: model.set_depth_level(value))
+
+
+def budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
+    """A mean number of updates, to which the model's own knob is fitted as for `budget.targets`; None: it has none.
+
+    Args:
+        model: Which.
+        depth: Measures the mean of some examples as the model is set now.
+    """
+    about = families().get(model.config.model_type)
+    if not isinstance(model, DepthKnob) or about is None or _is_whole(model) or not about.budget.fitted:
+        return None
+    fitted: dict[float, dict[str, Any]] = {}  # what a target changes, found once
+
+    def turn(model: Any, target: float) -> None:
+        if target not in fitted:
+            before = dict(vars(model.config))
+            model.fit_depth(target, depth)
+            now = vars(model.config)
+            fitted[target] = {name: value for name, value in now.items() if before.get(name) != value}
+        vars(model.config).update(fitted[target])
+
+    return Knob(BUDGET, max(about.budget.least, _BUDGET_STEP), model.max_updates, _BUDGET_STEP, turn)
 
 
 def _rules(model: Any) -> list[Knob]:

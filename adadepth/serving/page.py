@@ -139,8 +139,8 @@ def _text_inputs(served: Served) -> _Inputs:
         return _Inputs(values, gr.Button("Ask", variant="primary", elem_id="ada-ask"))
     count = gr.Slider(1, MOST_NEW_TOKENS, value=32, step=1, label="New tokens", elem_id="ada-count", buttons=[])
     with gr.Row():
-        button = gr.Button("Ask about the text", elem_id="ada-ask", min_width=120)
-        write = gr.Button("Write on", variant="primary", elem_id="ada-write", min_width=120)
+        button = gr.Button("Ask", elem_id="ada-ask", min_width=80)
+        write = gr.Button("Write on", variant="primary", elem_id="ada-write", min_width=110)
         stop = gr.Button("Stop", elem_id="ada-stop", min_width=80)
     return _Inputs(values, button, write=(write, stop, count))
 
@@ -171,14 +171,14 @@ class _Depth(NamedTuple):
 
 def _depth_inputs(served: Served) -> _Depth:
     names = [knob.name for knob in served.knobs]
-    choices = [AS_TRAINED, *names, FULL]
+    choices = [AS_TRAINED, *names, FULL] if names else [AS_TRAINED]
     knob = gr.Dropdown(choices, value=AS_TRAINED, label="What decides the depth", elem_id="ada-knob", filterable=False)
     first = served.knobs[0] if served.knobs else None
     value = gr.Slider(
         0 if first is None else first.low, 1 if first is None else first.high,
         value=0 if first is None else first.start, step=0.01 if first is None else first.step,
         label="shallow to deep" if first is None else f"{first.name}: shallow to deep", elem_id="ada-depth",
-        interactive=first is not None, buttons=[],
+        visible=first is not None, buttons=[],
     )  # fmt: skip
     return _Depth(knob, value)
 
@@ -279,7 +279,7 @@ def _written(served: Served, text: str, count: int, setting: Setting) -> Iterato
     """At the setting, then at full depth; now and then what there is."""
     done: list[Continuation] = []
     try:
-        for each in (setting, Setting(FULL)):
+        for each in (setting, Setting(FULL)) if served.knobs else (setting,):
             shown = 0.0
             for part in write_on(served, text, count, each):
                 if part.found is not None or part.seconds - shown > _BETWEEN:

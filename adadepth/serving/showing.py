@@ -87,13 +87,15 @@ def answer_html(served: Served, given: Text | GivenExample, answer: Reply, *, wi
 def written_html(served: Served, prompt: str, parts: Sequence[Continuation]) -> Markup:
     """What was written so far at a setting, and at full depth beside it."""
     sides = [_side(served, prompt, part) for part in parts]
-    whole = len(parts) == 2 and all(part.found is not None for part in parts)
-    same = whole and parts[0].text == parts[1].text
-    told = "Both wrote the same text." if same else "At full depth it wrote another text." if whole else ""
+    sides_wanted = 2 if served.knobs else 1  # a model of one depth writes once
+    whole = len(parts) == sides_wanted and all(part.found is not None for part in parts)
+    same = parts[0].text == parts[-1].text
+    told = "Both wrote the same text." if same else "At full depth it wrote another text."
+    remark = "" if sides_wanted == 1 else f"Both begin with the same seed. {told if whole else ''}"
     max_updates = served.model.max_updates
     return filled(
         "written", name=served.name, file=file_name(served.name), max_updates=max_updates, prompt=prompt, sides=sides,
-        styles=depth_styles(max_updates), is_whole=whole, remark=f"Both begin with the same seed. {told}",
+        styles=depth_styles(max_updates), is_whole=whole, remark=remark,
     )  # fmt: skip
 
 

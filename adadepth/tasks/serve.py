@@ -23,7 +23,7 @@ from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
 from adadepth.runs.directory import run_of_checkpoint
 from adadepth.runs.inheritance import settings_of_run
 from adadepth.runs.program import program
-from adadepth.serving.knobs import knobs_of
+from adadepth.serving.knobs import budget_knob, knobs_of
 from adadepth.serving.served import Drawn, Measured, Served, Standing
 from adadepth.settings import ExperimentConfig, Mode, Task
 from adadepth.settings.kinds import columns_of, kind_of, problem_of
@@ -91,21 +91,24 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
     run = run_of_checkpoint(config)
     data = _data(config, pipeline, path)
     drawn = None if data is None or not hasattr(config.dataset, "train_examples") else _drawn(config, data)
+    measured = None if data is None else _measured(config, data, pipeline.model)
+    knobs = knobs_of(pipeline.model)
+    budget = None if measured is None else budget_knob(pipeline.model, lambda: measured.here().updates)
     reads_pairs = pipeline.predicts == "classes" and drawn is None and len(columns_of(config.dataset)) == 2
     found = Served(
         name=path if run is None else f"{config.name}/{run.name}",
         pipeline=pipeline,
-        knobs=knobs_of(pipeline.model),
+        knobs=knobs if budget is None else [*knobs[:1], budget, *knobs[1:]],
         command=[*program(), "--config-name", _root(config), f"checkpoint={path if run is None else run}"],
         pairs=reads_pairs,
         drawn=drawn,
-        measured=None if data is None else _measured(config, data, pipeline.model),
+        measured=measured,
         curve=None if run is None else _curve(run),
         beginning="" if drawn is not None else _beginning(run, pipeline),
     )
-    knobs = ", ".join(knob.name for knob in found.knobs) or "nothing: it has one depth"
+    turned = ", ".join(knob.name for knob in found.knobs) or "nothing: it has one depth"
     say(
-        f"{found.name}: {type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth; what can be turned: {knobs}"
+        f"{found.name}: {type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth; what can be turned: {turned}"
     )
     return found
 

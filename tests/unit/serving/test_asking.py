@@ -11,7 +11,7 @@ import pytest
 from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification, tasks
 from adadepth.errors import ConfigError, DataError
 from adadepth.serving.asking import ask, standing
-from adadepth.serving.knobs import AS_TRAINED, FULL, Setting, knobs_of, turned
+from adadepth.serving.knobs import AS_TRAINED, BUDGET, FULL, Setting, knobs_of, turned
 from adadepth.serving.served import LONGEST_TEXT, Served, drawn_example, edited_example
 from tests.configs.support import configured
 from tests.models_support import small_act, small_multi_exit, small_ponder
@@ -71,6 +71,7 @@ def hops(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return served(tmp_path_factory.mktemp("hops"), "act_hops", *SMALL, spreads=True)
 
 
+@pytest.mark.slow
 def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: Served, tmp_path: Path) -> None:
     setting = Setting(hops.knobs[0].name, 0.7)
     answers = [ask(hops, drawn_example(hops, "inside", number), setting) for number in range(8)]
@@ -98,6 +99,19 @@ def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: Served, tmp_
     assert here.quality == pytest.approx(record["eval/score"])
     assert here.updates == pytest.approx(record["halting/all/mean"])
     assert here.work == pytest.approx(record["cost/adaptive_over_full"], rel=1e-6)
+
+
+def test_a_budget_is_the_mean_that_the_models_own_knob_is_fitted_to(hops: Served) -> None:
+    depths = []
+    for target in (1.5, 2.5):
+        setting = Setting(BUDGET, target)
+        answer, here = ask(hops, drawn_example(hops, "inside", 0), setting), standing(hops, setting)
+        assert set(answer.changed) == {"act_epsilon"}
+        assert here is not None
+        depths.append(here.updates)
+        nearby = [standing(hops, Setting(hops.knobs[0].name, level / 20)) for level in range(1, 20)]
+        assert abs(here.updates - target) <= min(abs(each.updates - target) for each in nearby if each) + 0.01 * target
+    assert depths == sorted(depths)
 
 
 def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: Served) -> None:
