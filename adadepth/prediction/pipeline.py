@@ -150,6 +150,12 @@ class Pipeline:
         (prediction,), work = self._read([text], batch, torch.Generator().manual_seed(0), every_step)
         return prediction, float(work.adaptive) / float(work.full)
 
+    def answers_of_text(self, text: Text) -> dict[int, list[str]]:
+        """The same as `answers_of_steps`, of a text."""
+        (encoded,) = self._encode(text_parts([text], takes_words=self.predicts == "tags"))
+        columns = sequence_columns(self.tokenizer.pad_token_id or 0)
+        return self.answers_of_steps(padded([encoded.example], len(encoded), columns))
+
     @torch.inference_mode()
     def answers_of_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
         """What every token of one example would have been answered after every step, had none of them halted.

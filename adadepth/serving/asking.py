@@ -6,8 +6,8 @@ What it says of a text is what `mode=predict` says, and of a drawn example what 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -66,6 +66,7 @@ class Reply:
         label: Of a drawn example with one label: what is right.
         difficulty: And how hard it is.
         source: The evaluation set that it is from, with its number; None: it is the visitor's own.
+        steps: Of a text, by the position of a token: what would have been said of it after every step.
     """
 
     found: Mapping[str, Any]
@@ -77,6 +78,7 @@ class Reply:
     label: str | None = None
     difficulty: int | None = None
     source: str | None = None
+    steps: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -99,8 +101,10 @@ def ask(served: Served, given: Text | GivenExample, setting: Setting) -> Reply:
             full, full_seconds = _described(served, given), _timed(served, given)
         with turned(served.model, served.knobs, setting) as changed:
             found, seconds = _described(served, given), _timed(served, given)
-            board = _board(served, given, found) if isinstance(given, GivenExample) else None
-    about: dict[str, Any] = {} if not isinstance(given, GivenExample) else _truth(served, given)
+            if isinstance(given, GivenExample):
+                board, about = _board(served, given, found), _truth(served, given)
+            else:
+                board, about = None, {"steps": served.pipeline.answers_of_text(given)}
     return Reply(found, setting, changed, (seconds, full_seconds), full, board, **about)
 
 

@@ -72,7 +72,7 @@ def answer_html(served: Served, given: Text | GivenExample, answer: Reply, *, wi
         tiles=_tiles(served, answer),
         styles=depth_styles(max_updates),
         max_updates=max_updates,
-        row=text_row(answer.row, answer.found["predicts"]) if not boards else {},
+        row=text_row(_with_steps(answer), answer.found["predicts"]) if not boards else {},
         boards=boards,
         steps=_steps(answer),
         legend=_legend(answer) if boards else "",
@@ -120,6 +120,19 @@ def _overrides(changed: Mapping[str, Any]) -> list[str]:
 
 def _deep_in_words(setting: Setting) -> str:
     return setting.knob if setting.knob in (AS_TRAINED, FULL) else f"{setting.knob} {setting.value:g}"
+
+
+def _with_steps(answer: Reply) -> Mapping[str, Any]:
+    """What was said of a text, and of every token what would have been said after each of its iterations."""
+    if not answer.steps:
+        return answer.row
+    tokens = [dict(token) for token in answer.row["tokens"]]
+    for position, labels in answer.steps.items():
+        token = tokens[position]
+        told = token["steps"] or [{"halting": None}] * len(labels)
+        if token["label"] is not None:
+            token["steps"] = [{**step, "label": label} for step, label in zip(told, labels, strict=False)]
+    return {**answer.row, "tokens": tokens}
 
 
 # ---- figures

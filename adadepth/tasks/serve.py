@@ -107,9 +107,8 @@ def served_checkpoint(config: ExperimentConfig) -> Served:
         beginning="" if drawn is not None else _beginning(run, pipeline),
     )
     turned = ", ".join(knob.name for knob in found.knobs) or "nothing: it has one depth"
-    say(
-        f"{found.name}: {type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth; what can be turned: {turned}"
-    )
+    whose = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
+    say(f"{found.name}: {whose}; what can be turned: {turned}")
     return found
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from adadepth import AlbertActForTokenClassification
 from adadepth.cli.command_line import verbatim
 from adadepth.errors import DataError
 from adadepth.serving.asking import ask
 from adadepth.serving.knobs import Setting
 from adadepth.serving.served import drawn_example
 from adadepth.serving.showing import answer_html, board_html, command_for, error_html
-from tests.models_support import small_ponder
+from tests.models_support import small_act, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.serving.support import of_text, served
 
@@ -69,3 +72,21 @@ def test_a_board_shows_what_is_known_of_every_cell(tmp_path: Path) -> None:
     assert html.count("cell wall") == example.board.count("#")
     assert str(board_html(maze, example)).count("<button") == 64
     assert "mode=evaluate" in html
+
+
+def test_a_tagged_word_says_what_every_iteration_would_have_answered() -> None:
+    model = small_act(AlbertActForTokenClassification, num_labels=3)
+    tagger = of_text(model, tokenizer("bert"))
+    answer = ask(tagger, "a naive cat", Setting())
+    notes = [
+        json.loads(found)
+        for found in re.findall(r"data-notes='(.*?)'", str(answer_html(tagger, "a naive cat", answer)))
+    ]
+    ids = tokenizer("bert")("a naive cat", return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**ids, run_all_steps=True).step_logits
+    depths = [round(token["updates"]) for token in answer.row["tokens"]]
+    assert len(notes) == len(depths) == ids["input_ids"].shape[1]
+    for told, depth, expected in list(zip(notes, depths, logits.argmax(dim=-1).tolist(), strict=True))[1:-1]:
+        steps = [note for note in told if note[0].isdigit()]
+        assert [note[1] for note in steps] == [model.config.id2label[best] for best in expected[:depth]]
