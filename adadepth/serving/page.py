@@ -48,7 +48,7 @@ def open_page(served: Sequence[Served], host: str, port: int) -> None:
     """
     page = build_page(served)
     address = launch(page, host, port)
-    exposed = "this machine alone can ask" if host in _LOCAL else "whoever reaches this machine can ask, without a word"
+    exposed = "this machine alone can ask" if host in _LOCAL else "whoever reaches it can ask: there is no password"
     try:
         say(f"open {address} in a browser ({exposed}); Ctrl-C closes it")
         Event().wait()
