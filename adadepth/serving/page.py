@@ -37,7 +37,6 @@ _BETWEEN = 0.15  # seconds between two looks at a text that is being written
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _FONT = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")
 _FONT_OF_CODE = ("ui-monospace", "Menlo", "Consolas", "monospace")
-_STARTS = "Example"
 
 
 def open_page(served: Sequence[Served], host: str, port: int) -> None:
@@ -60,7 +59,8 @@ def open_page(served: Sequence[Served], host: str, port: int) -> None:
 
 def launch(page: gr.Blocks, host: str, port: int) -> str:
     """Start to serve, without waiting; returns the address."""
-    scripts = "\n".join(f"<script data-kept>{each}</script>" for each in (_template("tokens.js"), _template("page.js")))
+    kept = (_template("tokens.js", "adadepth.report"), _template("page.js"))
+    scripts = "\n".join(f"<script data-kept>{each}</script>" for each in kept)
     style = f"<style>{_template('frame.css')}</style>"  # gradio would rewrite what it is given as css
     page.queue(default_concurrency_limit=1, max_size=_MOST_WAITING, api_open=False)
     _, address, _ = page.launch(
@@ -76,11 +76,8 @@ def _theme() -> Any:
     return gr.themes.Base(font=_FONT, font_mono=_FONT_OF_CODE, primary_hue="blue", neutral_hue="slate")
 
 
-def _template(name: str) -> str:
-    if name == "tokens.js":
-        found, _, _ = templates().loader.get_source(templates(), name)  # type: ignore[union-attr]
-        return found
-    return (files("adadepth.serving") / "templates" / name).read_text(encoding="utf-8")
+def _template(name: str, package: str = "adadepth.serving") -> str:
+    return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
 def build_page(served: Sequence[Served]) -> gr.Blocks:
@@ -129,8 +126,7 @@ class _Inputs(NamedTuple):
 
 
 def _text_inputs(served: Served) -> _Inputs:
-    what = {"masks": "Text, with [MASK] where a word is to be filled in", "tags": "Words, with spaces between"}
-    label = what.get(served.pipeline.predicts, "Text")
+    label = "Text, with [MASK] where a word is to be filled in" if served.pipeline.predicts == "masks" else "Text"
     box = gr.Textbox(served.beginning, lines=4, max_lines=10, label=label, elem_id="ada-text", max_length=LONGEST_TEXT)
     values: list[Any] = [box]
     if served.pairs:
@@ -151,7 +147,7 @@ def _drawn_inputs(served: Served) -> _Inputs:
     begin = drawn_example(served, names[0], 0)
     with gr.Row():
         name = gr.Dropdown(names, value=names[0], label="Drawn from", elem_id="ada-set", filterable=False)
-        number = gr.Number(0, precision=0, minimum=0, label=_STARTS, elem_id="ada-number", min_width=90)
+        number = gr.Number(0, precision=0, minimum=0, label="Example", elem_id="ada-number", min_width=90)
     board = gr.HTML(str(board_html(served, begin)), js_on_load=None, apply_default_css=False, elem_id="ada-cells")
     lines = max(1, begin.board.count("\n") + 1)
     text = gr.Textbox(begin.board, lines=min(lines, 9), max_lines=24, label="The same as text: change it as you like",

@@ -225,8 +225,8 @@ def _curve_points(served: Served, setting: Setting) -> tuple[list[tuple[float, f
 
 def _boards(served: Served, answer: Reply) -> list[dict[str, Any]]:
     """The input with how hard every cell is, and what became of it."""
-    if answer.board is None:
-        return []
+    if answer.board is None or (answer.found["unit"] != "token" and answer.found["predicts"] == "classes"):
+        return []  # it is told as a text: none of its cells has a depth, or an answer, of its own
     squares = [square for row in answer.board for square in row]
     if answer.found["predicts"] == "cells":
         asked = [_cell(square.symbol, "given" if square.label == square.symbol else "") for square in squares]

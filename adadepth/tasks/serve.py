@@ -47,9 +47,23 @@ def serve(config: ExperimentConfig) -> None:
     if find_spec("gradio") is None:
         raise ConfigError(f"mode=serve: {missing_package('gradio', 'adadepth[app]')}")
     served = [served_checkpoint(each) for each in _each(config)]
+    check_alike(served)
     from adadepth.serving.page import open_page
 
     open_page(served, config.serve.host, config.serve.port)
+
+
+def check_alike(served: Sequence[Served]) -> None:
+    """Whether checkpoints can be asked the same.
+
+    Raises:
+        ConfigError: They read different inputs; names the first two.
+    """
+    kinds = [None if each.drawn is None else type(each.drawn.dataset) for each in served]
+    for each, kind in zip(served, kinds, strict=True):
+        if kind is not kinds[0] or each.pairs != served[0].pairs:
+            names = f"{served[0].name} and {each.name}"
+            raise ConfigError(f"checkpoint: {names} read different inputs; side by side they must read the same")
 
 
 def open_run(run: Path, host: str, port: int) -> None:

@@ -90,3 +90,13 @@ def test_a_tagged_word_says_what_every_iteration_would_have_answered() -> None:
     for told, depth, expected in list(zip(notes, depths, logits.argmax(dim=-1).tolist(), strict=True))[1:-1]:
         steps = [note for note in told if note[0].isdigit()]
         assert [note[1] for note in steps] == [model.config.id2label[best] for best in expected[:depth]]
+
+
+def test_a_drawn_sequence_is_told_as_a_text_with_what_is_right(tmp_path: Path) -> None:
+    marked = served(tmp_path, "ponder_hops", "model.num_hidden_layers=3")
+    example = drawn_example(marked, "inside", 2)
+    html = str(answer_html(marked, example, ask(marked, example, Setting())))
+    assert 'class="board' not in html
+    right = marked.model.config.id2label[int(example.example["label"])]
+    assert f"right is {right}, difficulty {example.example['difficulty']}" in html
+    assert html.count('scope="row"') == 3

@@ -51,6 +51,14 @@ def test_several_checkpoints_have_the_settings_of_their_runs(monkeypatch: pytest
         serve._each(config)
 
 
+def test_checkpoints_that_read_different_inputs_are_refused(tmp_path: Path) -> None:
+    hops = serve.served_checkpoint(saved(tmp_path / "hops", "act_hops", "budget=none"))
+    maze = serve.served_checkpoint(saved(tmp_path / "maze", "act_maze", "budget=none"))
+    serve.check_alike([hops, hops])
+    with pytest.raises(ConfigError, match=r"^checkpoint: .*hops/model and .*maze/model read different inputs"):
+        serve.check_alike([hops, hops, maze])
+
+
 def test_a_port_that_is_taken_is_a_line() -> None:
     import socket
 
