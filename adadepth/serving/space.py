@@ -62,7 +62,7 @@ def _installed(package: str, otherwise: str) -> str:
         return otherwise
 
 
-def main(given: list[str]) -> int:
+def make_space(given: list[str]) -> int:
     """Write the space that a command line asks for; returns the exit status."""
     if len(given) not in (1, 2):
         print("error: make space RUN=outputs/NAME/RUN [FOLDER=space]", file=sys.stderr)
@@ -77,4 +77,4 @@ def main(given: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(make_space(sys.argv[1:]))

@@ -66,7 +66,7 @@ def check_alike(served: Sequence[Served]) -> None:
             raise ConfigError(f"checkpoint: {names} read different inputs; side by side they must read the same")
 
 
-def open_run(run: Path, host: str, port: int) -> None:
+def open_page_of_run(run: Path, host: str, port: int) -> None:
     """Open the page of one run, whose folder may have been moved: what the file of a space does."""
     from adadepth.serving.page import open_page
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from adadepth.runs.inheritance import settings_of_run
-from adadepth.serving.space import main, write_space
+from adadepth.serving.space import make_space, write_space
 
 KEPT = {"status": "finished", "dataset_schema": "hops_task"}
 
@@ -46,6 +46,6 @@ def test_it_has_what_the_page_needs(run: Path, tmp_path: Path) -> None:
 def test_mistakes_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
-    assert main([]) == main([str(tmp_path)]) == main([str(run), str(tmp_path / "full")]) == 2
+    assert make_space([]) == make_space([str(tmp_path)]) == make_space([str(run), str(tmp_path / "full")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["error"] * 3
