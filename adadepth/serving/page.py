@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from threading import Event
@@ -52,6 +53,7 @@ def open_page(served: Sequence[Served], host: str, port: int) -> None:
         say(f"open {address} in a browser ({exposed}); Ctrl-C closes it")
         Event().wait()
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who presses it twice means it once
         say("closed")
     finally:
         page.close(verbose=False)
