@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What slow tests, the examples and the documentation need on top.
-MORE_EXTRAS := comet,companions,docs,mlflow,trackio
+MORE_EXTRAS := app,comet,companions,docs,mlflow,trackio
 READY_FOR_MORE := $(VENV)/.ready_for_more
 # transformers' own tests of models, which only its source distribution has.
 MODEL_TESTS := .cache/model-tests
@@ -22,7 +22,7 @@ SUDOKU ?=
 MAZES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow model-tests test-gpu gpu docs lint format bench lock lock-check clean
+.PHONY: help install demo test test-slow model-tests test-gpu gpu space docs lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -68,6 +68,9 @@ test-gpu: $(READY) ## Run the tests that need a CUDA device
 gpu: $(READY) ## The first hour on a device: tests, parity, speed, crossovers, published runs, and one report
 	$(BIN)/python benchmarks/first_hour.py --device $(DEVICE) --hours $(HOURS)$(if $(WIKITEXT2), --wikitext2 $(WIKITEXT2))$(if \
 		$(SUDOKU), --sudoku $(SUDOKU))$(if $(MAZES), --mazes $(MAZES)) $(ARGS)
+
+space: $(READY) ## Write a folder that the hub runs as a space: make space RUN=outputs/NAME/RUN [FOLDER=space]
+	@$(BIN)/python -m adadepth.serving.space $(RUN) $(FOLDER)
 
 docs: $(READY_FOR_MORE) ## Build the documentation as a site into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

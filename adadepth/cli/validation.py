@@ -18,7 +18,7 @@ from adadepth.families.registry import families, family, one_of, with_head
 from adadepth.measure.devices import device_of
 from adadepth.measure.quality import metric_key
 from adadepth.runs.inheritance import resumed, with_inherited
-from adadepth.settings import EstimateConfig, ExperimentConfig, Mode, Task
+from adadepth.settings import EstimateConfig, ExperimentConfig, Mode, ServeConfig, Task
 from adadepth.settings.declaration import misfits, out_of_range, shown
 from adadepth.settings.interpolations import note_environment
 from adadepth.settings.kinds import REGIMES, kind_of, problem_of
@@ -102,7 +102,7 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
     needs = {
         "resume": (Mode.train,),
         "rival_of": (Mode.train,),
-        "checkpoint": (Mode.evaluate, Mode.predict, Mode.probe),
+        "checkpoint": (Mode.evaluate, Mode.predict, Mode.probe, Mode.serve),
         "text": (Mode.predict,),
         "new_tokens": (Mode.predict,),
         "input": (Mode.predict,),
@@ -117,8 +117,12 @@ def _mode(config: ExperimentConfig) -> Iterator[str]:
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
         what = "a run directory, one of its checkpoints, `latest`, or a hub id"
         yield f"checkpoint: mode={config.mode} needs it ({what})"
+    if isinstance(config.checkpoint, list) and (config.mode is not Mode.serve or not config.checkpoint):
+        yield f"checkpoint={shown(config.checkpoint)}: must be one; a list is read only with mode=serve"
     if config.mode is Mode.predict:
         yield from _asked(config)
+    if config.serve != ServeConfig() and config.mode is not Mode.serve:
+        yield f"serve: read only with mode=serve, but mode={config.mode}"
     yield from _estimate(config)
     if config.mode is Mode.report and config.run is None and not config.runs:
         yield "run: mode=report needs it (a run directory, or `latest`), or runs, several to compare"
@@ -190,10 +194,12 @@ def _names(config: ExperimentConfig) -> Iterator[str]:
     if config.name in ("", ".", "..") or re.search(r"[/\\]", config.name) or len(config.name.encode()) > _LONGEST_NAME:
         yield f"name={shown(config.name)}: must be a plain folder name"
     for key in ("checkpoint", "run", "resume", "rival_of", "output_dir"):
-        if getattr(config, key) == "":
-            yield f"{key}: is empty; it names a folder"
-        elif str(getattr(config, key)).startswith("~"):
-            yield f"{key}={getattr(config, key)}: ~ is the home of nobody here; write it out, as $HOME"
+        given = getattr(config, key)
+        for place in given if isinstance(given, list) else [given]:
+            if place == "":
+                yield f"{key}: is empty; it names a folder"
+            elif str(place).startswith("~"):
+                yield f"{key}={place}: ~ is the home of nobody here; write it out, as $HOME"
     if "" in config.runs:
         yield f"runs={config.runs}: each names a folder"
     if not config.optimise.startswith(METRIC_PREFIXES):

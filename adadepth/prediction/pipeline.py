@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from adadepth.data.text.passages import EncodedText, Place, Text, TextParts, enc
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.contract import Remembers
 from adadepth.families.shared.losses import label_count, takes_one_class
-from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
+from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.measure.pictures import NO_SYMBOL
 from adadepth.prediction.models import cannot, layout_of, load_parts, refuse_tokenizer, what_is_predicted
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _Answers = list[dict[int, dict[str, Any]]]  # of each text: position to fields of a `TokenPrediction`
 _Predicted = tuple[list[Prediction], Work]
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _CANDIDATES = 5
 
 
@@ -54,6 +55,7 @@ class Pipeline:
             as many as it remembers, and of a model that remembers nothing the whole text.
         new_tokens: Of a language model: so many tokens continue each text, fewer where it ends, as its `generate`
             writes them with the generation configuration that it was saved with. None: no text is continued.
+        generation: Further arguments of that `generate`, such as a streamer, or criteria to stop.
 
     Raises:
         ConfigError: If the model, the tokenizer or a setting cannot be used; one line.
@@ -70,6 +72,7 @@ class Pipeline:
         max_length: int | None = None,
         segment_length: int | None = None,
         new_tokens: int | None = None,
+        generation: Mapping[str, Any] | None = None,
     ) -> None:
         predicts = what_is_predicted(model)
         if predicts is None:
@@ -84,6 +87,7 @@ class Pipeline:
         self.layout = layout_of(model, tokenizer, predicts, max_length)
         self.segment_length = _checked_segment_length(segment_length, model)
         self.new_tokens = _checked_new_tokens(new_tokens, model, predicts)
+        self.generation = dict(generation or {})
 
     @classmethod
     def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
@@ -127,6 +131,52 @@ class Pipeline:
         """
         predictions, needed, full = self.priced(texts, every_step=True)
         return predictions, needed / full
+
+    def examine_example(
+        self, example: Mapping[str, Any], batch: Mapping[str, Tensor], *, every_step: bool = True
+    ) -> tuple[Prediction, float]:
+        """Predict an example of labelled data, as `examine` predicts a text.
+
+        Args:
+            example: Has `input_ids`, (S,).
+            batch: What the data's `collate` makes of that example alone.
+            every_step: Whether to tell what would have been said after every step.
+
+        Returns:
+            The prediction, and the share of the work of full depth that its depths need.
+        """
+        text = EncodedText(dict(example), [None] * len(example["input_ids"]), is_cut=False)
+        self.model.eval()
+        (prediction,), work = self._read([text], batch, torch.Generator().manual_seed(0), every_step)
+        return prediction, float(work.adaptive) / float(work.full)
+
+    def answers_of_text(self, text: Text) -> dict[int, list[str]]:
+        """The same as `answers_of_steps`, of a text."""
+        (encoded,) = self._encode(text_parts([text], takes_words=self.predicts == "tags"))
+        columns = sequence_columns(self.tokenizer.pad_token_id or 0)
+        return self.answers_of_steps(padded([encoded.example], len(encoded), columns))
+
+    @torch.inference_mode()
+    def answers_of_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
+        """What every token of one example would have been answered after every step, had none of them halted.
+
+        Args:
+            batch: Of one example, or text, as `examine_example` takes it.
+
+        Returns:
+            The names of the classes by the token's position; empty where a model cannot tell.
+        """
+        tells = self.predicts == "tags" and self.model.depth_unit == "token" and LOGITS in self.model.exit_signals
+        if not tells:
+            return {}
+        outputs = self.model(**self._inputs(batch), run_all_steps=True)
+        names = self.model.config.id2label
+        return {
+            slot: [names[best] for best in steps]
+            for slot, steps in zip(
+                outputs.unit_slots.tolist(), outputs.step_logits.argmax(dim=-1).tolist(), strict=True
+            )
+        }
 
     def priced(
         self, texts: Text | Iterable[Text], *, every_step: bool = False
@@ -199,8 +249,19 @@ class Pipeline:
         batch = padded([text.example for text in texts], max(map(len, texts)), columns)
         if self.predicts == "next":
             return self._predict_words(texts[0], batch["input_ids"], self._options(generator, every_step))
-        inputs = {name: batch[name].to(self.model.device) for name in _INPUTS}
-        outputs = self.model(**inputs, **self._options(generator, every_step))
+        return self._read(texts, batch, generator, every_step)
+
+    def _inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the model's forward names of a batch."""
+        named = inspect.signature(self.model.forward).parameters
+        return {name: batch[name].to(self.model.device) for name in _INPUTS if name in batch and name in named}
+
+    @torch.inference_mode()
+    def _read(
+        self, texts: Sequence[EncodedText], batch: Mapping[str, Tensor], generator: torch.Generator, every_step: bool
+    ) -> _Predicted:
+        """What the model says of a batch that holds these texts."""
+        outputs = self.model(**self._inputs(batch), **self._options(generator, every_step))
         trace: DepthTrace = outputs.trace
         tokens = self._tokens(texts, trace, self._token_answers(batch, outputs))
         about_texts = self._about_texts(outputs)
@@ -241,7 +302,7 @@ class Pipeline:
         inputs = torch.nn.functional.pad(ids, (1, 0), value=end).to(self.model.device)
         written = self.model.generate(
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=self.new_tokens, eos_token_id=end,
-            pad_token_id=end, **options,
+            pad_token_id=end, **options, **self.generation,
         )[0, inputs.shape[1] :].tolist()  # fmt: skip
         written = written[:-1] if written[-1:] == [end] else written
         known, places = ids[0].tolist(), list(text.places)

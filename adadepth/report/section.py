@@ -8,7 +8,7 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from adadepth.report import svg
@@ -116,16 +116,17 @@ class Placed:
 def fill(template: str, **content: Any) -> Markup:
     """A template of the package, or `FILE:BLOCK` of a file that has several, filled in; text is escaped."""
     name, _, part = template.partition(":")
-    found = _environment().get_template(f"{name}.html.j2")
+    found = templates().get_template(f"{name}.html.j2")
     if not part:
         return Markup(found.render(**content))
     return Markup("".join(found.blocks[part](found.new_context(content))))
 
 
 @cache
-def _environment() -> Environment:
+def templates(*packages: str) -> Environment:
+    """The templates of other packages, by their names, and of this one; all escape text."""
     environment = Environment(
-        loader=PackageLoader("adadepth.report"),
+        loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "adadepth.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

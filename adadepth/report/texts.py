@@ -153,7 +153,7 @@ def texts(files: RunFiles) -> Section | None:
     if not files.of(TEXTS_FILE):
         return None
     found = files.of(TEXTS_FILE)
-    rows = [_row(row, found["predicts"]) for row in found["texts"]]
+    rows = [text_row(row, found["predicts"]) for row in found["texts"]]
     tokens = [token for row in rows for token in row["tokens"]]
     styles = depth_styles(found["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
     has_notes = any(token.notes for token in tokens)
@@ -163,7 +163,8 @@ def texts(files: RunFiles) -> Section | None:
     return Section("Texts", "texts", html, of=of)
 
 
-def _row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
+def text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
+    """What a page shows of one text of texts.json; `predicts` is that file's."""
     depth = round(row["updates"])
     if predicts == "cells":
         return _puzzle(row, depth)

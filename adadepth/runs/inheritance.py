@@ -73,7 +73,9 @@ def _run_of(composed: Any) -> Path | None:
     Raises:
         CheckpointError: There is no such run; said before what else would be missing without its data.
     """
-    if composed.mode not in (Mode.evaluate, Mode.predict):
+    if composed.mode not in (Mode.evaluate, Mode.predict, Mode.serve) or not isinstance(
+        composed.checkpoint, str | None
+    ):
         return None
     if composed.checkpoint not in (None, "latest"):
         model_path(composed)
@@ -123,7 +125,7 @@ def resumed(config: ExperimentConfig, composed: DictConfig, given: Set[str]) -> 
     run = resolve_run(config.resume, config, needs=CHECKPOINTS)
     if (mode := read_record(run).get("mode", "train")) != "train":
         raise CheckpointError(f"resume={run}: it ran with mode={mode}; only a training can be continued")
-    settings, now = _settings_of(run), OmegaConf.structured(config)
+    settings, now = _settings_of(run, "resume"), OmegaConf.structured(config)
     own = OmegaConf.to_object(settings)
     assert isinstance(own, ExperimentConfig)
     for key in _settings(composed, given):
@@ -147,11 +149,26 @@ def resumption(config: ExperimentConfig, composed: DictConfig, given: Set[str]) 
     return f"settings as in {config.resume}" + (f", but for {but}" if but else "")
 
 
-def _settings_of(run: Path) -> Any:
+def settings_of_run(run: Path, key: str) -> ExperimentConfig:
+    """The settings that a run was made with, as they stand in its folder.
+
+    Args:
+        run: Its folder.
+        key: The setting that names it, for messages.
+
+    Raises:
+        CheckpointError: They cannot be read.
+    """
+    found = OmegaConf.to_object(_settings_of(run, key))
+    assert isinstance(found, ExperimentConfig)
+    return found
+
+
+def _settings_of(run: Path, key: str) -> Any:
     """A run's file over the schema, so that it may lack what is newer."""
     stored = read_settings(run)
     if (name := stored.model.name) not in families():
-        raise CheckpointError(f"resume={run}: model.name={name}: this family is not installed")
+        raise CheckpointError(f"{key}={run}: model.name={name}: this family is not installed")
     settings = OmegaConf.structured(ExperimentConfig)
     settings.model = families()[name].settings
     settings.dataset = data_schema(run, set(stored.dataset))
@@ -162,7 +179,7 @@ def _settings_of(run: Path) -> Any:
         return OmegaConf.merge(settings, stored)
     except OmegaConfBaseException as error:
         problem = str(error).splitlines()[0]
-        raise CheckpointError(f"resume={run}: its {CONFIG_FILE} is of another version: {problem}") from error
+        raise CheckpointError(f"{key}={run}: its {CONFIG_FILE} is of another version: {problem}") from error
 
 
 def _settings(composed: DictConfig, given: Set[str]) -> Iterator[str]:

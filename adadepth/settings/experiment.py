@@ -333,8 +333,16 @@ class EstimateConfig:
     )
 
 
+@dataclass
+class ServeConfig:
+    """Where mode=serve opens its page."""
+
+    host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0: whoever reaches this machine can ask the model")
+    port: int = setting(7860, "port to listen at; 0: any that is free", between(0, 65535))
+
+
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])
-Mode = StrEnum("Mode", ["train", "evaluate", "predict", "probe", "report", "estimate"])
+Mode = StrEnum("Mode", ["train", "evaluate", "predict", "probe", "report", "estimate", "serve"])
 _SEED = Allowed(lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1")
 
 
@@ -346,7 +354,8 @@ class ExperimentConfig:
     task: Task = setting(Task.pretrain, "what is trained or evaluated")
     mode: Mode = setting(
         Mode.train,
-        "train; estimate its costs; evaluate, probe or ask a checkpoint; write a run's report again, or compare runs",
+        "train; estimate its costs; evaluate, probe or ask a checkpoint, also on a page (serve); write a run's report "
+        "again, or compare runs",
     )
     seed: int = setting(0, "of everything random: weights, data order, masking, dropout", _SEED)
     model: ModelConfig = setting(MISSING, "group model/")
@@ -361,6 +370,7 @@ class ExperimentConfig:
     context: ContextConfig = setting(ContextConfig, "of attention in the evaluation of a language model")
     runtime: RuntimeConfig = setting(RuntimeConfig, "speed only")
     estimate: EstimateConfig = setting(EstimateConfig, "of mode=estimate: what is supposed")
+    serve: ServeConfig = setting(ServeConfig, "of mode=serve: where the page is")
     seeds: int = setting(1, "runs with as many consecutive seeds; above 1 the metrics are means over them", at_least(1))
     exit_rules: list[str] = setting([], "mode=evaluate: compare these on one checkpoint; [all]")
     adopt_rule: bool = setting(
@@ -368,8 +378,11 @@ class ExperimentConfig:
     )
     predictions: bool = setting(False, "task=finetune: write what is predicted of every evaluated example")
     optimise: str = setting("eval/loss", "metric a sweep optimises; what the run returns")
-    checkpoint: str | None = setting(
-        None, "mode=evaluate, predict or probe: a run directory, one of its checkpoints, `latest`, or a hub id"
+    checkpoint: Any = setting(
+        None,
+        "mode=evaluate, predict, probe or serve: a run directory, one of its checkpoints, `latest`, or a hub id; "
+        "mode=serve takes a list of them, too",
+        TEXTS,
     )
     text: Any = setting(None, "mode=predict: a text, a list of texts or of pairs of them, or @FILE with one a line")
     new_tokens: int | None = setting(

@@ -85,6 +85,7 @@ class Kind:
         is_probed: Whether mode=probe reads them.
         extensions: What training on them needs beside the loop; see `Family.extensions`.
         sections: Further sections of the report of such a run; see `Family.sections`.
+        board: How an example is edited, an `adadepth.data.board.Board`; None: it is shown, and not edited.
     """
 
     settings: type[DatasetConfig]
@@ -104,11 +105,12 @@ class Kind:
     is_probed: bool = False
     extensions: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
+    board: str | None = None
 
     @property
     def places(self) -> tuple[str, ...]:
         """What it names of code."""
-        single = (self.loader, self.tables, self.scorer, self.evaluate)
+        single = (self.loader, self.tables, self.scorer, self.evaluate, self.board)
         return (*filter(None, single), *self.checks, *self.extensions, *self.sections)
 
 
@@ -211,7 +213,7 @@ LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_pe
 KINDS: dict[str, Kind] = {
     "addition_task": Kind(
         AdditionConfig, "tagging", f"{_DATA}.generated.addition:load_addition", checks=_checks("addition"),
-        positions="field", own_symbols=True,
+        positions="field", own_symbols=True, board=f"{_DATA}.generated.addition:ADDITION_BOARD",
     ),
     "agreement_task": Kind(
         AgreementConfig, _of_sentences, _SENTENCES, "text_columns", f"{_DATA}.labelled.splits:read_agreement",
@@ -222,7 +224,8 @@ KINDS: dict[str, Kind] = {
         checks=_checks("text", "corpus"), metrics=PRETRAINING_METRICS, tasks=(Task.pretrain,),
     ),
     "hops_task": Kind(
-        HopsConfig, _of_hops, f"{_DATA}.generated.hops:load_hops", checks=_checks("hops"), own_symbols=True
+        HopsConfig, _of_hops, f"{_DATA}.generated.hops:load_hops", checks=_checks("hops"), own_symbols=True,
+        board=f"{_DATA}.generated.hops:HOPS_BOARD",
     ),
     "labelled": Kind(
         LabelledConfig, _of_sentences, _SENTENCES, "text_columns", checks=_checks(*_LABELLED), is_probed=True
@@ -230,10 +233,13 @@ KINDS: dict[str, Kind] = {
     "mano_task": Kind(
         ManoConfig, "tagging", f"{_DATA}.generated.mano:load_mano", checks=_checks("mano"), own_symbols=True
     ),
-    "maze_path_task": Kind(MazePathConfig, "puzzle", f"{_DATA}.puzzles.generated:load_maze_path", "question"),
+    "maze_path_task": Kind(
+        MazePathConfig, "puzzle", f"{_DATA}.puzzles.generated:load_maze_path", "question",
+        board=f"{_DATA}.puzzles.generated:MAZE_PATH_BOARD",
+    ),
     "maze_task": Kind(
         MazeConfig, "tagging", f"{_DATA}.generated.maze:load_maze", checks=_checks("maze"),
-        positions="field", own_symbols=True,
+        positions="field", own_symbols=True, board=f"{_DATA}.generated.maze:MAZE_BOARD",
     ),
     "multiple_choice": Kind(
         ChoiceConfig, "multiple_choice", f"{_DATA}.labelled.multiple_choice:load_choices",
@@ -266,7 +272,10 @@ KINDS: dict[str, Kind] = {
         tasks=(Task.language_model, Task.architecture_search),
         extensions=("adadepth.training.extension:RecurrentMemory",), reading="streams",
     ),
-    "sudoku_task": Kind(SudokuConfig, "puzzle", f"{_DATA}.puzzles.generated:load_sudoku", "question"),
+    "sudoku_task": Kind(
+        SudokuConfig, "puzzle", f"{_DATA}.puzzles.generated:load_sudoku", "question",
+        board=f"{_DATA}.puzzles.generated:SUDOKU_BOARD",
+    ),
     "tagging": Kind(
         TaggingConfig, "tagging", f"{_DATA}.labelled.tagging:load_tagging", "token_column",
         checks=_checks(*_TABLE, "tagging"),

@@ -31,7 +31,7 @@ def _run(config: ExperimentConfig) -> float | None:
 
     from adadepth.families.build import rehearse
     from adadepth.families.members import check_family
-    from adadepth.tasks import estimate, predict, probe, rivals, seeds
+    from adadepth.tasks import estimate, predict, probe, rivals, seeds, serve
     from adadepth.training.tracking import check_trackers
 
     check_trackers(config)
@@ -45,6 +45,9 @@ def _run(config: ExperimentConfig) -> float | None:
         return None
     if config.mode is Mode.predict:
         predict.predict(config)
+        return None
+    if config.mode is Mode.serve:
+        serve.serve(config)
         return None
     if (measure := kind_of(config.dataset).evaluate) is not None:
         load(measure)(config)

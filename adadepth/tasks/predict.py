@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from adadepth.errors import DataError
 from adadepth.families.build import load_model
 from adadepth.families.contract import Remembers
 from adadepth.prediction import Pipeline
+from adadepth.prediction.describing import describe_texts
 from adadepth.prediction.models import held_class
-from adadepth.prediction.results import Prediction
 from adadepth.prediction.tabular import check_input, check_output_file, input_file, output_ending, predict_table
 from adadepth.report.run_files import write_texts
 from adadepth.report.texts import print_texts
@@ -37,7 +36,7 @@ def predict(config: ExperimentConfig) -> None:
     texts = None if config.text is None else read_texts(config.text)
     source = None if config.input is None else input_file(config.input)
     chosen = None if config.output is None or source is None else check_output_file(config.output, source)
-    pipeline, path = _loaded(config)
+    pipeline, path = load_pipeline(config)
     if source is not None:
         check_input(pipeline, source, columns_of(config.dataset))
     directory = run_directory(config)
@@ -70,7 +69,7 @@ def _predict_table(config: ExperimentConfig, pipeline: Pipeline, source: Path, p
     return mean, work
 
 
-def _loaded(config: ExperimentConfig) -> tuple[Pipeline, str]:
+def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
     """The model that `checkpoint` names, ready to predict, and where it lies."""
     path = checked_model_path(config)
     model: Any = load_model(path, held_class("checkpoint", path), config.model, overridden_model_settings())
@@ -141,31 +140,3 @@ def _segment_length(config: ExperimentConfig, model: Any) -> int | None:
     """That of the run's evaluations; None: the model knows no segments, or is from no run."""
     run = run_of_checkpoint(config) if isinstance(model, Remembers) else None
     return None if run is None else int(read_settings(run).dataset.sequence_length)
-
-
-def describe_texts(pipeline: Pipeline, texts: list[str | tuple[str, str]]) -> dict[str, Any]:
-    """What texts.json holds.
-
-    `unit` and `max_depth` as in halting.json; what is predicted (`classes`, `tags`, `masks` or `next`); the mean
-    updates of a unit; `work`, the share of the work of full depth; and of every text its parts, and what a `Prediction`
-    has.
-    """
-    predictions, work = pipeline.examine(texts)
-    depths = [depth for prediction in predictions for depth in prediction.depths()]
-    return {
-        "unit": pipeline.model.depth_unit,
-        "max_depth": pipeline.model.max_updates,
-        "predicts": pipeline.predicts,
-        "mean": sum(depths) / len(depths),
-        "work": work,
-        "texts": [
-            {"text": _shown(text, prediction), **asdict(prediction)}
-            for text, prediction in zip(texts, predictions, strict=True)
-        ],
-    }
-
-
-def _shown(text: str | tuple[str, str], prediction: Prediction) -> list[str]:
-    """The parts of a text, the last one with what was written behind it."""
-    parts = [text] if isinstance(text, str) else list(text)
-    return [*parts[:-1], parts[-1] + (prediction.continuation or "")]

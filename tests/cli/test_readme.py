@@ -8,6 +8,7 @@ import sys
 from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -110,6 +111,14 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
     if "resume=latest" in arguments:
         stopped_early(next(tmp_path.glob("outputs/*/*")))
+    if "mode=serve" in arguments:
+        opened: list = []
+        page = SimpleNamespace(open_page=lambda served, host, port: opened.extend(served))
+        monkeypatch.setattr("adadepth.tasks.serve.find_spec", lambda name: True)
+        monkeypatch.setitem(sys.modules, "adadepth.serving.page", page)
+        invoke(monkeypatch, *arguments, "debug=default")
+        assert [list(served.drawn.sets) for served in opened] == [["inside", "beyond"]]
+        return
     capsys.readouterr()
     # Of every family a root draws its figures, and of evaluations one; tests/unit/report draws all there are.
     is_drawn = tuple(arguments[1:]) in DRAWN

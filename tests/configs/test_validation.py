@@ -46,7 +46,7 @@ MISTAKES = [
     (["mode=report"], "run: mode=report needs it"),
     (
         ["checkpoint=a"],
-        "checkpoint=a: read only with mode=evaluate, predict or probe, but mode=train; to start",
+        "checkpoint=a: read only with mode=evaluate, predict, probe or serve, but mode=train; to start",
     ),
     (["mode=evaluate", "checkpoint=a", "resume=latest"], "resume=latest: read only with mode=train, but mode=evaluate"),
     (["seed=-1"], "seed=-1: must be from 0 to 2^32 - 1"),

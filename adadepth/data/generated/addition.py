@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adadepth.data.board import Board, BoardRows
 from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
+from adadepth.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from adadepth.data.labelled.contract import LabelledData
     from adadepth.settings.data import AdditionConfig
 
@@ -105,3 +109,18 @@ def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
     }
     facts = {"digits": digits, "nines": dataset.nines, "field": dataset.field}
     return tagging_data(dataset, train, evaluation, SYMBOLS, LABELS, facts)
+
+
+def read_addition(dataset: AdditionConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an edited sum as an example, at the place of the field that it had."""
+    digits = [[int(digit) for digit in column.split("+")] for column in rows[0]]
+    numbers = np.array(digits, dtype=np.int8).T[None]
+    if numbers[0, :, 0].any():
+        raise DataError("the first column must be 0+0: it takes the carry, and nothing more")
+    sums, difficulties = add_columns(numbers)
+    examples = AdditionExamples(dataset, numbers.shape[2] - 1, 1, EVALUATION_SEED)
+    drawn = {"numbers": numbers[0], "sums": sums[0], "difficulties": difficulties[0]}
+    return examples.example({**drawn, "place": before["position_ids"].min()})
+
+
+ADDITION_BOARD = Board(lambda dataset: SYMBOLS, read_addition)

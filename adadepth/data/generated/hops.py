@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
+from adadepth.data.board import Board, BoardRows, symbol_numbers
 from adadepth.data.generated.chains import draw_chains
 from adadepth.data.generated.shared import (
     DrawnExamples,
@@ -32,8 +33,11 @@ from adadepth.data.labelled.contract import LabelledData, Picture
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
 from adadepth.data.text.layout import Layout
 from adadepth.data.text.tokenizer import as_fed
+from adadepth.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from adadepth.settings.data import HopsConfig
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "pink", "grey")
@@ -183,10 +187,7 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     Raises:
         ConfigError: ``dataset.sequence_length`` does not hold all tokens.
     """
-    symbols = [
-        *(f"{'<' if dataset.causal else '>'}{node}" for node in range(dataset.nodes)),
-        *COLOURS[: dataset.colours],
-    ]
+    symbols = symbols_of_nodes(dataset)
     labels = COLOURS[: dataset.colours]
     ranges = {"inside": dataset.train_hops}
     if dataset.beyond_hops is not None:
@@ -209,3 +210,43 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     return LabelledData(
         train, dict(marked), {}, words, collate, summary, "classification", labels, ("accuracy",), has_difficulty=True
     )
+
+
+def symbols_of_nodes(dataset: HopsConfig) -> Sequence[str]:
+    """Return every symbol: the pointers, then the colours of roots."""
+    pointer = "<" if dataset.causal else ">"
+    return (*(f"{pointer}{node}" for node in range(dataset.nodes)), *COLOURS[: dataset.colours])
+
+
+def read_hops(dataset: HopsConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return edited pointers as an example, in which every node has a label, or the one that was marked."""
+    symbols = symbol_numbers(rows, symbols_of_nodes(dataset))[0].astype(np.int64)
+    targets = _targets(symbols, dataset)
+    hops, colours = np.zeros(len(symbols), dtype=np.int64), np.zeros(len(symbols), dtype=np.int64)
+    for node in range(len(symbols)):
+        root, count = node, 0
+        while symbols[root] < dataset.nodes:
+            root, count = int(targets[root]), count + 1
+            if count > len(symbols):
+                raise DataError(f"pointers from node {node} lead in a circle, to no colour")
+        hops[node], colours[node] = count, symbols[root] - dataset.nodes
+    if "label" not in before:
+        example = TaggedHops(dataset, (0, len(symbols)), 1, EVALUATION_SEED)
+        return example.example({"symbols": symbols, "hops": hops, "colours": colours})
+    ids, nodes = np.array(before["input_ids"]), np.flatnonzero(before["special_tokens_mask"] == 0)
+    ids[nodes] = symbol_ids(symbols)
+    marked = int(np.flatnonzero(before["token_type_ids"][nodes] == _MARKED)[0])
+    return {**before, "input_ids": ids, "label": int(colours[marked]), "difficulty": int(hops[marked])}
+
+
+def _targets(symbols: np.ndarray, dataset: HopsConfig) -> np.ndarray:
+    """The node that each points to; of a root any."""
+    if not dataset.causal:
+        return symbols
+    targets: np.ndarray = np.arange(len(symbols)) - symbols
+    if (wrong := np.flatnonzero((symbols < dataset.nodes) & ((targets < 0) | (symbols == 0)))).size:
+        raise DataError(f"node {wrong[0]} points to no node before it")
+    return targets
+
+
+HOPS_BOARD = Board(symbols_of_nodes, read_hops)

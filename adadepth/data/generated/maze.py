@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adadepth.data.batches import IGNORE
+from adadepth.data.board import Board, BoardRows, square_columns, symbol_numbers
 from adadepth.data.generated.shared import DrawnTags, evaluation_size, symbol_ids, tagging_data
 from adadepth.data.labelled.collate import NO_DIFFICULTY
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
+from adadepth.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from adadepth.data.labelled.contract import LabelledData
     from adadepth.settings.data import MazeConfig
 
@@ -118,3 +122,17 @@ def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
     return tagging_data(
         dataset, train, evaluation, SYMBOLS, LABELS, facts, picture="cells", least_fields=columns
     )  # fmt: skip
+
+
+def read_maze(dataset: MazeConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an edited maze as an example, at the place of the field that it had."""
+    cells = symbol_numbers(rows, SYMBOLS)
+    if (starts := int((cells == _START).sum())) != 1:
+        raise DataError(f"a maze needs one start S, and this one has {starts}")
+    place = np.array([before["position_ids"].min(), before["token_type_ids"].min()])
+    away = distances(cells[None])[0]
+    examples = MazeExamples(dataset, len(cells), 1, EVALUATION_SEED)
+    return examples.example({"cells": cells.ravel(), "distances": away.ravel(), "place": place})
+
+
+MAZE_BOARD = Board(lambda dataset: SYMBOLS, read_maze, square_columns)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from adadepth.data.board import Board, BoardRows, square_columns, symbol_numbers
 from adadepth.data.generated.maze import distances, draw_mazes
 from adadepth.data.generated.shared import evaluation_size
 from adadepth.data.labelled.contract import LabelledData
@@ -15,10 +16,12 @@ from adadepth.data.puzzles.sudoku import (
     SHAPES,
     Shape,
     alike_in_a_square,
+    candidates_of,
     draw_grids,
     invariants,
     minimal_puzzles,
     rounds_needed,
+    solutions,
     under_square_symmetry,
     under_sudoku_symmetry,
 )
@@ -26,6 +29,9 @@ from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, rand
 from adadepth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
     from adadepth.settings.data import MazePathConfig, SudokuConfig
 
 
@@ -53,9 +59,8 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
     train = _examples(puzzles[kept], solutions[kept], shape)
     if dataset.symmetries:
         train.symmetry, train.seed = partial(under_sudoku_symmetry, shape), seed
-    symbols = (BLANK, *map(str, range(1, shape.size + 1)))
     facts = {"size": shape.size, "givens": round(float((puzzles > 0).sum(axis=1).mean()), 2)}
-    return puzzle_data(dataset, train, {"validation": _examples(*held_out, shape)}, symbols, facts)
+    return puzzle_data(dataset, train, {"validation": _examples(*held_out, shape)}, sudoku_symbols(dataset), facts)
 
 
 def draw_sudoku(
@@ -149,3 +154,57 @@ def _way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
         )
         between.append((y, x))
     return between
+
+
+def read_sudoku(dataset: SudokuConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+    """An edited Sudoku as an example; one with several solutions asks for no answer.
+
+    Raises:
+        DataError: It has no solution.
+    """
+    shape = SHAPES[dataset.size]
+    puzzle = symbol_numbers(rows, sudoku_symbols(dataset)).reshape(1, -1)
+    solved = solutions(candidates_of(puzzle, shape), shape)
+    if not solved[0, 0]:
+        raise DataError("this Sudoku has no solution: its digits are at odds with each other")
+    if _has_another(puzzle, solved, shape):
+        return {"index": 0, "input_ids": puzzle[0] + 1, "labels": np.zeros_like(puzzle[0]), "difficulty": -1}
+    return {**_examples(puzzle, solved, shape)[0], "index": 0}
+
+
+def _has_another(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
+    """Whether a puzzle has a second solution: in one of its blanks it would have another digit."""
+    blanks = np.flatnonzero(puzzle[0] == 0)
+    candidates = candidates_of(np.repeat(puzzle, len(blanks), axis=0), shape)
+    candidates[np.arange(len(blanks)), blanks] &= ~(1 << (solved[0, blanks].astype(np.int32) - 1))
+    return bool(len(blanks)) and bool(solutions(candidates, shape)[:, 0].any())
+
+
+def sudoku_symbols(dataset: SudokuConfig) -> Sequence[str]:
+    """A blank, and the digits."""
+    return (BLANK, *map(str, range(1, SHAPES[dataset.size].size + 1)))
+
+
+def read_maze_path(dataset: MazePathConfig, rows: BoardRows, before: Mapping[str, Any]) -> dict[str, Any]:
+    """An edited maze as an example; one with several shortest ways asks for no answer.
+
+    Raises:
+        DataError: It has no way from one start to one goal.
+    """
+    puzzle = symbol_numbers(rows, SYMBOLS) + 1
+    starts, goals = np.argwhere(puzzle == _START), np.argwhere(puzzle == _GOAL)
+    if len(starts) != 1 or len(goals) != 1:
+        raise DataError(f"a maze needs one start S and one goal G, and this one has {len(starts)} and {len(goals)}")
+    numbers = np.select([puzzle == _WALL, puzzle == _START], [0, 2], 1).astype(np.int8)
+    away, (y, x) = distances(numbers[None]), map(int, goals[0])
+    if away[0, y, x] < 0:
+        raise DataError("no way leads from the start S to the goal G")
+    solution, is_only = puzzle.copy(), shortest_ways(away)[0, y, x] == 1
+    for row, column in _way_back(away[0], y, x) if is_only else ():
+        solution[row, column] = _WAY
+    flat = solution.ravel() if is_only else np.zeros(puzzle.size, dtype=np.int8)
+    return {"index": 0, "input_ids": puzzle.ravel(), "labels": flat, "difficulty": int(away[0, y, x])}
+
+
+SUDOKU_BOARD = Board(sudoku_symbols, read_sudoku, square_columns)
+MAZE_PATH_BOARD = Board(lambda dataset: SYMBOLS[:-1], read_maze_path, square_columns)

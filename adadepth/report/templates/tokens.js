@@ -1,10 +1,12 @@
 // What is known of the token, or sentence, that is pointed at, tapped or focused: lines, some with a bar.
 (() => {
-  const box = document.createElement("div"), main = document.querySelector("main");
-  box.className = "bars"; box.hidden = true; box.setAttribute("role", "status"); main.append(box);
+  const box = document.createElement("div");
+  box.className = "bars"; box.hidden = true; box.setAttribute("role", "status");
   const make = (parent, tag, text) => { const made = document.createElement(tag); made.textContent = text; parent.append(made); return made; };
   const show = (target) => {
+    if (!box.isConnected) (document.querySelector("main") || document.body).append(box);
     box.replaceChildren();
+    target.removeAttribute("title");
     make(box, "b", target.dataset.what || target.firstChild.textContent);
     for (const [name, ...told] of JSON.parse(target.dataset.notes)) {
       const row = make(box, "div", ""), texts = told.filter((part) => typeof part === "string");
@@ -23,7 +25,6 @@
   };
   const of = (event) => event.target.closest("[data-notes]");
   const hide = () => { box.hidden = true; };
-  document.querySelectorAll("[data-notes]").forEach((one) => one.removeAttribute("title"));
   for (const kind of ["mouseover", "focusin", "click"])
     document.addEventListener(kind, (event) => { const target = of(event); if (target) show(target); else if (kind === "click") hide(); });
   for (const kind of ["mouseout", "focusout"]) document.addEventListener(kind, hide);

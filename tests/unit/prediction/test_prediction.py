@@ -26,9 +26,12 @@ from adadepth import (
     PlainAlbertForSequenceClassification,
 )
 from adadepth.errors import CheckpointError, ConfigError, DataError
+from adadepth.families.looped.heads import LoopedForSequenceClassification
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.adalayers_support import HEAD, save_base
+from tests.unit.families.looped.looped_support import OURO
+from tests.unit.families.looped.looped_support import small as small_looped
 from tests.unit.families.par_xl_support import SMALL as PAR
 
 WORDS = tokenizer("bert")
@@ -341,3 +344,14 @@ def test_a_model_that_says_no_numbers_is_one_line(head: type[PreTrainedModel]) -
     with pytest.raises(CheckpointError, match="it predicts no numbers") as caught:
         Pipeline(model, WORDS)("a [MASK] cat")
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_knows_no_token_types_is_given_none() -> None:
+    words = tokenizer("bert")
+    model = small_looped(LoopedForSequenceClassification, **OURO | {"vocab_size": len(words)}, num_labels=3)
+    (found,) = adadepth.Pipeline(model, words)("a naive cat")
+    with torch.no_grad():
+        encoded = words("a naive cat", return_tensors="pt")
+        expected = model(encoded["input_ids"], encoded["attention_mask"])
+    assert found.updates == expected.trace.updates.item()
+    assert list(found.scores.values()) == pytest.approx(expected.logits.softmax(-1)[0].tolist(), abs=1e-6)

@@ -1,0 +1,26 @@
+"""Where a page can be opened."""
+
+from __future__ import annotations
+
+import socket
+
+from adadepth.errors import ConfigError
+
+
+def free_port(host: str, port: int) -> int:
+    """A port that can be listened at: the one that is wanted, or any where that is 0.
+
+    Raises:
+        ConfigError: It is taken, or the address is none of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        key = f"serve.host={host}" if isinstance(error, socket.gaierror) else f"serve.host={host} serve.port={port}"
+        raise ConfigError(
+            f"{key}: cannot be listened at ({error.strerror}); serve.port=0 takes any that is free"
+        ) from error

@@ -1,0 +1,88 @@
+"""Boards read back: what is right of an edited example is what the data set says of one that it draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adadepth.data import load_labelled_data
+from adadepth.errors import DataError
+from adadepth.families.registry import load
+from adadepth.settings import TokenizerConfig
+from adadepth.settings.kinds import kind_of
+from tests.configs.support import configured
+
+FEW = ("dataset.train_examples=64", "dataset.max_evaluation_examples=6")
+DRAWN = {
+    "maze": ("act_maze", *FEW),
+    "addition": ("act_addition", *FEW),
+    "hops": ("act_hops", *FEW),
+    "hops_causal": ("loop_hops", *FEW),
+    "hops_sequence": ("ponder_hops", *FEW),
+    "sudoku": ("trm_tiny", *FEW, "dataset.size=4"),
+    "maze_path": ("trm_tiny", "dataset=maze_path", *FEW),
+}
+
+
+def drawn(name: str) -> tuple[Any, Any, Any]:
+    """Settings, data and board."""
+    config = configured(*DRAWN[name])
+    data = load_labelled_data(config.dataset, TokenizerConfig(), 0)
+    return config.dataset, data, load(kind_of(config.dataset).board)
+
+
+def cells_of(data: Any, example: Any) -> list[str]:
+    special = example.get("special_tokens_mask", np.zeros(len(example["input_ids"])))
+    return data.tokenizer.convert_ids_to_tokens(np.asarray(example["input_ids"])[np.asarray(special) == 0].tolist())
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_drawn_board_reads_back_as_the_example_that_it_is(name: str) -> None:
+    dataset, data, board = drawn(name)
+    for examples in data.evaluation.values():
+        for number in range(4):
+            example = examples[number]
+            cells = cells_of(data, example)
+            found = board.edited(dataset, board.written(dataset, cells), example, len(cells))
+            assert (np.asarray(found["input_ids"]) == example["input_ids"]).all()
+            for key in ("position_ids", "difficulties", "difficulty", "label"):
+                assert np.array_equal(found.get(key), example.get(key)), key
+            if "labels" in example:  # of an edited board all are asked for, of a drawn one those of some difficulties
+                asked = np.asarray(example["labels"]) >= 0
+                assert (np.asarray(found["labels"])[asked] == np.asarray(example["labels"])[asked]).all()
+
+
+def edited(name: str, text: str) -> dict[str, Any]:
+    dataset, data, board = drawn(name)
+    example = next(iter(data.evaluation.values()))[0]
+    return board.edited(dataset, text, example, len(cells_of(data, example)))
+
+
+def test_a_wall_changes_what_can_be_reached_and_how_far_it_is() -> None:
+    free = edited("maze", "\n".join(["S......."] + ["########"] * 7))
+    walled = edited("maze", "\n".join(["S..#...."] + ["########"] * 7))
+    assert free["difficulties"][:8].tolist() == [-1, 1, 2, 3, 4, 5, 6, 7]
+    assert walled["labels"][:8].tolist() == [-100, 1, 1, -100, 0, 0, 0, 0]
+
+
+def test_a_sudoku_of_several_solutions_asks_for_no_answer() -> None:
+    assert not edited("sudoku", "\n".join(["...."] * 4))["labels"].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("maze", "\n".join(["........"] * 8), "one start S, and this one has 0"),
+        ("maze", "S.x", "row 1: 'x' is no symbol"),
+        ("maze", "S..", "must have 8 rows of 8 cells, and has 3"),
+        ("maze", "<script>", "row 1: '<' is no symbol"),
+        ("hops", " ".join(["red", ">2", ">1", *["green"] * 13]), "pointers from node 1 lead in a circle"),
+        ("sudoku", "11..\n....\n....\n....", "has no solution"),
+        ("maze_path", "\n".join(["#" * 10] * 10), "one start S and one goal G"),
+    ],
+)
+def test_what_is_no_board_is_told_in_a_line(name: str, text: str, problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        edited(name, text)
