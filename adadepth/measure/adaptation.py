@@ -134,9 +134,23 @@ def spearman_from_table(table: NDArray[np.int64], resamples: int = 400, seed: in
 
 def spearman(first: NDArray[Any], second: NDArray[Any], resamples: int = 400, seed: int = 0) -> Correlation | None:
     """Correlate two variables of the same observations, (M,) each; interval and None as in `spearman_from_table`."""
+    return _correlate(*_counted_pairs(first, second), resamples, seed)
+
+
+def rank_correlation(first: NDArray[Any], second: NDArray[Any]) -> float | None:
+    """Spearman's correlation of two variables, (M,) each, without an interval; None as in `spearman_from_table`."""
+    rows, columns, counts = _counted_pairs(first, second)
+    value = _rank_correlation(rows, columns, counts) if len(first) >= 3 else float("nan")
+    return None if np.isnan(value) else value
+
+
+def _counted_pairs(
+    first: NDArray[Any], second: NDArray[Any]
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int64]]:
+    """The pairs of values that occur, as ranks among the values of each variable, and how often."""
     pairs = np.stack([np.unique(values, return_inverse=True)[1] for values in (first, second)])
     (rows, columns), counts = np.unique(pairs, axis=1, return_counts=True)
-    return _correlate(rows, columns, counts, resamples, seed)
+    return rows, columns, counts
 
 
 def _correlate(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
-from adadepth.measure.adaptation import spearman
+from adadepth.measure.adaptation import rank_correlation
 from adadepth.measure.exit_records import StepRecords
 from adadepth.measure.exit_scores import NEAR, StepScores
 from adadepth.measure.exit_study import Price
@@ -168,8 +168,9 @@ class _Half:
         updates = records.updates(exits).double()
         told: dict[str, Any] = {"score": self._score(exits), "updates": float(updates.mean())}
         told["macs"] = self._work(rule, exits) * self._full / len(records)
-        if records.difficulty is not None and (found := spearman(exits.numpy(), records.difficulty.numpy(), 1)):
-            told["spearman"] = found.value
+        if records.difficulty is not None:
+            found = rank_correlation(exits.numpy(), records.difficulty.numpy())
+            told |= {} if found is None else {"spearman": found}
         if (values := self._worth.values(exits)) is not None:
             told["score_error"] = _error(values, sequences)
         return told | {"updates_error": _error(updates, sequences)}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from adadepth.measure.adaptation import spearman, spearman_from_table
+from adadepth.measure.adaptation import rank_correlation, spearman, spearman_from_table
 
 
 def table_of(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -31,6 +31,7 @@ def test_values_need_no_table(seed: int) -> None:
     found = spearman(steps, losses, resamples=50)
     assert found.value == pytest.approx(spearmanr(steps, losses).statistic, abs=1e-12)
     assert (found.n, found.low < found.value < found.high) == (300, True)
+    assert rank_correlation(steps, losses) == found.value
     assert spearman(steps, np.round(losses).astype(int), resamples=50) == spearman_from_table(
         table_of(steps, np.round(losses).astype(int) + 100), resamples=50
     )
@@ -38,6 +39,7 @@ def test_values_need_no_table(seed: int) -> None:
 
 def test_a_constant_has_no_correlation() -> None:
     assert spearman(np.ones(9), np.arange(9)) is None
+    assert rank_correlation(np.ones(9), np.arange(9)) is None
     assert spearman(np.arange(2), np.arange(2)) is None
 
 
