@@ -73,6 +73,7 @@ def visit(browser: Any) -> Iterator[Any]:
 
     def opened(address: str, width: int = 1440, **more: Any) -> Any:
         context = browser.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **more)
+        context.set_default_timeout(120_000)  # milliseconds, for what hangs: on a busy machine an answer takes long
         contexts.append(context)
         page = context.new_page()
         page.on("request", lambda wanted: asked.append(wanted.url))
