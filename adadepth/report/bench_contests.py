@@ -66,11 +66,11 @@ CONTESTS = (
         is_within=True,
     ),
     Contest(
-        "Does a network that repeats its layers need less than one with layers of its own?",
+        "Does one block, applied as often as it takes, need less than a network with more layers of its own?",
         "Looped models save parameters (arXiv 1909.11942) and keep quality at equal work (arXiv 2510.25741).",
-        "repeated layers",
+        "one block",
         _is_way("fixed", reads=("run",)),
-        "layers of its own",
+        "more layers",
         _is_way("layers"),
     ),
     Contest(
