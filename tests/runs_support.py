@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import traceback
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from adadepth.run import main as main_of_run
 from tests.toy_support import execute
+
+
+def become(given: list[str], *within: AbstractContextManager[Any]) -> NoReturn:
+    """What `adadepth` does with this command line in these contexts, to the end of this process."""
+    sys.argv, status = ["adadepth", *given], 0
+    try:
+        with ExitStack() as entered:
+            for context in within:
+                entered.enter_context(context)
+            main_of_run()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def folder_of_run(folder: Path, *arguments: str) -> Path:

@@ -25,18 +25,17 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from adadepth import tasks
-from adadepth.run import main as main_of_run
 from adadepth.runs.checkpoints import complete_checkpoints
 from tests.figures_support import undrawn
+from tests.runs_support import become
 
 _COMMON = ("debug=default", "trainer.disable_tqdm=true", "trainer.logging_steps=3")
 _RHYTHM = ("trainer.eval_steps=4", "trainer.save_steps=4")  # which that of the log does not divide
@@ -117,7 +116,9 @@ def run(given: list[str], number: signal.Signals | None = None, moment: float = 
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
-            _become(given, errors)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(errors.fileno(), 2)
+            become(given, undrawn())
         begun, status = time.monotonic(), None
         while status is None:
             done, code = os.waitpid(child, os.WNOHANG)
@@ -130,24 +131,6 @@ def run(given: list[str], number: signal.Signals | None = None, moment: float = 
                 time.sleep(0.01)
         errors.seek(0)
         return status, errors.read()
-
-
-def _become(given: list[str], errors: Any) -> NoReturn:
-    """What `adadepth` does with this command line, to the end of the process."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.dup2(errors.fileno(), 2)
-    sys.argv, status = ["adadepth", *given], 0
-    try:
-        with undrawn():
-            main_of_run()
-    except SystemExit as end:
-        status = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def only_run(folder: Path) -> Path:

@@ -142,12 +142,17 @@ def _sentence(runs: Results) -> str:
         return f"no way reaches {bar:.4f}, {percent(ADVISED)} of the best score, with every seed."
     taken = needs[found["take"]]
     assert taken is not None
-    told = f"{found['take'].label} ({', '.join(sorted(set(taken['settings'].values())))})"
+    told = f"{found['take'].label} ({_settings(taken)})"
     share = f"{share_of(taken['work'], full_work(points))} of the work of full depth"
     spent = f"{share}, {_plus(taken['updates'], 2)} updates"
     alike = [reading.label for reading in found["not_told_apart"]]
     others = f" Not told apart from it by work: {'; '.join(alike)}." if alike else " It is told apart from all others."
     return f"{told}: {spent}, score {_plus(taken['score'], 4)} where {bar:.4f} was asked for.{others}"
+
+
+def _settings(told: Mapping[str, Any]) -> str:
+    """What the seeds chose, each once."""
+    return ", ".join(sorted(set(told["settings"].values())))
 
 
 def _plus(value: Told, digits: int) -> str:
@@ -182,8 +187,7 @@ def _advice(runs: Results, about: Mapping[str, str]) -> Iterable[dict[str, Any]]
     if (found := recommendation(needs)) is not None:
         told = needs[found["take"]]
         assert told is not None
-        settings = ", ".join(sorted(set(told["settings"].values())))
-        row |= {"take": found["take"].label, "set": _own_overrides(runs, found["take"]), "setting": settings}
+        row |= {"take": found["take"].label, "set": _own_overrides(runs, found["take"]), "setting": _settings(told)}
         row |= {"work": told["work"].mean / full_work(points)}
         row |= {"updates": told["updates"].mean, "score": told["score"].mean}
     fixed = [told["work"].mean for reading, told in needs.items() if told is not None and is_same_for_all(reading)]
@@ -255,8 +259,7 @@ def task_table(title: str, name: str, runs: Results) -> Table:
                 row |= {key: work.mean / full, f"{key}_told": share_of(work, full)}
                 row[f"{key}_error"] = None if work.error is None else work.error / full
         if (told := bars[ADVISED][reading]) is not None:
-            settings = ", ".join(sorted(set(told["settings"].values())))
-            row |= {"updates": told["updates"].mean, "spearman": told["spearman"], "setting": settings}
+            row |= {"updates": told["updates"].mean, "spearman": told["spearman"], "setting": _settings(told)}
         rows.append(row)
     rows.sort(key=lambda row: (row.get(f"work_{ADVISED:g}", 9.0), -row["score"]))
     return Table(title, columns, rows)

@@ -13,17 +13,16 @@ import pkgutil
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 from functools import cache
 from tempfile import NamedTemporaryFile
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from adadepth import tasks
-from adadepth.run import main as main_of_run
 from tests.figures_support import briefly_timed, undrawn
+from tests.runs_support import become
 from tests.training.processes_support import ROOT, free_port
 
 _ANSWER = "status "  # beside what libraries say when they are imported
@@ -95,24 +94,8 @@ def _started(rank: int, given: list[str], said: str, several: dict[str, str]) ->
         with open(said, "a") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)
-        _become(given)
+        become(given, undrawn(), briefly_timed())
     return child
-
-
-def _become(given: list[str]) -> NoReturn:
-    """What `adadepth` does with this command line, to the end of the process."""
-    sys.argv, status = ["adadepth", *given], 0
-    try:
-        with undrawn(), briefly_timed():
-            main_of_run()
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 if __name__ == "__main__":
