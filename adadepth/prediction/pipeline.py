@@ -16,6 +16,7 @@ from adadepth.data.batches import longest_first, padded, sequence_columns
 from adadepth.data.text.passages import EncodedText, Place, Text, TextParts, encode_texts, text_parts
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.families.contract import Remembers
+from adadepth.families.shared.albert.heads import PretrainingHeads
 from adadepth.families.shared.losses import label_count, takes_one_class
 from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
 from adadepth.halting.trace import DepthTrace, Work
@@ -158,25 +159,43 @@ class Pipeline:
 
     @torch.inference_mode()
     def answers_of_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
-        """What every token of one example would have been answered after every step, had none of them halted.
+        """What every token of one example would have been answered after every step.
+
+        A tagger and a language model are read as if no token halted; a masked language model at its masks, by its head
+        on the state after every iteration, which a halted token keeps.
 
         Args:
             batch: Of one example, or text, as `examine_example` takes it.
 
         Returns:
-            The names of the classes by the token's position; empty where a model cannot tell.
+            The names of the classes, or the words, by the token's position; empty where a model cannot tell.
         """
-        tells = self.predicts == "tags" and self.model.depth_unit == "token" and LOGITS in self.model.exit_signals
-        if not tells:
+        inputs = self._inputs(batch)
+        if isinstance(self.model, PretrainingHeads):
+            masks = (inputs["input_ids"].flatten() == self.tokenizer.mask_token_id).nonzero().squeeze(1)
+            states = self.model(**inputs, output_hidden_states=True).hidden_states[1:]
+            read = torch.stack([self.model.predictions(state.flatten(0, 1)[masks]) for state in states], dim=1)
+            return dict(zip(masks.tolist(), map(self._likeliest, read), strict=True))
+        if LOGITS not in self.model.exit_signals or self.model.depth_unit != "token":
             return {}
-        outputs = self.model(**self._inputs(batch), run_all_steps=True)
-        names = self.model.config.id2label
-        return {
-            slot: [names[best] for best in steps]
-            for slot, steps in zip(
-                outputs.unit_slots.tolist(), outputs.step_logits.argmax(dim=-1).tolist(), strict=True
-            )
-        }
+        if self.predicts == "tags":
+            outputs, names = self.model(**inputs, run_all_steps=True), self.model.config.id2label
+            said = [[names[best] for best in steps] for steps in outputs.step_logits.argmax(dim=-1).tolist()]
+            return dict(zip(outputs.unit_slots.tolist(), said, strict=True))
+        if self.predicts == "next":
+            outputs = self.model(self._behind_beginning(batch["input_ids"]).to(self.model.device), run_all_steps=True)
+            places = range(batch["input_ids"].shape[1])
+            return {place: self._likeliest(outputs.step_logits[0, place]) for place in places}
+        return {}
+
+    def _likeliest(self, logits: Tensor) -> list[str]:
+        """The likeliest words of logits (N, V); a model may have rows for more words than there are."""
+        best = logits[:, : len(self.tokenizer)].argmax(dim=-1).tolist()
+        return [str(self.tokenizer.decode([word])).strip() for word in best]
+
+    def _behind_beginning(self, ids: Tensor) -> Tensor:
+        """What a language model reads (1, S + 1): behind what the texts in training began with."""
+        return torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
 
     def priced(
         self, texts: Text | Iterable[Text], *, every_step: bool = False
@@ -279,8 +298,7 @@ class Pipeline:
             ids = torch.tensor([text.example["input_ids"].tolist()])
         answers: dict[int, dict[str, Any]] = {}
         works: list[Work] = []
-        # Behind what the texts in training began with; the last input predicts what follows.
-        inputs = torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
+        inputs = self._behind_beginning(ids)  # the last input predicts what follows
         memory: dict[str, Any] = {}
         for segment in inputs.split(self.segment_length or inputs.shape[1], dim=1):
             outputs = self.model(input_ids=segment.to(self.model.device), **options, **memory)
@@ -299,7 +317,7 @@ class Pipeline:
     def _continued(self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]) -> tuple[EncodedText, str]:
         """A text with the tokens that the model writes behind it, and their characters."""
         end = self.tokenizer.eos_token_id
-        inputs = torch.nn.functional.pad(ids, (1, 0), value=end).to(self.model.device)
+        inputs = self._behind_beginning(ids).to(self.model.device)
         written = self.model.generate(
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=self.new_tokens, eos_token_id=end,
             pad_token_id=end, **options, **self.generation,

@@ -3,56 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
+from adadepth.data.cache import digest
 from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
 from adadepth.data.randomness import Purpose, epoch_and_index, random_generator
+from adadepth.data.stores.arrays import ArrayWriter, StoredArrays, cached_arrays
 from adadepth.data.stores.documents import TokenStore
 
 if TYPE_CHECKING:
     from adadepth.settings import CorpusConfig
 
 
+_DOCUMENTS_AT_ONCE = 2**16
+_TOKENS_IN_MEMORY = 2**24
+
 IN_ORDER, SWAPPED, NO_PAIR = 0, 1, -100  # values of sentence_order_label
 
 
 def pack_spans(
     store: TokenStore, length: int, short_probability: float, shortest: int, generator: np.random.Generator
-) -> np.ndarray:
+) -> Iterator[np.ndarray]:
     """Cut every document into consecutive spans of whole sentences with up to ``length`` tokens.
 
     A span takes sentences while they fit. With ``short_probability`` its target is a random shorter length instead.
     It always takes one sentence; one longer than ``length`` is cut, and the rest of it begins the next span, so no
     token is lost, save in spans of less than ``shortest`` tokens, which are dropped.
 
-    Documents are cut side by side, twice: once to count the spans of each, once to write them to their places, so that
-    memory holds them once.
+    The documents of a block are cut side by side, twice: once to count the spans of each, once to write them to their
+    places.
 
-    Returns:
-        First and end token of every span, (spans, 2) int64, in the order of the text.
+    Yields:
+        First and end token of every span of a block of documents, (spans, 2) int64, in the order of the text.
     """
-    drawn = generator.bit_generator.state
-    counts = np.zeros(len(store.documents) - 1, np.int64)
-    for documents, _ in _rounds(store, length, short_probability, shortest, generator):
-        counts[documents] += 1
-    generator.bit_generator.state = drawn
-    places = counts.cumsum() - counts
-    packed = np.empty((int(counts.sum()), 2), np.int64)
-    for documents, spans in _rounds(store, length, short_probability, shortest, generator):
-        packed[places[documents]] = spans
-        places[documents] += 1
-    return packed
+    for begin in range(0, len(store.documents) - 1, _DOCUMENTS_AT_ONCE):
+        # What was read of a map stays in memory until the map is closed.
+        block = store if store.folder is None else TokenStore.open(store.folder)
+        borders = block.documents[begin : begin + _DOCUMENTS_AT_ONCE + 1]
+        drawn = generator.bit_generator.state
+        counts = np.zeros(len(borders) - 1, np.int64)
+        for documents, _ in _rounds(block.sentences, borders, length, short_probability, shortest, generator):
+            counts[documents] += 1
+        generator.bit_generator.state = drawn
+        places = counts.cumsum() - counts
+        packed = np.empty((int(counts.sum()), 2), np.int64)
+        for documents, spans in _rounds(block.sentences, borders, length, short_probability, shortest, generator):
+            packed[places[documents]] = spans
+            places[documents] += 1
+        yield packed
 
 
 def _rounds(
-    store: TokenStore, length: int, short_probability: float, shortest: int, generator: np.random.Generator
+    sentences: np.ndarray,
+    borders: np.ndarray,
+    length: int,
+    short_probability: float,
+    shortest: int,
+    generator: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the next spans of all documents that have one: their numbers, (n,), and the spans, (n, 2)."""
-    first, stop = np.array(store.documents[:-1]), np.array(store.documents[1:])
-    sentences, documents = np.asarray(store.sentences), np.arange(len(first))
+    first, stop, documents = np.array(borders[:-1]), np.array(borders[1:]), np.arange(len(borders) - 1)
     while first.size:
         target = np.full(first.size, length)
         short = generator.random(first.size) < short_probability
@@ -84,8 +99,38 @@ def cut_in_two(
     return parts[swapped], parts[1 - swapped], SWAPPED if swapped else IN_ORDER
 
 
-def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> np.ndarray:
-    """Return the spans of a store that leave room for the special tokens, (spans, 2) int64."""
+@dataclass(frozen=True)
+class Spans(StoredArrays):
+    """Which tokens every example of a store holds.
+
+    Attributes:
+        spans: first and end token, (spans, 2) int64.
+    """
+
+    spans: np.ndarray
+
+
+def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Spans:
+    """Return the spans of a store that leave room for the special tokens."""
+    return Spans(np.concatenate([np.empty((0, 2), np.int64), *_blocks(store, dataset, generator)]))
+
+
+def cached_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int) -> Spans:
+    """Return those of a training with this seed; a long text's are a file of the cache, which memory need not hold."""
+    generator = random_generator(seed, Purpose.PACKING, 0, 0)
+    if store.folder is None or len(store.tokens) <= _TOKENS_IN_MEMORY:
+        return spans_of(store, dataset, generator)
+
+    def write(folder: Path) -> None:
+        with ArrayWriter(folder, {"spans": (np.int64, 2)}) as writer:
+            for spans in _blocks(store, dataset, generator):
+                writer.append(spans=spans)
+
+    cut = [dataset.sequence_length, dataset.short_sequence_probability, dataset.sentence_order]
+    return Spans.open(cached_arrays(root, f"spans-{digest(store.folder.name, cut, seed)}", write))
+
+
+def _blocks(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Iterator[np.ndarray]:
     shortest = 2 if dataset.sentence_order else 1
     length = dataset.sequence_length - special_tokens(dataset)
     return pack_spans(store, length, dataset.short_sequence_probability, shortest, generator)
@@ -131,9 +176,11 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
     means epoch -1, the one that evaluation uses. An example has its ``index`` besides what `make_example` returns.
     """
 
-    def __init__(self, store: TokenStore, vocabulary: Vocabulary, dataset: CorpusConfig, seed: int) -> None:
+    def __init__(
+        self, store: TokenStore, spans: Spans, vocabulary: Vocabulary, dataset: CorpusConfig, seed: int
+    ) -> None:
         self.store = store
-        self.spans = spans_of(store, dataset, random_generator(seed, Purpose.PACKING, 0, 0))
+        self.kept = spans
         self.vocabulary = vocabulary
         self.dataset = dataset
         self.seed = seed
@@ -141,7 +188,12 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
     def keep(self, count: int | None) -> None:
         """Keep ``count`` examples, evenly spread over the text."""
         if count is not None and count < len(self.spans):
-            self.spans = self.spans[np.arange(count) * len(self.spans) // count]
+            self.kept = Spans(self.spans[np.arange(count) * len(self.spans) // count])
+
+    @property
+    def spans(self) -> np.ndarray:
+        """First and end token of every example, (examples, 2) int64."""
+        return self.kept.spans
 
     def __len__(self) -> int:
         return len(self.spans)

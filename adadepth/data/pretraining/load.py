@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE, PretrainingCollator
 from adadepth.data.cache import cache_root, digest
-from adadepth.data.pretraining.examples import PretrainingExamples
+from adadepth.data.pretraining.examples import PretrainingExamples, cached_spans
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.pretraining.streaming import StreamedExamples, first_documents
 from adadepth.data.randomness import EVALUATION_SEED
@@ -70,9 +70,11 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
             held_out = first_documents(split.evaluation(), words, dataset)
         else:
             stored = _store(dataset, root, f"train-{key}", split.train, words, split.characters)
-            train = PretrainingExamples(stored, vocabulary, dataset, seed)
+            spans = cached_spans(root, stored, dataset, seed)
+            train = PretrainingExamples(stored, spans, vocabulary, dataset, seed)
             held_out = _store(dataset, root, f"evaluation-{key}", split.evaluation, words, None)
-        evaluation = PretrainingExamples(held_out, vocabulary, dataset, EVALUATION_SEED)
+        kept = cached_spans(root, held_out, dataset, EVALUATION_SEED)
+        evaluation = PretrainingExamples(held_out, kept, vocabulary, dataset, EVALUATION_SEED)
     summary: dict[str, Any] = {
         "name": dataset.name,
         "source": str(dataset.source),

@@ -63,7 +63,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
         documents = tokenised_documents(texts, self.tokenizer)
         while batch := list(islice(documents, _DOCUMENTS_AT_ONCE)):
             store = store_in_memory(batch)
-            yield from ((store, span) for span in spans_of(store, self.dataset, packing))
+            yield from ((store, span) for span in spans_of(store, self.dataset, packing).spans)
 
 
 def reader_number() -> tuple[int, int]:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adadepth.data.pretraining import examples
 from adadepth.data.pretraining.examples import IN_ORDER, NO_PAIR, SWAPPED, cut_in_two, make_example, pack_spans
 from adadepth.data.stores.documents import TokenStore, store_in_memory
 
-from .support import CorpusConfig, MaskingConfig, plain_vocabulary
+from .support import CorpusConfig, MaskingConfig, flat, plain_vocabulary
 
 
 def store_of(*documents: list[int]) -> TokenStore:
@@ -23,7 +28,7 @@ def store_of(*documents: list[int]) -> TokenStore:
 
 
 def spans(store: TokenStore, length: int, short: float = 0.0, shortest: int = 2) -> list[list[int]]:
-    return pack_spans(store, length, short, shortest, np.random.default_rng(0)).tolist()
+    return flat(block.tolist() for block in pack_spans(store, length, short, shortest, np.random.default_rng(0)))
 
 
 def test_known_packing() -> None:
@@ -53,9 +58,45 @@ def test_spans_cover_every_document_once_in_order(documents: list[list[int]], le
         assert end in sentences or end - start == length  # only a full span cuts a sentence
 
 
+def test_blocks_of_documents_are_cut_as_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of(*([length, 7, length] for length in range(1, 40)))
+    together = spans(store, 16)
+    monkeypatch.setattr(examples, "_DOCUMENTS_AT_ONCE", 5)
+    assert spans(store, 16) == together
+
+
+def test_memory_does_not_grow_with_a_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examples, "_DOCUMENTS_AT_ONCE", 500)
+    config = CorpusConfig(name="x", sequence_length=16)
+
+    def peak(documents: int) -> int:
+        """Most bytes that Python and NumPy allocated while so many documents were cut."""
+        (folder := tmp_path / f"{documents}").mkdir()
+        ends = np.arange(0, 60 * documents + 1, 60)
+        np.save(folder / "tokens.npy", np.zeros(60 * documents, np.uint16))
+        np.save(folder / "sentences.npy", np.arange(0, 60 * documents + 1, 6))
+        np.save(folder / "documents.npy", ends)
+        store = TokenStore.open(folder)
+        in_memory = examples.cached_spans(tmp_path, store, config, 0)
+        monkeypatch.setattr(examples, "_TOKENS_IN_MEMORY", 0)
+        tracemalloc.start()
+        filed = examples.cached_spans(tmp_path, store, config, 0)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        monkeypatch.undo()
+        monkeypatch.setattr(examples, "_DOCUMENTS_AT_ONCE", 500)
+        assert in_memory.folder is None
+        assert filed.folder is not None
+        assert np.array_equal(in_memory.spans, filed.spans)
+        return most
+
+    peak(500)  # what is imported at the first
+    assert peak(20_000) < 1.5 * peak(2_000)
+
+
 def test_short_targets_shorten_some_spans() -> None:
     store = store_of([2] * 4000)
-    lengths = np.diff(pack_spans(store, 40, 0.1, 2, np.random.default_rng(0))).ravel()
+    lengths = np.diff(spans(store, 40, 0.1)).ravel()
     assert 0.05 < (lengths < 40).mean() < 0.15
 
 

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassification, tasks
+from adadepth import AlbertActForMaskedLM, AlbertActForSequenceClassification, AlbertActForTokenClassification, tasks
 from adadepth.errors import ConfigError, DataError
 from adadepth.serving.asking import ask, standing
-from adadepth.serving.knobs import AS_TRAINED, BUDGET, FULL, Setting, knobs_of, turned
+from adadepth.serving.knobs import AS_TRAINED, BUDGET, FULL, Setting, knobs_of, restored, turned
 from adadepth.serving.served import LONGEST_TEXT, Served, drawn_example, edited_example
+from adadepth.serving.showing import answer_html
 from tests.configs.support import configured
 from tests.models_support import small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
+from tests.unit.families.looped.looped_support import OURO, small
 from tests.unit.serving.support import FEW, of_text, served
 
-WORDS = tokenizer("bert")
+WORDS, PIECES = tokenizer("bert"), tokenizer("roberta")
 TEXT = "a cat, they said: stop!"
 SMALL = ("model.num_hidden_layers=4", "budget=none", "model.readout_weight=0.1")
 
@@ -121,6 +123,26 @@ def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: 
     assert answer.found["mean"] == hops.model.max_updates
     assert all(len(square.steps) == hops.model.max_updates for square in squares)
     assert [square.steps[-1] for square in squares] == [square.predicted for square in squares]
+
+
+def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
+    masked = small_act(AlbertActForMaskedLM, state_rule="single")
+    looped = small(**OURO | {"vocab_size": len(PIECES)})
+    fixed = {masked: lambda depth: {"fixed_depth": depth}, looped: lambda depth: {"exit_rule": f"fixed:{depth}"}}
+    for model, words, text in ((masked, WORDS, "a [MASK] cat [MASK]"), (looped, PIECES, "a cat")):
+        one = of_text(model, words)
+        answer = ask(one, text, Setting(FULL))
+        assert len(answer.steps) == 2 if model is masked else len(answer.row["tokens"])
+        said = []
+        for depth in range(1, model.max_updates + 1):
+            with restored(model):
+                vars(model.config).update(fixed[model](depth))
+                tokens = ask(one, text, Setting()).row["tokens"]
+            said.append([tokens[place]["label"] for place in answer.steps])
+        assert [list(step) for step in zip(*answer.steps.values(), strict=True)] == said
+        assert len(set(map(tuple, said))) > 1
+        shown = str(answer_html(one, text, answer))
+        assert all(word in shown for word in said[0])
 
 
 def test_a_higher_level_is_never_shallower() -> None:

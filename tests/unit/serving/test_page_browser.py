@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from adadepth import AlbertActForPreTraining
+from adadepth import AdaLayersForSequenceClassification, AlbertActForPreTraining, ParXLConfig, ParXLForCausalLM
 from adadepth.prediction import models
 from tests.models_support import small_act, small_ponder
 from tests.toy_support import DATA, toy_family_installed
 from tests.unit.data.tokenizers_support import tokenizer
+from tests.unit.families.adalayers_support import HEAD, save_base
 from tests.unit.families.looped.looped_support import OURO, small
+from tests.unit.families.par_xl_support import SMALL as PAR
 from tests.unit.serving.support import of_text, saved, served
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -50,12 +54,26 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "ponder": [of_text(small_ponder(), words, beginning="a cat, they said: stop!")],
         "masks": [of_text(small_act(AlbertActForPreTraining), words, beginning="a [MASK] cat")],
         "loops": [of_text(small(**OURO | {"vocab_size": len(pieces)}), pieces, beginning="a cat")],
+        "layers": [of_text(from_layers(at("base")), words, beginning="a cat")],
+        "supernet": [of_text(from_supernet(len(pieces)), pieces, beginning="a cat")],
         "two": [hops, served(at("other"), "act_hops", *of_layers, "model.readout_weight=0.1")],
     }
     opened = {name: build_page(each) for name, each in found.items()}
     yield {name: launch(page, "127.0.0.1", 0) for name, page in opened.items()}
     for page in opened.values():
         page.close(verbose=False)
+
+
+def from_layers(folder: Path) -> Any:
+    """Adalayers over a small frozen model."""
+    torch.manual_seed(0)
+    return AdaLayersForSequenceClassification.from_base(save_base("bert", folder / "base"), **HEAD, num_labels=3)
+
+
+def from_supernet(pieces: int) -> Any:
+    """A found architecture of PAR-XL."""
+    torch.manual_seed(0)
+    return ParXLForCausalLM(ParXLConfig(**PAR | {"vocab_size": pieces}, architecture="sfsf"))
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +136,41 @@ def test_the_slider_lowers_the_mean_depth(name: str, pages: dict[str, str], visi
     slide(page, 0.02)
     assert tile(page, "depth") < deep
     assert tile(page, "work") < work
+
+
+def test_blocks_of_a_frozen_model_are_left_out(pages: dict[str, str], visit: Any) -> None:
+    page = visit(pages["layers"])
+    page.fill("#ada-text textarea", "the naive cat")
+    page.click("#ada-ask")
+    page.wait_for_selector(".ada .note")
+    deep, work = tile(page, "depth"), tile(page, "work")
+    slide(page, 1)
+    page.wait_for_selector(".ada .sentence:has-text('the naive cat')")
+    assert page.locator("#ada-knob input").input_value() == "number of blocks"
+    assert tile(page, "depth") == 1 < deep
+    assert tile(page, "work") < work
+
+
+def test_a_model_of_one_depth_has_no_slider_and_writes_once(pages: dict[str, str], visit: Any) -> None:
+    page = visit(pages["supernet"])
+    assert page.locator("#ada-depth input[type=range]").count() == 0 or page.locator("#ada-depth").is_hidden()
+    page.fill("#ada-text textarea", "the naive cat")
+    page.click("#ada-ask")
+    page.wait_for_selector(".ada .sentence:has-text('the naive cat')")
+    assert tile(page, "work") == 100
+    page.click("#ada-write")
+    page.wait_for_selector("[data-side='1'] [data-tile=work]")
+    assert page.locator("[data-side]").count() == 1
+
+
+@pytest.mark.parametrize(("name", "step"), [("masks", "[MASK]"), ("loops", "cat")])
+def test_a_token_tells_what_every_step_would_have_answered(
+    name: str, step: str, pages: dict[str, str], visit: Any
+) -> None:
+    page = visit(pages[name])
+    page.locator("#ada-answers .sentence [data-notes]", has_text=step).first.focus()
+    told = [row.inner_text().split("\n") for row in page.locator(".bars > div").all()]
+    assert re.search(r"[a-z]", dict((row[0], row[-1]) for row in told)["1"]), told
 
 
 def test_who_types_a_text_is_answered_about_it(pages: dict[str, str], visit: Any) -> None:
@@ -242,7 +295,7 @@ def test_nobody_sees_what_others_ask(pages: dict[str, str], visit: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["hops", "maze", "sudoku", "ponder", "masks", "loops", "two"])
+@pytest.mark.parametrize("name", ["hops", "maze", "sudoku", "ponder", "masks", "loops", "layers", "supernet", "two"])
 def test_nothing_overflows_a_telephone(name: str, scheme: str, pages: dict[str, str], visit: Any) -> None:
     page = visit(pages[name], 390, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
