@@ -190,8 +190,10 @@ def _later_stages(search: SearchRun, run: Run) -> dict[str, float]:
             for key in _QUALITY
             if f"eval/{key}" in of_one
         }
-        if Stage.compare in stages and search.is_main:
-            _track(search, run, _compare(search, architectures, found))
+        if Stage.compare in stages:
+            quality_set = "held_out" if search.data.test is None else "test"  # data are loaded by all processes together
+            if search.is_main:
+                _track(search, run, _compare(search, architectures, found, quality_set))
     return metrics
 
 
@@ -337,7 +339,7 @@ def _final_metrics(search: SearchRun, name: str) -> dict[str, float]:
 
 
 def _compare(
-    search: SearchRun, architectures: Mapping[str, str], found: Mapping[str, Mapping[str, float]]
+    search: SearchRun, architectures: Mapping[str, str], found: Mapping[str, Mapping[str, float]], quality_set: str
 ) -> list[dict[str, Any]]:
     """Quality, multiply-accumulates and measured time of every network: written, printed, and its rows returned."""
     _announce(search, "compare: timing the networks")
@@ -345,7 +347,6 @@ def _compare(
     networks: dict[str, Any] = {name: model_class.from_pretrained(_trained(search, name)) for name in architectures}
     networks = {name: network.to(device) for name, network in networks.items()}
     untrained = read_record(search.directory / DERIVED)["final_metrics"]
-    quality_set = "held_out" if search.data.test is None else "test"
     shapes = [
         {"name": f"T={length}, M={memory}, batch={batch}", "length": length, "memory": memory, "batch": batch}
         for length, memory, batch in _shapes(search.config)

@@ -167,6 +167,19 @@ def test_a_checkpoint_goes_on_with_other_processes(family: str, change: tuple[Ki
 
 
 @pytest.mark.slow
+def test_a_finished_search_is_compared_again_by_several_processes() -> None:
+    run = train("par, a search", ONE)
+    compared = run / "architectures.json"
+    before = json.loads(compared.read_text(encoding="utf-8"))
+    compared.unlink()
+    launch(["--config-name", "par_tiny", f"resume={run}", *sharing(Kind(2))], 2)
+    after = json.loads(compared.read_text(encoding="utf-8"))
+    assert [(row["name"], row["quality"]) for row in after["rows"]] == [
+        (row["name"], row["quality"]) for row in before["rows"]
+    ]
+
+
+@pytest.mark.slow
 def test_other_processes_make_a_step_of_as_many_examples_or_are_refused() -> None:
     run = cut(train("act", Kind(2)))
     status, said = try_to_launch(["--config-name", "act_tiny", f"resume={run}"])

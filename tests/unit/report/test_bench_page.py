@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,9 @@ def test_the_page_is_what_the_files_say() -> None:
     about = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["about"] for file in files}
     found = as_markdown(read_results(ROOT / "results"), about)
     assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == found
+
+
+@pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="no results of a full bench yet")
+def test_no_two_ways_of_a_task_were_the_same_training() -> None:
+    found = read_results(ROOT / "results")
+    assert len({json.dumps([each["task"], each["seed"], each["sets"], each["seconds"]]) for each in found}) == len(found)
