@@ -191,7 +191,8 @@ def _later_stages(search: SearchRun, run: Run) -> dict[str, float]:
             if f"eval/{key}" in of_one
         }
         if Stage.compare in stages:
-            quality_set = "held_out" if search.data.test is None else "test"  # data are loaded by all processes together
+            data = search.data  # which all processes load together
+            quality_set = "held_out" if data.test is None else "test"
             if search.is_main:
                 _track(search, run, _compare(search, architectures, found, quality_set))
     return metrics

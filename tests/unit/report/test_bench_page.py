@@ -89,4 +89,5 @@ def test_the_page_is_what_the_files_say() -> None:
 @pytest.mark.skipif(not (ROOT / "results").is_dir(), reason="no results of a full bench yet")
 def test_no_two_ways_of_a_task_were_the_same_training() -> None:
     found = read_results(ROOT / "results")
-    assert len({json.dumps([each["task"], each["seed"], each["sets"], each["seconds"]]) for each in found}) == len(found)
+    told = {json.dumps([each[key] for key in ("task", "seed", "sets", "seconds")]) for each in found}
+    assert len(told) == len(found)
