@@ -174,8 +174,8 @@ class Pipeline:
         if isinstance(self.model, PretrainingHeads):
             masks = (inputs["input_ids"].flatten() == self.tokenizer.mask_token_id).nonzero().squeeze(1)
             states = self.model(**inputs, output_hidden_states=True).hidden_states[1:]
-            read = torch.stack([self.model.predictions(state.flatten(0, 1)[masks]) for state in states], dim=1)
-            return dict(zip(masks.tolist(), map(self._likeliest, read), strict=True))
+            steps = [self._likeliest(self.model.predictions(state.flatten(0, 1)[masks])) for state in states]
+            return dict(zip(masks.tolist(), map(list, zip(*steps, strict=True)), strict=True))
         if LOGITS not in self.model.exit_signals or self.model.depth_unit != "token":
             return {}
         if self.predicts == "tags":
@@ -189,7 +189,7 @@ class Pipeline:
         return {}
 
     def _likeliest(self, logits: Tensor) -> list[str]:
-        """The likeliest words of logits (N, V); a model may have rows for more words than there are."""
+        """The likeliest word of each row of logits (M, V); a model may have rows for more words than there are."""
         best = logits[:, : len(self.tokenizer)].argmax(dim=-1).tolist()
         return [str(self.tokenizer.decode([word])).strip() for word in best]
 

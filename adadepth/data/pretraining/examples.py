@@ -112,7 +112,7 @@ class Spans(StoredArrays):
 
 def spans_of(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Spans:
     """Return the spans of a store that leave room for the special tokens."""
-    return Spans(np.concatenate([np.empty((0, 2), np.int64), *_blocks(store, dataset, generator)]))
+    return Spans(np.concatenate([np.empty((0, 2), np.int64), *_span_blocks(store, dataset, generator)]))
 
 
 def cached_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int) -> Spans:
@@ -123,14 +123,14 @@ def cached_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int
 
     def write(folder: Path) -> None:
         with ArrayWriter(folder, {"spans": (np.int64, 2)}) as writer:
-            for spans in _blocks(store, dataset, generator):
+            for spans in _span_blocks(store, dataset, generator):
                 writer.append(spans=spans)
 
     cut = [dataset.sequence_length, dataset.short_sequence_probability, dataset.sentence_order]
     return Spans.open(cached_arrays(root, f"spans-{digest(store.folder.name, cut, seed)}", write))
 
 
-def _blocks(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Iterator[np.ndarray]:
+def _span_blocks(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Iterator[np.ndarray]:
     shortest = 2 if dataset.sentence_order else 1
     length = dataset.sequence_length - special_tokens(dataset)
     return pack_spans(store, length, dataset.short_sequence_probability, shortest, generator)
