@@ -169,7 +169,7 @@ def advice_table(results: Results, about: Mapping[str, str]) -> Table:
         Column("updates", "updates", rounded(2)),
         Column("score", "score", rounded(4)),
         Column("best", "best score", rounded(4)),
-        Column("fixed", "work of the cheapest one depth for all", percent),
+        Column("fixed", "work, one depth for all", percent),
         Column("set", "set with", text, "text"),
     ]
     return Table(
