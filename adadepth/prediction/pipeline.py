@@ -171,7 +171,7 @@ class Pipeline:
             The names of the classes, or the words, by the token's position; empty where a model cannot tell.
         """
         inputs = self._inputs(batch)
-        if isinstance(self.model, PretrainingHeads):
+        if isinstance(self.model, PretrainingHeads) and self.model.shows_states:
             masks = (inputs["input_ids"].flatten() == self.tokenizer.mask_token_id).nonzero().squeeze(1)
             states = self.model(**inputs, output_hidden_states=True).hidden_states[1:]
             steps = [self._likeliest(self.model.predictions(state.flatten(0, 1)[masks])) for state in states]
@@ -191,7 +191,10 @@ class Pipeline:
     def _likeliest(self, logits: Tensor) -> list[str]:
         """The likeliest word of each row of logits (M, V); a model may have rows for more words than there are."""
         best = logits[:, : len(self.tokenizer)].argmax(dim=-1).tolist()
-        return [str(self.tokenizer.decode([word])).strip() for word in best]
+        return list(map(self._word, best))
+
+    def _word(self, number: int) -> str:
+        return str(self.tokenizer.decode([number])).strip()
 
     def _behind_beginning(self, ids: Tensor) -> Tensor:
         """What a language model reads (1, S + 1): behind what the texts in training began with."""
@@ -400,7 +403,7 @@ class Pipeline:
         scores, best = logits[: len(self.tokenizer)].softmax(dim=-1).topk(min(_CANDIDATES, len(self.tokenizer)))
         found: dict[str, float] = {}
         for word, score in zip(best.tolist(), scores.tolist(), strict=True):
-            found.setdefault(str(self.tokenizer.decode([word])).strip(), score)
+            found.setdefault(self._word(word), score)
         return found
 
     # ---- about texts

@@ -10,12 +10,15 @@ import pytest
 
 from adadepth import AlbertActForMaskedLM, AlbertActForSequenceClassification, AlbertActForTokenClassification, tasks
 from adadepth.errors import ConfigError, DataError
+from adadepth.prediction import models
 from adadepth.serving.asking import ask, standing
 from adadepth.serving.knobs import AS_TRAINED, BUDGET, FULL, Setting, knobs_of, restored, turned
 from adadepth.serving.served import LONGEST_TEXT, Served, drawn_example, edited_example
 from adadepth.serving.showing import answer_html
 from tests.configs.support import configured
+from tests.models_support import SMALL as SMALL_ALBERT
 from tests.models_support import small_act, small_multi_exit, small_ponder
+from tests.toy_support import toy_family_installed
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.families.looped.looped_support import OURO, small
 from tests.unit.serving.support import FEW, of_text, served
@@ -143,6 +146,19 @@ def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
         assert len(set(map(tuple, said))) > 1
         shown = str(answer_html(one, text, answer))
         assert all(word in shown for word in said[0])
+
+
+def test_an_outsiders_model_of_masked_words_is_asked_without_its_steps(tmp_path: Path) -> None:
+    with toy_family_installed(tmp_path):
+        models._models.cache_clear()
+        from adadepth_router.configuration import RouterConfig
+        from adadepth_router.modeling import RouterForPreTraining
+
+        sizes = {**SMALL_ALBERT, "vocab_size": len(WORDS)}
+        answer = ask(of_text(RouterForPreTraining(RouterConfig(**sizes)).eval(), WORDS), "a [MASK] cat", Setting(FULL))
+        assert answer.steps == {}
+        assert [token["label"] is None for token in answer.row["tokens"]].count(False) == 1
+    models._models.cache_clear()
 
 
 def test_a_higher_level_is_never_shallower() -> None:
