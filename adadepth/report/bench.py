@@ -49,10 +49,11 @@ def write_bench(folder: Path, results: Results, about: Mapping[str, str], missin
     for result in results:
         write_json(folder / RESULTS / f"{result['name']}.json", result)
     write_atomic(folder / "results.md", as_markdown(results, about))
-    sources = [f"{RESULTS}/{result['name']}.json" for result in results]
     sections = bench_sections(results, about, missing)
     subtitle = "Ways of allocating depth, side by side"
-    return write_page(folder, sections, title="Which way?", subtitle=subtitle, sources=sources, whose="this bench")
+    return write_page(
+        folder, sections, title="Which way?", subtitle=subtitle, sources=[f"{RESULTS}/"], whose="this bench"
+    )
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

@@ -75,7 +75,9 @@ CONTESTS = (
     ),
     Contest(
         "ACT: does the weighted sum of states need less than the interpolated state?",
-        "Graves (arXiv 1603.08983) sums; ACT-ALBERT and the Universal Transformer (arXiv 1807.03819) interpolate.",
+        "Graves (arXiv 1603.08983) sums; ACT-ALBERT and the Universal Transformer (arXiv 1807.03819) interpolate. The "
+        "interpolated state comes without recall and readouts, as in ACT-ALBERT; with the sum, pointers and mazes have "
+        "both, additions recall, texts neither.",
         "weighted sum",
         _is_way("act"),
         "interpolated state",
